@@ -23,10 +23,12 @@ screenshots: $(VENV)/.test $(VENV)/.system
 	$(BIN)/python -m tests.frontend.screenshots radt-data build/screenshots
 
 test: $(VENV)/.test $(VENV)/.system
+	$(BIN)/python -m tests.support.docker
 	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 # Before a release: tests marked long too, and property tests with all of their examples.
 test-full: $(VENV)/.test $(VENV)/.system
+	$(BIN)/python -m tests.support.docker --all
 	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 3 --dist loadfile -m ""
 
 # Random faults, with what was recorded compared to what scripts wrote down; 500 rounds before a
@@ -54,7 +56,7 @@ docs: $(VENV)/.docs
 bench: $(VENV)/.torch
 	$(BIN)/python -m benchmarks
 
-# On a machine with an NVIDIA GPU; writes a block for docs/measurements.md.
+# On a machine with an NVIDIA GPU, at most 8 minutes; prints a section for docs/measurements.md.
 gpu-check: $(VENV)/.torch
 	$(BIN)/python -m benchmarks.gpu_check
 

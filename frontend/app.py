@@ -2,8 +2,8 @@
 
 A page is a module in ``pages`` with a `Page`; add it to `PAGES`. The user's choices are one
 `radt.frontend.view.View`, kept in the browser's store ``view``: controls change it, charts and
-tables follow it, and the address carries the same view. The server keeps no state of a visitor, so
-the number of browsers is not limited.
+tables follow it, and the address holds the same view. The server keeps no state per visitor, so the
+number of browsers is not limited.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PAGES: tuple[Page, ...] = (
     *(timeline.PAGE, report.PAGE, system.PAGE),
 )
 
-#: How often a page polls for changes, while runs are running and while none is.
+#: Polling intervals of a page, while runs are running and otherwise.
 LIVE_INTERVAL_MS = 1000
 IDLE_INTERVAL_MS = 3000
 
@@ -80,7 +80,7 @@ def create_app(source: Source, access: Access) -> Dash:
     Compressed().install(app)
     for bundle in (SCHEME, SCRIPTS, STYLES, PLOTLY):
         bundle.serve(app.server)
-    # Built on each visit: a store may have appeared since.
+    # Built on each visit, as a store may have appeared since.
     app.layout = lambda: _frame(source)
     _register_pulse(app, source)
     _register_router(app, source)
@@ -165,7 +165,7 @@ def _short(where: str) -> str:
 
 
 def _register_pulse(app: Dash, source: Source) -> None:
-    """Poll the store's revision; every other callback follows from ``revision``."""
+    """Poll the store's revision. Every other callback depends on ``revision``."""
     in_browser(app, "scheme", Output("paper", "data"), Input("scheme", "id"))
     in_browser(app, "tick", Output("tick", "data"), Input("pulse", "n_intervals"))
 
@@ -233,7 +233,7 @@ def _register_router(app: Dash, source: Source) -> None:
     ) -> tuple[Any, ...]:
         page = _page(pathname)
         again = triggers() == {"attempt.data"} and known is not None
-        # The component ``url`` does not notice changes that the page itself makes.
+        # The component ``url`` does not notice changes that the page makes itself.
         view = View.from_json(known) if again and known else View.from_query(search)
         revision = source.revision()
         try:
@@ -283,8 +283,10 @@ def _register_address(app: Dash, source: Source) -> None:
     in_browser(app, "current", Output("address-done", "data"), Input("url", "pathname"))
     in_browser(
         app,
-        "keep",
+        "follow",
         Output("address-done", "data", allow_duplicate=True),
         Input("view", "data"),
+        Input("revision", "data"),
+        Input("content", "children"),
         prevent_initial_call=True,
     )

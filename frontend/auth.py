@@ -1,7 +1,7 @@
-"""Access to the dashboard: who may see it, and the authenticator that enforces it.
+"""Access to the dashboard: which visitors may see it, and the authenticator that enforces it.
 
 By default the dashboard serves this machine only. For other machines there are two ways: a token,
-which comes once in the address and then stays in a cookie, or a reverse proxy that names its users.
+given once in the address and then kept in a cookie, or a reverse proxy that identifies its users.
 """
 
 from __future__ import annotations
@@ -40,12 +40,11 @@ from radt.frontend.security import (
     own_path,
     refusal,
 )
+from radt.settings import DASHBOARD_TOKEN
 
 if TYPE_CHECKING:
     from dash import Dash
 
-TOKEN_VARIABLE = "RADT_DASHBOARD_TOKEN"  # noqa: S105 - the variable's name
-WRITE_TOKEN_VARIABLE = "RADT_DASHBOARD_WRITE_TOKEN"  # noqa: S105 - the variable's name
 MIN_TOKEN_LENGTH = 16
 LOGIN_PATH = "/_login"
 LOGOUT_PATH = "/_logout"
@@ -74,15 +73,15 @@ class Access:
 
     Args:
         host: The address to listen on.
-        token: The token that visitors have to show, if any.
+        token: The token that visitors must present, if any.
         proxies: Addresses or networks of trusted reverse proxies.
         user_header: The header in which a proxy names the user; only users that it names get in.
         names: Further names by which visitors call the dashboard.
-        write_token: What visitors have to show to change notes and saved views, if they may.
+        write_token: The token that visitors must present to change notes and saved views.
         is_read_only: Nobody may change them.
 
     Raises:
-        UsageError: These do not go together, or would let in everybody.
+        UsageError: These arguments conflict, or would admit everybody.
     """
 
     host: str = "127.0.0.1"
@@ -105,7 +104,8 @@ class Access:
         if self.mode is Auth.NONE and not is_loopback(self.host):
             raise UsageError(
                 f"{self.host} can be reached from other machines, and no token is set",
-                f"Add --token, or set {TOKEN_VARIABLE}, or stay on 127.0.0.1 and use an SSH tunnel",
+                f"Add --token, or set {DASHBOARD_TOKEN.label}, or stay on 127.0.0.1 and use an SSH "
+                "tunnel",
             )
         if self.mode is Auth.PROXY_HEADER and not (self.proxies and self.names):
             raise UsageError(
@@ -122,32 +122,32 @@ class Access:
         return Auth.NONE if self.token is None else Auth.TOKEN
 
     def may_write(self, given: str, *, is_own: bool) -> bool:
-        """Return whether a visitor who shows ``given`` may change notes and saved views.
+        """Return whether a visitor with the token ``given`` may change notes and saved views.
 
-        ``is_own`` says that the store is a file of this machine's user: without other visitors than
-        that user's, no token is needed.
+        ``is_own`` says that the store is a file of this machine's user. If no other users can
+        visit, that user needs no token.
         """
         if self.is_read_only:
             return False
         if self.write_token is None:
             return is_own and self.mode is Auth.NONE
-        # In constant time, whatever part of it is right.
+        # Compare in constant time.
         return hmac.compare_digest(given.encode(), self.write_token.encode())
 
     @property
     def is_in_the_clear(self) -> bool:
-        """Whether requests of other machines arrive unencrypted, as far as the dashboard knows."""
+        """True if requests of other machines arrive unencrypted, as far as the dashboard knows."""
         return not (is_loopback(self.host) or self.proxies)
 
 
 class Authenticator(ABC):
-    """Admits visitors, or answers why not."""
+    """Admits visitors, or answers with the reason for refusing them."""
 
     can_log_out = False
 
     @abstractmethod
     def admit(self) -> Response | None:
-        """Return None to admit the request, else the response to it."""
+        """Return None to admit the request, else the response to send."""
 
     def visitor(self) -> str:
         """Return the visitor's name; empty if unknown."""
@@ -171,8 +171,8 @@ class _Open(Authenticator):
 class _Token(Authenticator):
     """Asks for a token once, then for a signed cookie.
 
-    The proof in a cookie is not stored, so a dashboard that is restarted with the same token still
-    accepts it. Proofs that a logout ended are remembered until the restart.
+    The proof in a cookie is not stored, so a dashboard restarted with the same token still accepts
+    it. Proofs revoked by a logout are remembered until the restart.
     """
 
     can_log_out = True
@@ -192,7 +192,7 @@ class _Token(Authenticator):
             given = request.form.get(_PARAMETER, "").strip()
         if given is None:
             return None if self._holds(request.cookies.get(_cookie(), "")) else _ask_for_token()
-        # In constant time, whatever part of it is right.
+        # Compare in constant time.
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             return _ask_for_token(wrong=True)
         return self._let_in()
@@ -206,12 +206,12 @@ class _Token(Authenticator):
         return nonce not in self._ended
 
     def _let_in(self) -> Response:
-        """Put a proof into a cookie, and take the token out of the address bar and history."""
+        """Put a proof into a cookie, and remove the token from the address bar and history."""
         rest = [(k, v) for k, v in request.args.items(multi=True) if k != _PARAMETER]
         path = "/" if request.path == LOGIN_PATH else own_path(request.path)
         response = redirect(f"{path}?{urlencode(rest)}" if rest else path, 303)
-        # Lax: a link in a message leads to what it shows. Other sites' requests that would do harm
-        # are refused by their origin (`radt.frontend.security.is_from_elsewhere`).
+        # Lax, so that links in messages work. Harmful requests from other sites are refused by
+        # their origin (`radt.frontend.security.is_from_elsewhere`).
         response.set_cookie(
             _cookie(),
             self._signer.sign(secrets.token_hex(16)).decode(),
@@ -267,7 +267,7 @@ class Guard:
         return cast("Guard | None", server.config.get(_KEY))
 
     def install(self, app: Dash) -> None:
-        """Check every request of the application, and harden every answer."""
+        """Check every request of the application, and add security headers to every answer."""
         server = app.server
         server.config[_KEY] = self
         server.json = StrictJson(server)
@@ -275,14 +275,14 @@ class Guard:
         server.config["MAX_FORM_MEMORY_SIZE"] = MAX_BODY_BYTES
 
         def after(response: FlaskResponse) -> FlaskResponse:
-            if self._policy is None:  # not before all callbacks are registered
+            if self._policy is None:  # only after all callbacks are registered
                 self._policy = content_policy(app.csp_hashes())
             return harden(response, self._policy)
 
         server.before_request(self.check)
         server.after_request(after)
         server.register_error_handler(RequestEntityTooLarge, _too_large)
-        # Before the page, which answers all other paths.
+        # Before the page's route, which matches all other paths.
         for path in (LOGIN_PATH, LOGOUT_PATH):
             server.add_url_rule(path, path, _nothing_here, methods=["POST"])
         server.wsgi_app = TrustedProxies(server.wsgi_app, networks(self.access.proxies))
@@ -294,7 +294,7 @@ class Guard:
         if (request.content_length or 0) > MAX_BODY_BYTES:
             return _too_large()
         name = host_name(request.host)
-        # A numeric address cannot be made to point elsewhere.
+        # A numeric address cannot be redirected by DNS.
         is_known = name in self._names or (self.access.mode is Auth.TOKEN and is_numeric(name))
         if not is_known:
             return refusal(
@@ -342,8 +342,9 @@ button {{ padding: 0 16px; background: light-dark(#4263eb, #748ffc); border-colo
   color: light-dark(#fff, #14161a); cursor: pointer; }}
 :focus-visible {{ outline: 2px solid light-dark(#4263eb, #748ffc); outline-offset: 1px; }}
 </style></head><body><main><h1>Log in</h1>
-<p>Open the address that <code>radt dashboard</code> printed, or enter its token. With
-<code>--token</code>, each start makes a new one.</p>{wrong}
+<p>Enter the token: that of <code>RADT_DASHBOARD_TOKEN</code> where the dashboard starts (in
+<code>.env</code> of a team's server), or with <code>--token</code> the one in the address that
+<code>radt dashboard</code> printed, new with each start.</p>{wrong}
 <form method="post" action="/_login"><input type="password" name="token" aria-label="Token"
  placeholder="Token" autocomplete="current-password" required autofocus><button>Log in</button>
 </form></main></body></html>
@@ -352,9 +353,9 @@ _WRONG = '<p role="alert">Wrong token.</p>'
 
 
 def _ask_for_token(*, wrong: bool = False) -> Response:
-    """Answer browsers with a form, programs with one sentence."""
+    """Answer browsers with a form, programs with a sentence."""
     if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
-        return refusal("Open the address that `radt dashboard` printed, with its token.")
+        return refusal("Open the dashboard's address with ?token=, its RADT_DASHBOARD_TOKEN.")
     page = _LOGIN_PAGE.format(wrong=_WRONG if wrong else "")
     response = Response(page, status=403, mimetype="text/html")
     response.headers[REFUSED] = "yes"

@@ -1,12 +1,13 @@
 """Routes of a run's files: its log, its artifacts, its trace.
 
 They pass the same checks as every page (`radt.frontend.auth`), are attachments that browsers
-neither show nor run, and are sent by the server's own thread from the open file, so that a slow
+neither show nor run, and are sent from the open file by the server's own thread, so that a slow
 download of gigabytes does not delay other visitors. Other sites' pages cannot start a download.
 
 The Run page shows pictures, sounds and films (``view``): only as their media type, which browsers
 must not second-guess, and in a sandbox, so that a script in an SVG does not run even if somebody
-opens its address. All else of a file reaches the page as text in JSON (`radt.frontend.run_routes`).
+opens its address. Any other content of a file reaches the page as text in JSON
+(`radt.frontend.run_routes`).
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from werkzeug.wsgi import FileWrapper, wrap_file
 from radt.errors import RadtError, RunNotFoundError, StoreError
 from radt.frontend.data.run.images import too_large
 from radt.frontend.data.run.kinds import MEDIA_TYPES, suffix_of
+from radt.frontend.data.run.previews import BusyError
 from radt.frontend.data.run_files import folders_of, open_below, spool_of
 from radt.frontend.data.source import Source
-from radt.frontend.helper import BusyError
 from radt.home import RunDir
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
@@ -42,25 +43,20 @@ _OUTPUT_LOG = RunDir(Path()).output_log.name
 _HTTP_REFUSED, _HTTP_MISSING, _HTTP_UNSHOWN, _HTTP_FAILED, _HTTP_BUSY = 403, 404, 415, 500, 503
 _TEXT = "text/plain; charset=utf-8"
 _BINARY = "application/octet-stream"
-#: An SVG may have styles of its own; nothing is loaded, and nothing runs.
+#: An SVG may have inline styles; nothing is loaded or run.
 _IN_SANDBOX = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
-# Creating a trace of a long run takes seconds of a core, and disk space for its file.
+# Creating the trace of a long run takes a core for seconds, and disk space for its file.
 _tracing = threading.Lock()
 
 
 def log_address(run_id: str) -> str:
-    """Return the address of a run's whole log."""
+    """Return the address of a run's complete log."""
     return f"/files/{quote(run_id, safe='')}/log"
 
 
 def artifact_address(run_id: str, path: str) -> str:
     """Return the address of an artifact."""
     return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': os.fsencode(path)})}"
-
-
-def view_address(run_id: str, path: str) -> str:
-    """Return the address at which a browser shows a picture, a sound or a film."""
-    return f"/files/{quote(run_id, safe='')}/view?{urlencode({'path': os.fsencode(path)})}"
 
 
 def trace_address(run_id: str) -> str:
@@ -83,7 +79,7 @@ def register(app: Dash, source: Source) -> None:
     def trace(run_id: str) -> Response:
         return refused() or answered(lambda: _trace(source, run_id))
 
-    # Dash answers all other addresses with the page; these are more exact, so they win.
+    # Dash's route matches all other paths; these are more specific, so they take precedence.
     for name, answer in (
         *(("log", log_file), ("artifact", artifact)),
         *(("view", view), ("trace", trace)),
@@ -92,7 +88,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 def path_asked() -> str:
-    """Return the path as the file system stores it; names may hold bytes that are not UTF-8."""
+    """Return the path as the file system stores it. Names may contain bytes that are not UTF-8."""
     query = request.query_string.decode("ascii", "replace")
     query_fields = parse_qs(
         query, keep_blank_values=True, errors="surrogateescape", max_num_fields=8
@@ -126,7 +122,7 @@ def _record(source: Source, run_id: str) -> RunRecord:
 
 
 def open_log(record: RunRecord, store: StoreAddress) -> BinaryIO:
-    """Open a run's log in its spool, or in MLflow's artifacts if they are here.
+    """Open a run's log in its spool, or in MLflow's artifacts if they are on this machine.
 
     Raises:
         RunNotFoundError: The log is not on this machine.
@@ -152,11 +148,11 @@ def _log(source: Source, run_id: str) -> Response:
 
 
 def open_artifact(source: Source, record: RunRecord, path: str) -> BinaryIO:
-    """Open an artifact in a run's spool, in MLflow's artifacts here, or a copy of it from there.
+    """Open an artifact in a run's spool, in local MLflow artifacts, or as a copy from MLflow.
 
     Raises:
-        RunNotFoundError: There is no such file, or it cannot be reached from here.
-        ArchiveError: MLflow cannot be asked.
+        RunNotFoundError: There is no such file, or it is not accessible from here.
+        ArchiveError: MLflow cannot be reached.
     """
     folders = folders_of(record, source.address)
     for folder in folders:
@@ -165,7 +161,7 @@ def open_artifact(source: Source, record: RunRecord, path: str) -> BinaryIO:
     if source.remote.is_there(record):
         return source.remote.open(record, path)
     if folders:
-        return open_below(folders[0].path, path)  # which says why not
+        return open_below(folders[0].path, path)  # raises with the reason
     raise RunNotFoundError(
         f"the artifacts of run {record.run_id[:12]} are not on this machine",
         f"They are on {record.host}" if record.host else None,
@@ -173,11 +169,11 @@ def open_artifact(source: Source, record: RunRecord, path: str) -> BinaryIO:
 
 
 def open_any_log(source: Source, record: RunRecord) -> BinaryIO:
-    """Open a run's log on this machine, or a copy of what MLflow has of it.
+    """Open a run's log on this machine, or a copy of MLflow's.
 
     Raises:
-        RunNotFoundError: The log cannot be reached from here.
-        ArchiveError: MLflow cannot be asked.
+        RunNotFoundError: The log is not accessible from here.
+        ArchiveError: MLflow cannot be reached.
     """
     try:
         return open_log(record, source.address)
@@ -201,7 +197,7 @@ def _view(source: Source, run_id: str, path: str) -> Response:
         file.close()
         return _text(f"{reason}. Download it to see it.", _HTTP_UNSHOWN)
     status = os.fstat(file.fileno())
-    # Werkzeug's own wrapper can begin in the middle, which players ask for.
+    # Werkzeug's wrapper supports range requests, which players send.
     response = Response(FileWrapper(file), mimetype=media_type, direct_passthrough=True)
     response.content_length = status.st_size
     response.headers["Content-Security-Policy"] = _IN_SANDBOX
@@ -226,20 +222,20 @@ def _trace(source: Source, run_id: str) -> Response:
                 max_points=MAX_POINTS,
                 folder_of=lambda run: _folder(run, source.address),
             )
-            file = path.open("rb")  # stays readable without a name until it is sent
+            file = path.open("rb")  # stays readable after it is deleted
     finally:
         _tracing.release()
     return _sent(file, f"{_stem(record)}.trace.json.gz", "application/gzip")
 
 
 def _folder(run: RunRecord, store: StoreAddress) -> Path | None:
-    """Return the folder of a run for its trace; never a path that only the store names."""
+    """Return a run's folder for its trace; never a path that is only in the store."""
     spool = spool_of(run, store)
     return None if spool is None else spool.path
 
 
 def _stem(record: RunRecord) -> str:
-    """Return ``three-b-1f2e3d4c``, which distinguishes the files of several runs in one folder."""
+    """Return ``three-b-1f2e3d4c``, to distinguish the files of several runs in one folder."""
     words = (record.workload, record.letter, record.run_id[:8])
     return "-".join(word for word in words if word)
 
@@ -249,7 +245,7 @@ def _sent(file: BinaryIO, name: str, mimetype: str) -> Response:
     response = Response(
         wrap_file(request.environ, file), mimetype=mimetype, direct_passthrough=True
     )
-    # A log that grows meanwhile is sent up to its size now.
+    # If the log grows meanwhile, send it up to its current size.
     response.content_length = size_bytes
     response.headers["Content-Disposition"] = disposition(name)
     response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import logging
 import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
 
 from radt.errors import RadtError, TrackingError
-from radt.importers.status import ImportStatus
+from radt.importers.importing import ImportStatus
 from radt.masking import masked
+from radt.processes import command
 from radt.store.backend import StoreAddress
 
 log = logging.getLogger(__name__)
 
-#: Delay before a process that ended by itself is restarted.
+#: Delay before an importer that ended by itself is restarted.
 RESTART_S = 60.0
 
 
@@ -60,14 +60,14 @@ class MlflowImports:
 
     @property
     def problem(self) -> TrackingError | None:
-        """Error that keeps the import from starting; later ones show on the System page only."""
+        """Error that prevents the import from starting. The System page shows later errors."""
         news = self._news
         if not news.status.error or news.complete_ns is not None:
             return None
         return TrackingError(news.status.error, news.status.remedy)
 
     def close(self) -> None:
-        """End the process, even while it imports a run: the next import resumes there."""
+        """End the process, even during the import of a run: the next import resumes there."""
         with self._lock:
             self._closed.set()
             if self._process is not None:
@@ -101,12 +101,12 @@ class MlflowImports:
             if self._closed.is_set():
                 return 0
             process = self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "radt.importers"],
+                command("radt.importers"),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
-                start_new_session=True,  # Ctrl-C goes to the dashboard, which ends this process
+                start_new_session=True,  # Ctrl-C reaches only the dashboard, which ends this one
             )
         with process:
             assert process.stdin is not None and process.stdout is not None
@@ -114,7 +114,7 @@ class MlflowImports:
                 process.stdin.write(json.dumps(self._task) + "\n")
                 process.stdin.flush()
             except BrokenPipeError:
-                pass  # the process has ended: nobody reads the pipe
+                pass  # the process has ended, and nobody reads the pipe
             for line in process.stdout:
                 try:
                     self._take(ImportStatus.parse(line))

@@ -1,7 +1,8 @@
-"""Routes of what people write in the dashboard: notes on runs, and saved views.
+"""Routes for notes on runs, and for saved views.
 
-They are the only ones that change the store. `radt.frontend.security` refuses requests of other
-sites; besides, these take JSON only, and a token where several people visit (`Access.may_write`).
+They are the only routes that change the store. `radt.frontend.security` refuses requests of other
+sites. In addition, these accept only JSON, and require a token if several people visit
+(`Access.may_write`).
 """
 
 from __future__ import annotations
@@ -19,24 +20,25 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from radt.delivery.notes import send_notes
 from radt.errors import RadtError, RunNotFoundError, UsageError
-from radt.frontend.auth import WRITE_TOKEN_VARIABLE, Guard
+from radt.frontend.auth import Guard
 from radt.frontend.data.source import Source
 from radt.frontend.pages.page import attributes, in_browser, sentence
 from radt.frontend.security import own_path
+from radt.settings import DASHBOARD_WRITE_TOKEN
 from radt.store.notes import Edit, edit_notes, read_notes
 from radt.store.records import SavedView
 from radt.store.writer import StoreWriter
 
 #: The header with the token of a visitor who may write.
-TOKEN_HEADER = "X-Radt-Write-Token"  # noqa: S105 - the header's name
+TOKEN_HEADER = "X-Radt-Write-Token"  # noqa: S105 - name of a header
 _MAX_NAME, _MAX_ADDRESS, _MAX_RUNS = 100, 60_000, 1000
-#: Tags in a request, and the characters in all of them.
+#: Maximum number of tags in a request, and of characters in all of them.
 _MAX_TAGS, _MAX_TAG_CHARS = 100, 50_000
 _BAD, _FORBIDDEN, _NOT_FOUND, _TOO_LARGE, _AWAY = 400, 403, 404, 413, 503
 
 
 def notes_card(run_id: str) -> Component:
-    """Return the place of a run's notes, which ``static/notes.js`` fills."""
+    """Return the placeholder of a run's notes, which ``static/notes.js`` fills."""
     return html.Section(
         [
             dcc.Store(id="notes-run", data=run_id),
@@ -48,7 +50,7 @@ def notes_card(run_id: str) -> Component:
 
 
 def install(app: Dash, source: Source) -> None:
-    """Add the routes to the application, and fill `notes_card`, again when the store changes."""
+    """Add the routes to the application. Fill `notes_card`, also when the store changes."""
     in_browser(
         *(app, "notes", Output("notes-done", "data"), Input("notes-run", "data")),
         Input("revision", "data"),
@@ -125,7 +127,7 @@ def _asked(source: Source) -> dict[str, Any]:
     if not _may_write(source):
         raise _ForbiddenError(
             "notes and saved views can be changed with a token only",
-            f"Enter what {WRITE_TOKEN_VARIABLE} is where the dashboard was started",
+            f"Enter what {DASHBOARD_WRITE_TOKEN.label} is where the dashboard was started",
         )
     # Pages of other sites can send forms, but not JSON.
     asked = request.get_json(silent=True) if request.is_json else None
@@ -155,7 +157,7 @@ def _edit(asked: dict[str, Any]) -> Edit:
 def _own(address: str) -> str:
     """Return the path and query of a page of this dashboard, which cannot lead to another site."""
     path, _, query = address.partition("?")
-    if len(address) > _MAX_ADDRESS or not address.isprintable():  # browsers skip tabs
+    if len(address) > _MAX_ADDRESS or not address.isprintable():  # browsers ignore tabs in it
         raise UsageError(f"Expected an address of at most {_MAX_ADDRESS:,} printable characters")
     return own_path(unquote(path)) + (f"?{query}" if query else "")
 

@@ -18,16 +18,16 @@ from radt.frontend.data.run.preview import Preview, preview
 from radt.frontend.data.run.previews import LIMIT_S, MEMORY_BYTES
 
 _OUT_OF_MEMORY = 3
-#: Longer than a path and its JSON.
+#: Maximum size of a request: more than a path and its JSON.
 _ORDER_BYTES = 1 << 16
 
 
 def main() -> None:
-    """Serve the dashboard that started this process."""
+    """Answer requests of the dashboard that started this process."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print must not mix with the answers
+    os.dup2(2, 1)  # output of libraries must not mix with the answers
     orders = socket.socket(fileno=0)
     while True:
         line, numbers, _, _ = socket.recv_fds(orders, _ORDER_BYTES, 1)
@@ -35,7 +35,7 @@ def main() -> None:
             return
         while not line.endswith(b"\n"):
             line += orders.recv(_ORDER_BYTES)
-        # In case the dashboard is gone and cannot end this process.
+        # End this process if the dashboard is gone and cannot do so.
         signal.alarm(LIMIT_S + 5)
         with os.fdopen(numbers[0], "rb") as file:
             content = _answer(file, json.loads(line)["path"])
@@ -50,9 +50,9 @@ def _answer(file: BinaryIO, path: str) -> bytes:
         templates = {"templates": TEMPLATES} if read.kind is Kind.FIGURE else {}
         return json.dumps(asdict(read) | templates).encode()
     except MemoryError:
-        # What it holds may be in pieces: the next file gets a new process.
+        # Memory may be inconsistent, so the next file gets a new process.
         os._exit(_OUT_OF_MEMORY)
-    except Exception as error:  # noqa: BLE001 - of any library, about one file
+    except Exception as error:  # noqa: BLE001 - any library's error about one file
         traceback.print_exc(file=sys.stderr)
         reason = f"{type(error).__name__}: {error!s:.200}"
         return json.dumps(asdict(Preview(None, note=f"It cannot be read ({reason})"))).encode()

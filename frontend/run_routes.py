@@ -1,6 +1,6 @@
 """Routes of the Run page: its files and their beginnings, and parts of its log, as JSON.
 
-Whatever a file contains is text in these answers, which the page puts into text nodes.
+The content of files is plain text in these answers, which the page puts into text nodes.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from radt.frontend.pages.workload_tables import files_place
 from radt.home import IMAGES, TABLES
 from radt.store.records import RunRecord
 
-#: Files of a run that the page lists or shows by step.
+#: Maximum number of a run's files that the page lists or shows by step.
 MAX_FILES = 20_000
-#: Where radt writes images, figures and tables.
+#: Folders in which radt writes images, figures and tables.
 _FOLDERS = (f"{IMAGES}/", f"{TABLES}/")
 _MAX_QUERY = 500
 _HTTP_SAME = 204
@@ -59,7 +59,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 def _files(source: Source, record: RunRecord) -> Response:
-    """Answer with the run's files and sequences; without content if the page has them."""
+    """Answer with the run's files and sequences; without content if the page already has them."""
     listing = list_artifacts(record, source.address, MAX_FILES)
     place = ""
     if record.status.ended and not any(f.place is Place.DELIVERED for f in listing.files):
@@ -70,7 +70,7 @@ def _files(source: Source, record: RunRecord) -> Response:
     is_here = {file.path: file.place is not Place.REMOTE for file in listing.files}
 
     def is_logged(path: str) -> bool:
-        # Not every file is fetched to look at how it begins.
+        # Remote files are not fetched to inspect their first bytes.
         return _is_logged(source, record, path) if is_here[path] else path.startswith(_FOLDERS)
 
     sequences = sequences_of(is_here, is_logged)
@@ -106,7 +106,7 @@ def _is_logged(source: Source, record: RunRecord, path: str) -> bool:
         with open_artifact(source, record, path) as file:
             return begins_as_logged(path, file.read(HEAD_BYTES))
     except (RunNotFoundError, OSError):
-        return False  # just delivered or deleted
+        return False  # just uploaded or deleted
 
 
 def _sequence(sequence: Sequence) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def _sequence(sequence: Sequence) -> dict[str, Any]:
 
 
 def _encoded(path: str) -> str:
-    """Return a path as addresses have it; names may hold bytes that are not UTF-8."""
+    """Return a path in its address form. Names may contain bytes that are not UTF-8."""
     return quote(os.fsencode(path), safe="/")
 
 
@@ -131,7 +131,7 @@ def _log(source: Source, record: RunRecord) -> Response:
     try:
         with open_any_log(source, record) as file:
             part = log.part_before(file, before) if after is None else log.part_after(file, after)
-    except (RunNotFoundError, ArchiveError) as error:  # no failure: many runs have none
+    except (RunNotFoundError, ArchiveError) as error:  # not a failure: many runs have no log
         return _json({"missing": str(error)})
     return _json(asdict(part))
 

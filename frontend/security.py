@@ -1,11 +1,12 @@
 """Checks of requests and headers of answers, the same for every visitor.
 
 *Names.* A page on the web can make a browser send requests to any address that the browser's
-machine reaches. It can read the answers once its own name is made to point there ("DNS rebinding"),
-so the dashboard answers only to its known names. A numeric address cannot be redirected.
+machine reaches. It can read the answers once its own name resolves to that address ("DNS
+rebinding"), so the dashboard answers only to its known names. A numeric address cannot be
+redirected.
 
-*Origins.* Browsers attach a visitor's credentials (cookies, a proxy's session) also to requests
-that another page forged ("CSRF"). They report the origin of a request in Sec-Fetch-Site, where the
+*Origins.* Browsers attach a visitor's credentials (cookies, a proxy's session) even to requests
+that another page forged ("CSRF"). They report the origin of a request in Sec-Fetch-Site, if the
 connection is HTTPS or to this machine, and in Origin. Requests with neither do not come from a
 browser. https://web.dev/articles/fetch-metadata describes the policy.
 
@@ -35,20 +36,20 @@ if TYPE_CHECKING:
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-#: Timeout of a resolver that does not answer; it delays the start.
+#: Timeout for the resolver, which delays the start.
 _RESOLVER_S = 2.0
-#: Set on refusals, so that an open page can distinguish them from other errors.
+#: Header of refusals, by which an open page distinguishes them from other errors.
 REFUSED = "X-Radt-Refused"
-#: Whether the connection comes from a trusted proxy.
+#: WSGI variable: whether the connection comes from a trusted proxy.
 IS_PROXY = "radt.is_proxy"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 #: Values of Sec-Fetch-Dest of pages that embed the dashboard.
 _EMBEDDED = frozenset({"object", "embed", "iframe", "frame", "fencedframe"})
-#: Media types of answers that depend on the visitor.
+#: Media types of answers that may differ between visitors.
 _OWN = ("text/html", "application/json")
-#: Of JSON in requests; a page's layout is nested less than half as deep.
+#: Maximum nesting of JSON in requests; a page's layout needs less than half.
 _MAX_DEPTH = 100
 _STATIC, _OK = "/static/", 200
 
@@ -61,15 +62,15 @@ def refusal(message: str, status: int = 403) -> BaseResponse:
 
 
 def own_path(path: str) -> str:
-    """Return the address of a path of this site, whatever characters are in the path.
+    """Return the address of a path of this site, whatever characters the path has.
 
-    Each segment is quoted and none is empty, so that no browser takes it for another site's.
+    Each segment is quoted and none is empty, so that browsers cannot mistake it for another site's.
     """
     return "/" + "/".join(quote(part, safe="") for part in path.split("/") if part)
 
 
 class StrictJson(DefaultJSONProvider):
-    """Reads the JSON of all requests: what no page sends is a bad request, never a failure here."""
+    """Parses the JSON of all requests. Malformed content is a bad request, never a failure."""
 
     def loads(self, s: str | bytes, **kwargs: Any) -> Any:
         """
@@ -124,7 +125,7 @@ def host_name(header: str) -> str:
 
 
 def own_names() -> frozenset[str]:
-    """Return this machine's names, as far as it knows them within `_RESOLVER_S`."""
+    """Return the names of this machine that are found within `_RESOLVER_S`."""
     names = {socket.gethostname().lower()}
     resolver = threading.Thread(target=lambda: names.add(socket.getfqdn().lower()), daemon=True)
     resolver.start()
@@ -151,7 +152,7 @@ def is_from_elsewhere(received: Request) -> bool:
 
 
 def _is_own(origin: str, host: str) -> bool:
-    """Return whether an Origin has the name in the Host header; its scheme may be a proxy's."""
+    """Return whether an Origin matches the Host header's name; its scheme may be a proxy's."""
     default = _DEFAULT_PORTS.get(origin.partition(":")[0])
     if default is None:  # "null"
         return False
@@ -182,10 +183,10 @@ def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
 
 
 class TrustedProxies:
-    """Applies Werkzeug's `ProxyFix` to requests from known proxies, and to no others.
+    """Applies Werkzeug's `ProxyFix` only to requests from known proxies.
 
     The visitor's address and scheme are those that the proxy itself added. The Host header is the
-    one that the proxy passes on: ``X-Forwarded-Host`` may come from the visitor.
+    one that the proxy passes on, as ``X-Forwarded-Host`` may come from the visitor.
     """
 
     def __init__(self, application: WSGIApplication, proxies: Sequence[Network]) -> None:
@@ -211,8 +212,8 @@ class TrustedProxies:
 def content_policy(script_hashes: Sequence[str]) -> str:
     """Return the content security policy: browsers load everything from this server.
 
-    Only Dash's own inline scripts are allowed, by their hashes. Inline styles have to be allowed:
-    Plotly sets them.
+    Dash's own inline scripts are allowed by their hashes. Inline styles have to be allowed: Plotly
+    sets them.
     """
     scripts = " ".join(["'self'", *script_hashes])
     return (
@@ -237,7 +238,7 @@ def harden(response: Response, policy: str) -> Response:
         # Shared caches must not give one visitor's answers to another.
         headers["Cache-Control"] = "private, no-cache"
     if request.path.startswith(_STATIC) and "m" in request.args and response.status_code == _OK:
-        # The address has the file's time of change (``?m=``), so browsers may cache it; Dash
+        # The address contains the modification time (``?m=``), so browsers may cache the file. Dash
         # makes them fetch each file again with every page.
         headers["Cache-Control"] = "private, max-age=31536000, immutable"
     return response

@@ -1,8 +1,7 @@
-"""The selection: the runs that the picked experiments, workloads and runs stand for, and the
-three-state checkboxes that pick them.
+"""Resolve picks to the selected runs, and compute the three-state checkboxes that change them.
 
-An experiment or a workload is picked as a whole or by its parts. When a part of a whole is
-unticked, the other parts stay picked.
+An experiment or a workload is picked as a whole, without archived runs, or by its parts. When a
+part of a whole is unticked, the other parts stay picked.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from radt.errors import UsageError
 from radt.frontend.data.spec import MAX_PICKS
 from radt.units import plural
 
-#: The limit on runs in one chart.
+#: Maximum number of runs in one chart.
 MAX_RUNS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A workload of the selection: ``whole`` if all of it was picked, else with its picked runs."""
+    """A workload of the selection. ``whole`` if all of it was picked, else with its picked runs."""
 
     workload: WorkloadEntry
     whole: bool
@@ -53,8 +52,9 @@ class Unit:
 class Selection:
     """The selected runs, in the order of experiments, workloads and letters.
 
-    ``left_out`` counts picked runs beyond `MAX_RUNS`; ``missing`` are picks that this store does
-    not have (deleted, or from another store); ``automatic`` is true if the dashboard picked.
+    ``left_out`` counts picked runs beyond `MAX_RUNS`. ``missing`` are picks that this store does
+    not have (deleted, or from another store). ``automatic`` is True if the dashboard chose the
+    picks.
     """
 
     units: tuple[Unit, ...]
@@ -81,12 +81,12 @@ class Selection:
         }
 
     def find(self, pick: Pick) -> tuple[RunEntry, ...]:
-        """Return the selected runs that ``pick`` means."""
+        """Return the selected runs that belong to ``pick``."""
         return tuple(run for run in self.runs.values() if _means(pick, run))
 
 
 def read_selection(source: Source, view: View) -> Selection:
-    """Return the selection of a view: its picks, or the dashboard's choice if it has none.
+    """Return the selection of a view: its picks, or the dashboard's choice without picks.
 
     Raises:
         NothingRecordedError: The store has no experiment.
@@ -100,7 +100,7 @@ def read_selection(source: Source, view: View) -> Selection:
 
 
 def resolve(source: Source, picks: Iterable[Pick]) -> Selection:
-    """Return the runs of ``picks`` that are known now.
+    """Return the currently known runs of ``picks``.
 
     Raises:
         StoreError: The store cannot be read.
@@ -112,7 +112,7 @@ def resolve(source: Source, picks: Iterable[Pick]) -> Selection:
 
 
 def latest_experiment(source: Source) -> str:
-    """Return the name of the experiment that was active last.
+    """Return the name of the most recently active experiment.
 
     Raises:
         NothingRecordedError: The store has no experiment.
@@ -135,7 +135,7 @@ def selection_notes(selection: Selection) -> list[str]:
 
 
 def _selection(picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
-    """Return the selection; runs of several experiments get a prefix."""
+    """Return the selection. Runs of several experiments get a prefix."""
     units: list[Unit] = []
     missing: list[Pick] = []
     count = left_out = 0
@@ -168,7 +168,7 @@ def _picked_of(
             missing.append(pick)
     for workload in catalog.workloads:
         if workload.record.workload_id in whole:
-            yield workload, workload.runs, True
+            yield workload, workload.listed, True
         elif runs := tuple(run for run in workload.runs if run.run_id in single):
             yield workload, runs, False
 
@@ -220,10 +220,11 @@ class Ticks:
     def run(self, run: RunEntry) -> Tick:
         """Return the state of a run's checkbox."""
         whole = self.everything or run.record.workload_id in self.workloads
-        return Tick.ON if whole or run.run_id in self.runs else Tick.OFF
+        is_picked = (whole and not run.is_archived) or run.run_id in self.runs
+        return Tick.ON if is_picked else Tick.OFF
 
     def workload(self, workload: WorkloadEntry) -> Tick:
-        """Return the state of a workload's checkbox; runs that the search hides count too."""
+        """Return the state of a workload's checkbox, including runs that the search hides."""
         workload_id = workload.record.workload_id
         if self.everything or workload_id in self.workloads:
             return Tick.ON
@@ -231,7 +232,7 @@ class Ticks:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no part of the experiment is picked."""
+        """True if no part of the experiment is picked."""
         return not (self.everything or self.workloads or self.runs)
 
     @property
@@ -245,7 +246,7 @@ class Ticks:
 
 
 def joint(ticks: Iterable[Tick]) -> Tick:
-    """Return the state of a checkbox above other checkboxes; off if there are none."""
+    """Return the state of a parent checkbox; off if there are no children."""
     states = set(ticks)
     if not states:
         return Tick.OFF
@@ -314,7 +315,7 @@ def _off(picks: tuple[Pick, ...], targets: Sequence[Pick], catalog: Catalog) -> 
 
 
 def _without(pick: Pick, gone: Ticks, catalog: Catalog) -> Iterable[Pick]:
-    """Yield the rest of a pick: itself if no part of it is unticked, else its other parts."""
+    """Yield the rest of a pick: the pick itself if none of it is unticked, else its other parts."""
     if pick.kind is PickKind.RUN:
         ids = catalog.runs_like(pick.id)
         if not any(gone.run(catalog.runs[run_id]) for run_id in ids):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import logging
+import re
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from radt.frontend.imports import MlflowImports
 
 
-#: A page requests all of its charts at once; reading and thinning happen outside the GIL.
+#: A page requests all of its charts at once. Reading and thinning release the GIL.
 THREADS = 8
 #: Ten browsers with six connections each, with headroom.
 _CONNECTIONS = 200
@@ -34,13 +35,13 @@ _CONNECTIONS = 200
 _MAX_HEADER_BYTES = 96 * 1024
 #: Time limit of a request, from its first byte to its last.
 REQUEST_S = 30.0
-#: A client that reads nothing of an answer for this time counts as gone.
+#: A client that reads nothing of an answer for this long is considered gone.
 STALLED_S = 60.0
 #: Idle connections are kept open this long for the next request.
 _IDLE_S = 120
 _LOOK_INTERVAL_S = 5
-#: As in `gc.set_threshold`. The runs of a large store are millions of objects without cycles; with
-#: Python's own thresholds, looking for cycles among them takes a third of the time of reading them.
+#: Arguments of `gc.set_threshold`. The runs of a large store are millions of objects without
+#: cycles. With Python's defaults, looking for cycles takes a third of the time for reading them.
 _COLLECT_AFTER = (10_000, 20, 100)
 
 
@@ -70,9 +71,9 @@ def patient_server(
     max_body_bytes: int,
     sockets: dict[int, Any] | None = None,
 ) -> TcpWSGIServer:
-    """Return a server for one bound socket; ``run()`` serves.
+    """Return a server for one bound socket; its ``run()`` serves.
 
-    ``sockets`` holds the sockets that the server waits for; None shares those of all servers in the
+    ``sockets`` holds the sockets that the server waits for. None shares those of all servers in the
     process.
     """
     # waitress's stubs disagree with its code.
@@ -98,7 +99,8 @@ def patient_server(
         usual(now)
         for channel in list(server.active_channels.values()):
             if isinstance(channel, _Channel) and channel.is_too_slow(now):
-                # Without an error response: sending one would wait for a client that does not read.
+                # Close without an error response: sending one would wait for a client that does not
+                # read.
                 channel.handle_close()
 
     server.channel_class = _Channel
@@ -107,6 +109,7 @@ def patient_server(
 
 
 DEFAULT_PORT = 8050
+_WITH_PORT = re.compile(r"(\[.+\]|[^:]+):(\d+)")
 _TRIED_PORTS = 50
 
 
@@ -125,6 +128,11 @@ class Address:
         host = f"[{host}]" if ":" in host else host
         query = f"?{urlencode({'token': self.token})}" if self.token else ""
         return f"http://{host}:{self.port}/{query}"
+
+    def published(self, names: Sequence[str]) -> Address:
+        """Return the address with the first name that has a port, else itself."""
+        match = next(filter(None, map(_WITH_PORT.fullmatch, names)), None)
+        return self if match is None else Address(match[1].strip("[]"), int(match[2]), self.token)
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -170,7 +178,7 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
     from radt.frontend.data.source import Source
 
     gc.set_threshold(*_COLLECT_AFTER)
-    # A browser requests all charts at once; that some wait a moment is not worth a warning.
+    # A browser requests all charts at once, so a short queue is not worth a warning.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     source = Source(view.store, _imports_of(view))
     app = create_app(source, access)
@@ -187,7 +195,7 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
 
 
 def _imports_of(view: View) -> MlflowImports | None:
-    """Return the importer from MLflow that runs with the dashboard; it needs a store to write to.
+    """Return the importer from MLflow that runs with the dashboard. It needs a writable store.
 
     Raises:
         UsageError: The data folder cannot be created.

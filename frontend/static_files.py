@@ -1,4 +1,4 @@
-"""Serve scripts and styles as one file each (and one in the head), and compress answers."""
+"""Serve scripts and styles as one file each (and one script in the head), and compress answers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from pathlib import Path
 from dash import Dash
 from flask import Flask, Response, request
 
+from radt.render.markup import resource
+
 FOLDER = Path(__file__).parent / "static"
-#: Loaded by itself, before anything is drawn.
+#: Loaded separately, before anything is drawn.
 _IN_HEAD = FOLDER / "scheme.js"
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """All static files of one kind: ``core`` first, then in the order of their names.
+    """All static files of one kind: ``core`` first, the others sorted by name.
 
     Attributes:
         path: The path of its address.
@@ -31,8 +33,11 @@ class Bundle:
     content: bytes
 
     @staticmethod
-    def of(suffix: str, mimetype: str, folder: Path = FOLDER) -> Bundle:
-        """Return the bundle of the files with this suffix, without the script in the head."""
+    def of(suffix: str, mimetype: str, folder: Path = FOLDER, more: str = "") -> Bundle:
+        """Return the bundle of the files with this suffix, without the script in the head.
+
+        ``more`` is appended.
+        """
         parts = [
             f"/* {file.name} */\n{file.read_text(encoding='utf-8').rstrip()}\n"
             for file in sorted(
@@ -40,7 +45,7 @@ class Bundle:
             )
             if file != _IN_HEAD
         ]
-        return Bundle(f"/static/radt-all.{suffix}", mimetype, "\n".join(parts).encode())
+        return Bundle(f"/static/radt-all.{suffix}", mimetype, "\n".join([*parts, more]).encode())
 
     @property
     def etag(self) -> str:
@@ -48,7 +53,7 @@ class Bundle:
 
     @property
     def address(self) -> str:
-        """The address of the bundle, with a hash of its content: browsers cache it for ever."""
+        """The bundle's address, with a hash of its content, so that browsers cache it forever."""
         return f"{self.path}?m={self.etag}"
 
     def serve(self, server: Flask) -> None:
@@ -67,8 +72,8 @@ class Bundle:
 
 SCHEME = Bundle("/static/scheme.js", "text/javascript", _IN_HEAD.read_bytes())
 SCRIPTS = Bundle.of("js", "text/javascript")
-STYLES = Bundle.of("css", "text/css")
-#: Plotly with flat charts only; pages with charts load it (``static/core.js``).
+STYLES = Bundle.of("css", "text/css", more=resource("bars.css"))
+#: Plotly with 2D charts only. Pages with charts load it (``static/core.js``).
 PLOTLY = Bundle(
     "/static/plotly-cartesian.min.js",
     "text/javascript",
@@ -76,22 +81,22 @@ PLOTLY = Bundle(
 )
 
 
-#: Where files are that are the same for everybody.
+#: Paths of files that are the same for all visitors.
 STATIC = ("/static/", "/_dash-component-suites/")
 _MIMETYPES = ("text/javascript", "application/javascript", "text/css")
 _MIMETYPES_OF_ANSWERS = ("application/json", "text/html")
-#: Smaller answers are mostly headers.
+#: Smaller answers are mostly headers, so compression would gain little.
 _MIN_BYTES = 2048
-#: Answers are compressed while somebody waits: a fifth of the time, a tenth more bytes.
+#: Compression level for dynamic answers: a fifth of the default's time, and 10 % more bytes.
 _QUICK = 1
 
 
 class Compressed:
-    """Compressed answers; what is the same for everybody is cached by content. Thread-safe.
+    """Compresses answers. Those that are the same for all visitors are cached. Thread-safe.
 
-    Clients on this machine get them, too: they may be at the other end of an SSH tunnel. The size
-    of an answer tells other sites nothing ("BREACH"): none holds a secret that stays the same, and
-    `radt.frontend.security` refuses their requests.
+    Clients on this machine get compressed answers, too: they may be at the other end of an SSH
+    tunnel. The size of an answer tells other sites nothing ("BREACH"): no answer holds a constant
+    secret, and `radt.frontend.security` refuses their requests.
     """
 
     def __init__(self) -> None:
@@ -103,7 +108,7 @@ class Compressed:
         app.server.after_request(self.compress)
 
     def compress(self, response: Response) -> Response:
-        """Return the answer compressed if the browser accepts that."""
+        """Compress the answer if the browser accepts that."""
         is_static = request.path.startswith(STATIC)
         if response.mimetype not in (_MIMETYPES if is_static else _MIMETYPES_OF_ANSWERS):
             return response
@@ -125,7 +130,7 @@ class Compressed:
         return response
 
     def _form(self, content: bytes) -> bytes:
-        # By content: any number of addresses lead to one file.
+        # Keyed by content, as any number of addresses lead to one file.
         key = hashlib.sha256(content).digest()
         with self._lock:  # only one of simultaneous requests compresses it
             if key not in self._known:

@@ -1,12 +1,12 @@
 """Colours of runs and workloads, and the look of Plotly's figures.
 
-A run has the same colour on every page and for every user: it follows from the run's place within
-its experiment (`radt.frontend.data.catalog.tint`), unless another of a few lines has it already.
+A run has the same colour on every page and for every user: it follows from the run's index within
+its experiment (`radt.frontend.data.catalog.tint`), unless one of only a few lines already has it.
 The eight colours are those of Okabe and Ito (https://jfly.uni-koeln.de/color/), which people with
-any kind of colour vision can distinguish; more lines than colours are told apart by their dashes.
-All have a contrast of at least 3:1 against the paper
-(WCAG 2.2, 1.4.11). ``static/core.css`` has the rest of the look: the eight-pixel grid, the system's
-own font, one accent colour. Nothing is fetched from other servers.
+any kind of colour vision can distinguish. Further lines differ by their dashes. All have a contrast
+of at least 3:1 against the paper (WCAG 2.2, 1.4.11). ``static/core.css`` has the rest of the look:
+the eight-pixel grid, the system's own font, one accent colour. Nothing is fetched from other
+servers.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Scheme(StrEnum):
     DARK = "dark"
 
 
-# Light hues are moved in lightness for their contrast on white, black on dark paper; hues are the
-# published ones.
+# The published hues. Light ones are darkened for contrast on white, black is lightened on dark
+# paper.
 _HUES = {
     Scheme.LIGHT: (
         "#0072b2",  # blue
@@ -47,8 +47,6 @@ _HUES = {
         "#c9ced6",
     ),
 }
-_PAPERS = {Scheme.LIGHT: "#ffffff", Scheme.DARK: "#1b1e22"}
-MIN_CONTRAST = 3.0
 HUE_COUNT = 8
 
 #: Plotly's names of dashes, for lines of the same colour and for print.
@@ -56,7 +54,7 @@ DASHES = ("solid", "7px,3px", "2px,3px", "9px,3px,2px,3px", "12px,4px", "5px,3px
 
 
 def colour(place: int, scheme: Scheme) -> str:
-    """Return the colour ``#rrggbb`` at a place (from 0) among the hues, which repeat."""
+    """Return the colour ``#rrggbb`` at an index (from 0) among the hues, which repeat."""
     return _HUES[scheme][place % HUE_COUNT]
 
 

@@ -1,7 +1,7 @@
 """The view: the user's selection and settings on all pages, as an address, as JSON and as a file.
 
 In the browser the view is the JSON in the store ``view``, which controls change and charts follow.
-The address carries the same view, so that a link, a reload or the back button restores it.
+The address holds the same view, so that a link, a reload or the back button restores it.
 
 Parameters of addresses, all optional: ``s`` a pick (`radt.frontend.data.spec`; repeated), ``q`` the
 search, ``e`` the experiment in focus, ``w`` the workload of the Workload page, ``id`` the run of
@@ -9,8 +9,8 @@ the Run page, ``c`` a chart (its metric, then its own settings; repeated), ``x``
 ``smooth``, ``ema``, ``robust``, ``by``, ``band``, ``rel``, ``base`` and ``mono`` for all charts,
 ``col`` a column of the table of runs (its key, ``~`` and a width; repeated), ``t.AXIS`` the zoom,
 ``o.NAME`` an option of one page. AXIS is ``over.METRIC`` for charts over another metric. Without
-``s``, ``c`` or ``col`` the dashboard picks, and keeps picking as new runs start; ``s=`` and ``c=``
-select nothing.
+``s``, ``c`` or ``col`` the dashboard chooses, and chooses again as new runs start; ``s=`` and
+``c=`` select nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from radt.frontend.data.spec import (
 
 FORMAT = "radt-view"
 VERSION = 1
-#: The limit on the length of an address; a file may have four times as much.
+#: Maximum length of an address. A file may be four times as long.
 MAX_QUERY = 60_000
 _MAX_TEXT = 2_000
 _MAX_OPTIONS = 40
@@ -80,7 +80,7 @@ _CHART_NAMES = {
 class View:
     """The picks, the charts and the settings of all pages.
 
-    With ``picks``, ``charts`` or ``columns`` None the dashboard picks. ``options`` are texts by
+    If ``picks``, ``charts`` or ``columns`` is None, the dashboard chooses. ``options`` are texts by
     name, for single pages (``report.sort``).
     """
 
@@ -237,7 +237,7 @@ class View:
         remedy = "Choose a file that “Save view” in the Share menu wrote"
         try:
             content = json.loads(text[: MAX_QUERY * 4])
-        except (ValueError, RecursionError) as error:  # the latter: a million brackets
+        except (ValueError, RecursionError) as error:  # RecursionError: a million brackets
             raise UsageError(f"the file is not a saved view ({error})", remedy) from error
         if not isinstance(content, dict) or content.get("format") != FORMAT:
             raise UsageError("the file is not a saved view", remedy)

@@ -1,7 +1,7 @@
 """AMD GPUs through AMD's own Python library, amdsmi, which comes with ROCm.
 
-radt places runs on NVIDIA GPUs only. A run has no AMD GPU of its own, so all are recorded with
-every run of the machine: the scope is the host, the entity the GPU.
+radt places runs on NVIDIA GPUs only. No run owns an AMD GPU, so all of them are recorded with every
+run of the machine: the scope is the host, the entity the GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MODULE = "amdsmi"
 _PERCENT = 0.01
 _MHZ = 1e6
 _MICRO = 1e-6
-#: The library's marks of a value that a card does not have; the maximum of 32 bits is one.
+#: The library's markers of a value that a card does not have; one is the maximum of 32 bits.
 _NOT_AVAILABLE = ("N/A", 2**32 - 1)
 
 
@@ -31,7 +31,7 @@ class _Unsupported(Exception):  # noqa: N818 - not an error
 
 
 def _of(answer: Any, *names: str) -> float:
-    """Return the first of these values that the card has: library versions differ in names."""
+    """Return the first value that is available: names differ between versions of the library."""
     for name in names:
         if name in answer and answer[name] not in _NOT_AVAILABLE:
             return float(answer[name])
@@ -57,7 +57,7 @@ def _power(smi: Any, handle: Any) -> float:
 
 def _energy(smi: Any, handle: Any) -> float:
     answer = smi.amdsmi_get_energy_count(handle)
-    # The resolution is in microjoules; "power" is what ROCm before 6.1 called the count.
+    # The resolution is in microjoules; ROCm before 6.1 calls the count "power".
     return _of(answer, "energy_accumulator", "power") * _of(answer, "counter_resolution") * _MICRO
 
 
@@ -93,6 +93,7 @@ def _value(
     return _Value(Metric(name, unit, Scope.HOST, kind, description, method), read)
 
 
+_ENERGY = "gpu.energy"
 _VALUES = (
     _value("gpu.utilization", "1", _busy("gfx_activity"), "share of time that the GPU computes"),
     _value(
@@ -105,7 +106,7 @@ _VALUES = (
         method="current socket power; the average if the card has only that",
     ),
     _value(
-        *("gpu.energy", "J", _energy, "since the driver was loaded", SeriesKind.COUNTER),
+        *(_ENERGY, "J", _energy, "since the driver was loaded", SeriesKind.COUNTER),
         method="energy accumulator times its resolution",
     ),
     _value("gpu.temperature", "Cel", _temperature, "hottest spot of the die"),
@@ -115,7 +116,7 @@ _VALUES = (
 
 
 class _Library:
-    """The library, initialised once for all users: it does not count them itself."""
+    """The library, initialised once for all users, because it does not count them itself."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -124,7 +125,7 @@ class _Library:
     def take(self) -> Any:
         """Return the initialised module; raise whatever the library raises, also on import."""
         with self._lock:
-            # Without its C library, the module prints advice before it raises.
+            # If its C library is missing, the module prints advice before it raises.
             with contextlib.redirect_stdout(io.StringIO()):
                 smi = importlib.import_module(_MODULE)
             if self._users == 0:
@@ -146,6 +147,7 @@ class AmdsmiListener(Listener):
     """AMD GPUs."""
 
     name: ClassVar[str] = "amdsmi"
+    reads: ClassVar[Sequence[Metric]] = tuple(value.metric for value in _VALUES)
     by_default: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -167,14 +169,11 @@ class AmdsmiListener(Listener):
             finally:
                 _library.give_back(smi)
         except Exception as error:  # noqa: BLE001 - third-party code, and a C library behind it
-            return Availability(False, f"amdsmi: {_one_line(error)}", "Run amd-smi for details")
+            reason = " ".join(str(error).split()) or type(error).__name__
+            return Availability(False, f"amdsmi: {reason}", "Run amd-smi for details")
         if count == 0:
             return Availability(False, "no AMD GPU", f"Leave {cls.name} out of Listeners")
         return Availability(True)
-
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return tuple(value.metric for value in _VALUES)
 
     def open(self) -> None:
         smi = _library.take()
@@ -195,6 +194,9 @@ class AmdsmiListener(Listener):
             for value in _VALUES:
                 yield Reading(value.metric.name, self._read(value, handle), f"amd{index}")
 
+    def counters(self, targets: Sequence[Target]) -> Iterator[Reading]:
+        return (reading for reading in self.sample(targets) if reading.metric == _ENERGY)
+
     def _read(self, value: _Value, handle: Any) -> float | MissingReason:
         try:
             return value.read(self._smi, handle)
@@ -205,7 +207,7 @@ class AmdsmiListener(Listener):
 
 
 def _missing(smi: Any, error: Exception) -> MissingReason:
-    """Return why there is no value; raise an error that concerns all cards, to open it again."""
+    """Return why there is no value; raise errors that concern all cards, so that it is reopened."""
     code = getattr(error, "err_code", None)
     constants = smi.amdsmi_wrapper
     if code == constants.AMDSMI_STATUS_NO_PERM:
@@ -218,7 +220,3 @@ def _missing(smi: Any, error: Exception) -> MissingReason:
     if code in (constants.AMDSMI_STATUS_NOT_INIT, constants.AMDSMI_STATUS_DRIVER_NOT_LOADED):
         raise error
     return MissingReason.LOST
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,12 +1,12 @@
 """The interface of listeners: read this before writing one.
 
 A listener reports whether it works here (`probe`) and what it measures (`metrics`), and reads
-everything once (`sample`). It does not deal with files, databases, threads or schedules: the
-collector calls ``sample`` on its clock, counts received and missed samples, and gives each reading
-to the runs it belongs to. A `Profiler` does not sample: it accompanies one run, by a prefix of its
-command or from inside its process.
+everything once (`sample`). It has nothing to do with files, databases, threads or schedules: the
+collector calls ``sample`` at regular times, counts received and missed samples, and assigns each
+reading to the runs it belongs to. A `Profiler` does not sample: it accompanies one run, by a prefix
+of its command or from inside its process.
 
-Register the class under the entry-point group ``radt.listeners``, as the built-in ones are.
+Register the class under the entry-point group ``radt.listeners``, like the built-in ones.
 ``tests/plugins/radt-listener-example`` is a complete package.
 """
 
@@ -22,7 +22,7 @@ from typing import ClassVar
 from radt.errors import described
 from radt.model import ListenerChoice, MissingReason, Scope, SeriesKind
 
-#: How long the list of working listeners is kept: waking a GPU's driver can take seconds.
+#: Seconds that the list of working listeners is cached: waking a GPU's driver can take seconds.
 _DEFAULTS_S = 60.0
 
 
@@ -30,18 +30,18 @@ _DEFAULTS_S = 60.0
 class Metric:
     """One kind of value that a listener reads.
 
-    ``name`` follows OpenTelemetry where it has one (``system.cpu.utilization``), else the same
+    ``name`` follows OpenTelemetry if it defines one (``system.cpu.utilization``), else the same
     style (``gpu.sm.active``). ``unit`` is UCUM with SI base units (``By``, ``W``, ``J``, ``Hz``,
     ``Cel``, ``By/s``; ``1`` for a ratio 0-1, which charts show in %; ``cores`` for CPU time per
-    time; what a gauge counts in braces, ``{threads}``).
+    wall-clock time; for a gauge that counts things, their name in braces, ``{threads}``).
 
     A ``COUNTER`` only grows, and is recorded raw: readers take differences
     (`radt.store.counters`), which survive a reset, and also a wrap if ``wraps_at`` is the value
     at which it wraps (in the metric's unit).
 
-    ``method`` says how a value is obtained if the name does not, and is stored with the series.
+    ``method`` says how a value is obtained, unless the name does, and is stored with the series.
     ``estimated`` marks a value that is not measured but apportioned by a rule, which ``method``
-    states. ``regular`` is False if not every sample has a value, because it is expensive to read.
+    describes. ``regular`` is False if some samples lack the value, because reading it is expensive.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Availability:
-    """Whether a listener works on this machine, and if not, why and what to do."""
+    """Whether a listener works on this machine; if not, the reason and the remedy."""
 
     available: bool
     reason: str = ""
@@ -69,8 +69,8 @@ class Target:
     """A run that gets this listener's values.
 
     ``gpus`` are the run's devices: NVML indices, UUIDs of GPUs or UUIDs of MIG devices (empty for
-    a CPU run; `radt.listeners.nvidia.Devices` resolves them); ``pids`` are all live processes of
-    the run at this instant; ``profiler`` is the profiler that the run is under, if any.
+    a CPU run; `radt.listeners.nvidia.DeviceHandles` resolves them); ``pids`` are all live processes
+    of the run at this instant; ``profiler`` is the profiler of the run, if any.
     """
 
     run_id: str
@@ -83,11 +83,11 @@ class Target:
 class Reading:
     """One value of one metric at this instant.
 
-    ``entity`` names what was read within the scope (``gpu0``, ``gpu0/gi1``, ``sda``; empty if
-    there is only one). ``run_id`` is set for process-scoped values only. ``value`` is a number
-    or the reason why there is none. ``gpu`` is the device as `Target.gpus` names it, for GPU and
-    MIG scopes: the collector gives the reading to the runs on that device, so a value of a card is
-    yielded for each name that targets have for it.
+    ``entity`` names the subject within the scope (``gpu0``, ``gpu0/gi1``, ``sda``; empty if there
+    is only one). ``run_id`` is set for process-scoped values only. ``value`` is a number, or the
+    reason why there is none. ``gpu`` is the device as `Target.gpus` names it, for GPU and MIG
+    scopes: the collector assigns the reading to the runs on that device, so yield a card's value
+    once for each name that targets have for it.
 
     ``method`` and ``wraps_at`` override the metric's if they depend on the device; a series' first
     reading counts. ``at_ns`` is the time of the value (monotonic), if that is not the start of
@@ -106,10 +106,10 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """An event, which becomes a marker.
+    """An event, recorded as a marker.
 
-    With ``run_id``, of that run; with ``gpu``, of the runs on this device; with neither, of all
-    runs that the listener reads for.
+    It belongs to the run ``run_id`` if set, to the runs on the device ``gpu`` if set, otherwise to
+    all runs that the listener samples.
     """
 
     name: str
@@ -120,17 +120,19 @@ class Occurrence:
 
 
 class Source(ABC):
-    """Base class of listeners and profilers, which a Listeners column may name."""
+    """Base class of listeners and profilers: the names that a Listeners column accepts."""
 
-    #: The name that users write in the Listeners column.
+    #: The name for the Listeners column.
     name: ClassVar[str]
-    #: The options behind the name (``top:cores``) with their meaning; ``word`` or ``word=VALUE``.
+    #: The options after the name (``top:cores``) with their meaning; ``word`` or ``word=VALUE``.
     accepts: ClassVar[Mapping[str, str]] = {}
+    #: All metrics that it may read.
+    reads: ClassVar[Sequence[Metric]] = ()
 
     @classmethod
     @abstractmethod
     def probe(cls) -> Availability:
-        """Return whether it works here. Must not raise, and takes well under a second."""
+        """Return whether it works here. Must not raise, and must take well under a second."""
 
     @classmethod  # noqa: B027 - most options have no value
     def check_option(cls, word: str, value: str | None) -> None:
@@ -142,47 +144,43 @@ class Source(ABC):
 
     @classmethod
     def metrics(cls) -> Sequence[Metric]:
-        """Return all metrics that it may read."""
-        return ()
+        """Return all metrics that it may read: `reads`, unless they depend on the machine."""
+        return cls.reads
 
 
 class Listener(Source):
     """A source of hardware samples. One instance serves all runs of the machine.
 
-    ``options`` holds the user's: word to value, None for a word alone; ``interval_s`` is the time
+    ``options`` are the user's: word to value, None for a word alone; ``interval_s`` is the time
     between samples. Both are set before `open`.
     """
 
     #: Default interval between samples, in seconds.
     default_interval_s: ClassVar[float] = 1.0
-    #: Whether a run that names no listeners gets this one, if it is available.
+    #: True if a run that names no listeners gets this one, provided it is available.
     by_default: ClassVar[bool] = False
 
     options: Mapping[str, str | None] = {}
     interval_s: float = 1.0
 
-    @classmethod
-    @abstractmethod
-    def metrics(cls) -> Sequence[Metric]:
-        """Return all metrics that it may read."""
-
     def open(self) -> None:
-        """Prepare to sample. May raise; the collector then retries, later drops the listener."""
+        """Prepare to sample. May raise; the collector then retries, and finally drops it."""
 
     @abstractmethod
     def sample(self, targets: Sequence[Target]) -> Iterable[Reading | Occurrence]:
         """Read everything once, for all targets, as fast as possible."""
 
-    def counters(self, targets: Sequence[Target]) -> Iterable[Reading]:  # noqa: ARG002
-        """Read the counters whose growth in a whole run counts, such as energy.
+    def counters(self, targets: Sequence[Target]) -> Iterable[Reading | Occurrence]:  # noqa: ARG002
+        """Read counters whose growth over a whole run matters, such as energy.
 
-        Called as a run begins and as it ends, between two calls of `sample`, whose values it must
-        not change. A listener without such counters is not asked.
+        Called when a run begins and when it ends, between two calls of `sample`, whose values it
+        must not affect. Override it only for such counters. Events just before a run's end can be
+        reported only here.
         """
         return ()
 
     def close(self) -> None:
-        """Release what `open` acquired, also after an `open` that raised."""
+        """Release everything that `open` acquired, even if `open` raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +201,9 @@ class ProfiledRun:
 class Profiler(Source):
     """Accompanies one run: a prefix of its command, variables for its process, or both."""
 
-    #: Whether it slows the run down so much that comparisons leave the run out unless asked.
+    #: True if it slows the run down so much that comparisons exclude the run by default.
     disturbs: ClassVar[bool] = True
-    #: Whether it occupies the GPU's performance counters, so that other readers must pause.
+    #: True if it uses the GPU's performance counters, so that other readers must pause.
     takes_gpu_counters: ClassVar[bool] = False
 
     def prefix(self, run: ProfiledRun) -> Sequence[str]:  # noqa: ARG002
@@ -217,12 +215,12 @@ class Profiler(Source):
         return {}
 
     def notice(self, run: ProfiledRun) -> str:  # noqa: ARG002
-        """Return the instruction to show the user when the run starts; empty for none."""
+        """Return an instruction for the user when the run starts; empty for none."""
         return ""
 
 
 def probed(kind: type[Source]) -> Availability:
-    """Return the result of a probe; one that raises, in a plug-in, counts as unavailable."""
+    """Return the result of a probe; if a plug-in's raises, it counts as unavailable."""
     try:
         return kind.probe()
     except Exception as error:  # noqa: BLE001 - third-party code that breaks its contract
@@ -242,10 +240,10 @@ class Registry:
 
     @property
     def defaults(self) -> tuple[ListenerChoice, ...]:
-        """The listeners of a run that names none: the default ones that work here.
+        """Return the listeners of a run that names none: the default ones that work here.
 
-        They are probed again after a minute: a collector lives for days, in which drivers are
-        loaded and permissions change.
+        They are probed again after a minute, because a collector runs for days, in which drivers
+        are loaded and permissions change.
         """
         now_s = time.monotonic()
         if not self._looked or now_s - self._looked[0][0] > _DEFAULTS_S:
@@ -259,11 +257,11 @@ class Registry:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All names that a Listeners column may contain."""
+        """Return all names that a Listeners column may contain."""
         return (*self.listeners, *self.profilers)
 
     def find(self, name: str) -> type[Source] | None:
-        """Return the listener or profiler of this name."""
+        """Return the listener or profiler with this name."""
         return self.listeners.get(name) or self.profilers.get(name)
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.nvidia import Card, Devices, missing, probe_nvml
+from radt.listeners.nvidia import DeviceHandles, GpuHandle, probe_nvml
 from radt.listeners.rapl import POWERCAP, Meter, ZoneReader, probe_energy, zones
+from radt.listeners.smi_card import EnergyCounters
 from radt.model import MissingReason, Scope, SeriesKind
 
 _SOURCE = "codecarbon 3.3.2"
 _J_PER_KWH = 3.6e6
-#: Coal alone is at about 1000 g/kWh; more than twice that is probably another unit.
+#: Coal alone has about 1000 g/kWh; more than twice that is probably in another unit.
 _MAX_G_PER_KWH = 2000.0
 _MAX_PUE = 5.0
 
@@ -42,7 +43,7 @@ class Grid:
 
     @property
     def rule(self) -> str:
-        """The rule in words, for a series' method."""
+        """Return a description of the rule, for a series' method."""
         return f"energy × {self.g_per_kwh:g} g CO2e/kWh ({self.origin}) × PUE {self.pue:g}"
 
 
@@ -121,7 +122,6 @@ _METRICS = (
     ),
     _emissions(_GPU, Scope.GPU, "CO2 equivalent of a whole card, whoever uses it"),
 )
-_MJ_PER_J = 1e3
 
 
 class CarbonListener(Listener):
@@ -132,6 +132,7 @@ class CarbonListener(Listener):
     """
 
     name: ClassVar[str] = "carbon"
+    reads: ClassVar[Sequence[Metric]] = _METRICS
     default_interval_s: ClassVar[float] = 10.0
     accepts: ClassVar[Mapping[str, str]] = {
         "country=CODE": "the country of the grid (ISO 3166, three letters), as country=dnk",
@@ -142,7 +143,7 @@ class CarbonListener(Listener):
     root: ClassVar[Path] = POWERCAP
 
     def __init__(self) -> None:
-        self._devices: Devices | None = None
+        self._devices: DeviceHandles | None = None
         self._meters: dict[str, Meter] = {}
         self._grams: dict[str, float] = {}
 
@@ -157,12 +158,7 @@ class CarbonListener(Listener):
 
     @classmethod
     def check_option(cls, word: str, value: str | None) -> None:
-        check = {"country": country_of, "intensity": intensity_of, "pue": pue_of}[word]
-        check(value)
-
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return _METRICS
+        {"country": country_of, "intensity": intensity_of, "pue": pue_of}[word](value)
 
     def open(self) -> None:
         self._grid = grid_of(self.options)
@@ -176,6 +172,8 @@ class CarbonListener(Listener):
         self._cpu_method = f"{self._grid.rule}; CPU packages {memory} (RAPL), the whole machine"
         self._gpu_method = f"{self._grid.rule}; the whole card (NVML){left_out}"
         self._devices = _opened_devices()
+        if self._devices is not None:
+            self._counters = EnergyCounters(self._devices.nvml)
 
     def close(self) -> None:
         if self._devices is not None:
@@ -202,7 +200,7 @@ class CarbonListener(Listener):
             yield Reading(_GPU, read[card.uuid], card.entity, gpu=name, method=self._gpu_method)
 
     def _cpu(self) -> float | MissingReason:
-        """Return the grams of all packages and memories; none unless all of them can be read."""
+        """Return the grams of all packages and memories; no value unless all are readable."""
         readings = list(self._reader.read())
         values = {zone: value for zone, value in readings if isinstance(value, float)}
         reasons = [value for _, value in readings if isinstance(value, MissingReason)]
@@ -216,19 +214,16 @@ class CarbonListener(Listener):
             grown_j += meter.grown(value)
         return self._counted("cpu", grown_j)
 
-    def _gpu(self, devices: Devices, card: Card) -> float | MissingReason:
-        nvml = devices.nvml
-        try:
-            energy_j = nvml.nvmlDeviceGetTotalEnergyConsumption(card.handle) / _MJ_PER_J
-        except nvml.NVMLError as error:
-            reason = missing(nvml, error)
-            if reason is MissingReason.LOST:
+    def _gpu(self, devices: DeviceHandles, card: GpuHandle) -> float | MissingReason:
+        energy_j = self._counters.read(card)
+        if isinstance(energy_j, MissingReason):
+            if energy_j is MissingReason.LOST:
                 devices.forget(card)  # it may come back with another handle
-            return reason
+            return energy_j
         first = card.uuid not in self._meters
         grown_j = self._meters.setdefault(card.uuid, Meter()).grown(energy_j)
         grams = self._counted(card.uuid, grown_j)
-        # A card always draws power: a counter that has never moved does not count.
+        # A card always draws power, so a counter that has never moved is invalid.
         return grams if first or grams else MissingReason.UNSUPPORTED
 
     def _counted(self, key: str, grown_j: float) -> float:
@@ -237,11 +232,11 @@ class CarbonListener(Listener):
         return grams
 
 
-def _opened_devices() -> Devices | None:
-    """Open the NVIDIA devices; return None without a driver."""
+def _opened_devices() -> DeviceHandles | None:
+    """Open the NVIDIA devices; return None if there is no driver."""
     import pynvml
 
-    devices = Devices()
+    devices = DeviceHandles()
     try:
         devices.open()
     except (pynvml.NVMLError, OSError) as error:

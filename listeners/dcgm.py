@@ -1,19 +1,24 @@
 """Activity of NVIDIA GPUs through a running DCGM host engine, on Volta and later.
 
-The host engine is queried through ``dcgmi dmon``, which works wherever DCGM is installed, and is
-never started here. Each card has one watch, with the GPU instances on it that runs use; device
-fields are those of the whole card, also under MIG.
+The host engine is queried through ``dcgmi dmon``, which works wherever DCGM is installed; this
+listener never starts an engine. Each card has one watch, which includes the GPU instances that runs
+use; device fields describe the whole card, also under MIG.
 
-Performance counters have one user at a time on GPUs before Hopper: while a profiler that needs them
-has a run on a card, that card's profiling fields are released, and PAUSED. ``dcgmi profile
---pause`` would stop them for all users of the host engine. From Hopper on (compute capability 9),
-DCGM reads them through NVML's GPM, which has no such limit
+Before Hopper, performance counters have a single user at a time: while a run on a card is under a
+profiler that needs them, that card's profiling fields are released, and their values are PAUSED.
+``dcgmi profile --pause`` would stop them for all users of the host engine. From Hopper on (compute
+capability 9), DCGM reads them through NVML's GPM, which has no such limit
 (https://docs.nvidia.com/datacenter/dcgm/latest/reference/dcgm-api/dcgm-api-profiling.html).
 
-A lost host engine is retried at ever longer intervals; until it is back, values are LOST. (The
-collector does not retry a listener whose `probe` fails.)
+A lost host engine is retried at increasing intervals (`DmonWatch`); until it is back, values are
+LOST. (The collector does not retry a listener whose `probe` fails.)
 
-Ratios above 1, which users report of SM activity under MIG on A100, are recorded as they are.
+Ratios above 1, which users report for SM activity under MIG on A100, are recorded unchanged. If GPU
+instances of different sizes are watched together, DCGM limits the activity of the larger ones to
+the size of the smallest (NVIDIA/DCGM issues 138 and 248): those values are missing.
+
+Energy is read through NVML, which is also DCGM's source, because dmon prints no row in a run's
+first seconds.
 """
 
 from __future__ import annotations
@@ -44,29 +49,42 @@ from radt.listeners.dcgm_fields import (
     PROFILING,
     XID,
     Field,
-    Status,
 )
-from radt.listeners.nvidia import Card, Devices, Named, probe_nvml
+from radt.listeners.nvidia import DeviceHandles, GpuHandle, MigHandle, Named, missing, probe_nvml
+from radt.listeners.smi_card import ENERGY, EnergyCounters, Value
+from radt.listeners.smi_events import LossWatch, error_of
 from radt.model import MissingReason
 
-#: A value this many intervals old is lost; a newer one may just be late.
+#: A value older than this many intervals is lost; until then it may just be late.
 _LATE_INTERVALS = 3
-#: The first value of a watch may take this long besides.
+#: Additional time for the first value of a watch.
 _START_S = 5.0
 PROBLEM = "DCGM does not answer"
+_LIMITED = (
+    "DCGM is wrong for instances larger than others it reads (its issues 138, 248); gpm is not"
+)
 
 
 @dataclass(slots=True)
 class Plan:
-    """Fields to read of a card at this instant, and the names that runs have for it."""
+    """Fields of a card to read at this instant, and the names that runs have for the card."""
 
-    card: Card
-    names: dict[str, int | None] = field(default_factory=dict)
+    card: GpuHandle
+    names: dict[str, MigHandle | None] = field(default_factory=dict)
     profiled: bool = False
 
     @property
     def instances(self) -> frozenset[int]:
-        return frozenset(gpu_id for gpu_id in self.names.values() if gpu_id is not None)
+        return frozenset(mig.gpu_id for mig in self.names.values() if mig is not None)
+
+    def limited(self, nvml: Any) -> frozenset[int]:
+        """Return the GPU instances whose activity DCGM limits to that of a smaller one."""
+        migs = [mig for mig in self.names.values() if mig is not None]
+        sizes = {mig.gpu_id: _size(nvml, mig) for mig in migs}
+        least = min((size for size in sizes.values() if size is not None), default=None)
+        if len(sizes) == 1:
+            return frozenset()
+        return frozenset(gpu_id for gpu_id, size in sizes.items() if size is None or size != least)
 
 
 @dataclass(slots=True)
@@ -79,12 +97,24 @@ class State:
     begun_ns: int
     #: The time of the newest value that was yielded, by place and field.
     given_ns: dict[Key, int] = field(default_factory=dict)
-    #: The fields that have had a value, by place.
-    seen: set[Key] = field(default_factory=set)
+    #: The time of the newest value that is not missing, likewise.
+    valued_ns: dict[Key, int] = field(default_factory=dict)
+    #: GPU instances whose values are wrong.
+    limited: frozenset[int] = frozenset()
     xid: float | None = None
     #: The last snapshot.
     snapshot: Snapshot = field(default_factory=Snapshot)
     problem: str = ""
+
+
+def _size(nvml: Any, mig: MigHandle) -> tuple[int, int] | None:
+    """Return the compute slices and the memory of a GPU instance; None if they are unknown."""
+    try:
+        attributes = nvml.nvmlDeviceGetAttributes(mig.handle)
+    except nvml.NVMLError as error:
+        missing(nvml, error)
+        return None
+    return int(attributes.gpuInstanceSliceCount), int(attributes.memorySizeMB)
 
 
 def plans_of(targets: Sequence[Target], devices: Mapping[str, Named | None]) -> dict[int, Plan]:
@@ -96,7 +126,7 @@ def plans_of(targets: Sequence[Target], devices: Mapping[str, Named | None]) -> 
             if named is None:
                 continue
             plan = plans.setdefault(named.card.index, Plan(named.card))
-            plan.names[name] = None if named.mig is None else named.mig.gpu_id
+            plan.names[name] = named.mig
             plan.profiled |= bool(target.profiler)
     return plans
 
@@ -119,32 +149,39 @@ class Judge:
             return why.reason
         taken = self.snapshot.values.get(key)
         late_ns = round(_LATE_INTERVALS * self.interval_s * 1e9)
-        starting = self.now_ns - self.state.begun_ns < late_ns + round(_START_S * 1e9)
+        begun_ns = max(self.state.begun_ns, self.snapshot.begun_ns)
+        starting = self.now_ns - begun_ns < late_ns + round(_START_S * 1e9)
         if taken is None:
             return None if starting else MissingReason.LOST
         given_ns = self.state.given_ns.get(key)
         if self.now_ns - taken.at_ns > late_ns:
-            # At first it may be a value from before the watch.
+            # At first, the value may be from before the watch.
             return None if starting and given_ns is None else MissingReason.LOST
         if given_ns is not None and taken.at_ns <= given_ns:
             return None
         self.state.given_ns[key] = taken.at_ns
         if taken.value is not None:
             if not isinstance(taken.value, MissingReason):
-                self.state.seen.add(key)
+                self.state.valued_ns[key] = taken.at_ns
             return taken
-        if key not in self.state.seen:  # the first value of a new watch is blank too
-            return None if starting else MissingReason.UNSUPPORTED
-        # It had values and has none: profiling was paused (dcgmi profile --pause).
+        valued_ns = self.state.valued_ns.get(key)
+        if starting and (valued_ns is None or valued_ns < begun_ns):
+            return None  # the first values of a watch are blank, also after a restart of dmon
+        if valued_ns is None:
+            return MissingReason.UNSUPPORTED
+        # It had values before: profiling was paused (dcgmi profile --pause).
         return MissingReason.PAUSED if entry.profiling else MissingReason.LOST
 
 
-def readings_of(card: Card, gpu_id: int | None, judge: Judge) -> Iterator[Reading]:
+def readings_of(card: GpuHandle, gpu_id: int | None, judge: Judge) -> Iterator[Reading]:
     """Yield the readings of a card, or of a GPU instance of it."""
     entity = card.entity if gpu_id is None else f"{card.entity}/gi{gpu_id}"
     for entry in FIELDS:
         metric = entry.metric if gpu_id is None else entry.mig
         if metric is None:
+            continue
+        if gpu_id in judge.state.limited:
+            yield Reading(metric.name, MissingReason.UNSUPPORTED, entity, method=_LIMITED)
             continue
         judged = judge.of(gpu_id, entry)
         if judged is None:
@@ -159,24 +196,14 @@ def readings_of(card: Card, gpu_id: int | None, judge: Judge) -> Iterator[Readin
             yield Reading(metric.name, value * entry.scale, entity, at_ns=at_ns)
 
 
-def all_lost(plan: Plan) -> Iterator[Reading]:
-    for name, gpu_id in plan.names.items():
+def all_lost(names: Mapping[str, MigHandle | None], entity: str) -> Iterator[Reading]:
+    """Yield lost values of a card under these names, and of its MIG devices."""
+    for name, mig in names.items():
         for entry in FIELDS:
-            entity = plan.card.entity
             yield Reading(entry.metric.name, MissingReason.LOST, entity, gpu=name)
-            if gpu_id is not None and entry.mig is not None:
-                entity = f"{entity}/gi{gpu_id}"
-                yield Reading(entry.mig.name, MissingReason.LOST, entity, gpu=name)
-
-
-def unknown(name: str, last: Named | None) -> Iterator[Reading]:
-    """Yield lost values of a device that is absent, under its last known entity."""
-    if last is not None:
-        plan = Plan(last.card, {name: None if last.mig is None else last.mig.gpu_id})
-        yield from all_lost(plan)
-        return
-    for entry in FIELDS:
-        yield Reading(entry.metric.name, MissingReason.LOST, name, gpu=name)
+            if mig is not None and entry.mig is not None:
+                place = f"{entity}/gi{mig.gpu_id}"
+                yield Reading(entry.mig.name, MissingReason.LOST, place, gpu=name)
 
 
 def occurrences(plan: Plan, state: State, snapshot: Snapshot) -> Iterator[Occurrence]:
@@ -189,7 +216,7 @@ def occurrences(plan: Plan, state: State, snapshot: Snapshot) -> Iterator[Occurr
     if taken is None or isinstance(taken.value, MissingReason):
         return  # unknown
     number = 0.0 if taken.value is None else float(taken.value)
-    # DCGM keeps the last error: the first one read is older.
+    # DCGM reports the last error, so the first one read is from before the watch.
     if state.xid is not None and number and number != state.xid:
         for name in plan.names:
             detail = f"on {plan.card.entity}"
@@ -205,12 +232,10 @@ _START = "Start it (systemctl start nvidia-dcgm, or nv-hostengine)"
 _OR_GPM = "; on Hopper and later, the listener gpm needs no daemon"
 #: Compute capability from which counters can be shared.
 _HOPPER = 9
-#: Time until a field is retried that was refused for a temporary reason.
+#: Delay until a field that was refused for a temporary reason is retried.
 _RETRY_NS = 60 * 10**9
-#: Time until DCGM notices new GPU instances.
+#: Time that DCGM takes to notice new GPU instances.
 _NOTICE_NS = 15 * 10**9
-_FIRST_PAUSE_NS = 10**9
-_LONGEST_PAUSE_NS = 60 * 10**9
 
 
 class DcgmListener(Listener):
@@ -221,17 +246,15 @@ class DcgmListener(Listener):
     """
 
     name: ClassVar[str] = "dcgm"
+    reads: ClassVar[Sequence[Metric]] = METRICS
 
     def __init__(self) -> None:
-        self._devices = Devices()
+        self._devices = DeviceHandles()
         self._engine: DmonEngine | None = None
         self._states: dict[int, State] = {}
         self._shared_counters: dict[int, bool] = {}
-        #: When to retry a card that DCGM refused to watch.
-        self._retry_ns: dict[int, int] = {}
-        #: When to reconnect to the host engine, and how long to wait if that fails.
-        self._reconnect_ns = 0
-        self._pause_ns = _FIRST_PAUSE_NS
+        self._counters: EnergyCounters | None = None
+        self._losses = LossWatch()
 
     @classmethod
     def probe(cls) -> Availability:
@@ -249,83 +272,66 @@ class DcgmListener(Listener):
             return Availability(False, dcgm_dmon.complaint(text)[0], _START + _OR_GPM)
         return Availability(True)
 
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return METRICS
-
     def open(self) -> None:
-        self._connect()
-        self._devices.open()
-
-    def _connect(self) -> None:
         dcgmi = dcgm_dmon.find()
         if dcgmi is None:
             raise ListenerUnavailableError("dcgmi is not installed", _INSTALL)
         self._engine = DmonEngine(dcgmi, self.interval_s)
+        self._devices.open()
+        self._counters = EnergyCounters(self._devices.nvml)
 
     def close(self) -> None:
+        self._states.clear()
+        engine, self._engine = self._engine, None
         try:
-            self._disconnect()
+            if engine is not None:
+                engine.close()
         finally:
             self._devices.close()
-
-    def _disconnect(self) -> None:
-        self._states.clear()
-        self._retry_ns.clear()
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
 
     # Sampling --------------------------------------------------------------------------------
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading | Occurrence]:
         devices = self._devices.find(gpu for target in targets for gpu in target.gpus)
+        yield from self._energy(targets, devices)
         for name, named in devices.items():
-            if named is None:
-                yield from unknown(name, self._devices.last(name))
+            if named is None:  # yield under the last known entity
+                last = self._devices.last(name)
+                entity = name if last is None else last.card.entity
+                yield from all_lost({name: None if last is None else last.mig}, entity)
         plans = plans_of(targets, devices)
         for index in self._states.keys() - plans.keys():
             self._drop(index)
-        self._reconnect()
         for plan in plans.values():
-            try:
-                yield from self._card(plan)
-            except HostengineError as error:
-                yield from all_lost(plan)
-                for name in plan.names:
-                    yield Occurrence(PROBLEM, error.message, gpu=name)
-                if error.status == Status.CONNECTION_NOT_VALID:
-                    self._gone()
-                else:
-                    self._drop(plan.card.index)
+            yield from self._card(plan)
 
-    def _reconnect(self) -> None:
-        """Reconnect to a lost host engine, if it is time to."""
-        if self._engine is not None or time.monotonic_ns() < self._reconnect_ns:
-            return
-        try:
-            self._connect()
-        except ListenerUnavailableError as error:
-            log.info("%s", error)
-            self._gone()
+    def counters(self, targets: Sequence[Target]) -> Iterator[Reading | Occurrence]:
+        devices = self._devices.find(gpu for target in targets for gpu in target.gpus)
+        return self._energy(targets, devices)
 
-    def _gone(self) -> None:
-        self._disconnect()
-        self._reconnect_ns = time.monotonic_ns() + self._pause_ns
-        self._pause_ns = min(_LONGEST_PAUSE_NS, 2 * self._pause_ns)
+    def _energy(
+        self, targets: Sequence[Target], devices: Mapping[str, Named | None]
+    ) -> Iterator[Reading | Occurrence]:
+        nvml = self._devices.nvml
+        assert self._counters is not None
+        for name, named in devices.items():
+            if (last := named or self._devices.last(name)) is None:
+                yield Reading(ENERGY, MissingReason.LOST, name, gpu=name)
+                continue
+            card = last.card
+            value: Value = MissingReason.LOST if named is None else self._counters.read(card)
+            yield Reading(ENERGY, value, card.entity, gpu=name)
+            if isinstance(value, float):
+                self._losses.found(card)
+            elif named is None or error_of(nvml, card):
+                users = (target.run_id for target in targets if name in target.gpus)
+                yield from self._losses.take(nvml, card, users)
+                self._devices.forget(card)  # after a reset, it has another handle
 
     def _card(self, plan: Plan) -> Iterator[Reading | Occurrence]:
-        """Yield all readings of a card, read once, under each of its names.
-
-        Raises:
-            HostengineError: It cannot be watched or read; nothing was yielded.
-        """
+        """Yield all readings of a card, read once, under each of its names."""
         state = self._state(plan)
-        if state is None:
-            yield from all_lost(plan)
-            return
         snapshot = state.snapshot = state.watch.read()
-        self._pause_ns = _FIRST_PAUSE_NS
         now_ns = time.monotonic_ns()
         yield from occurrences(plan, state, snapshot)
         judge = Judge(state, snapshot, now_ns, max(self.interval_s, MIN_INTERVAL_S))
@@ -333,28 +339,27 @@ class DcgmListener(Listener):
             gpu_id: list(readings_of(plan.card, gpu_id, judge))
             for gpu_id in (None, *sorted(plan.instances))
         }
-        for name, gpu_id in plan.names.items():
-            for place in dict.fromkeys((None, gpu_id)):
+        for name, mig in plan.names.items():
+            for place in dict.fromkeys((None, None if mig is None else mig.gpu_id)):
                 for reading in readings[place]:
                     yield replace(reading, gpu=name)
 
-    def _state(self, plan: Plan) -> State | None:
-        """Return the card's watch, recreated if it does not fit; None if it has to wait."""
+    def _state(self, plan: Plan) -> State:
+        """Return the card's watch, recreated if it does not fit."""
         index, now_ns = plan.card.index, time.monotonic_ns()
-        if self._engine is None or now_ns < self._retry_ns.get(index, 0):
-            return None
         paused = plan.profiled and not self._counters_are_shared(plan.card)
         before = self._states.get(index)
         if before is not None and not _outdated(before, plan, paused, now_ns):
             return before
         self._drop(index)
         fields = tuple(number for number in ALL if not (paused and number in PROFILING))
-        self._retry_ns[index] = now_ns + _RETRY_NS  # unless it succeeds
+        assert self._engine is not None
         watch = self._engine.watch(plan.card.uuid, plan.instances, fields)
-        del self._retry_ns[index]
         state = State(watch, plan.instances, paused, now_ns)
+        state.limited = plan.limited(self._devices.nvml)
         if before is not None:
-            state.xid, state.given_ns, state.seen = before.xid, before.given_ns, before.seen
+            state.xid, state.given_ns = before.xid, before.given_ns
+            state.valued_ns = before.valued_ns
         self._states[index] = state
         return state
 
@@ -362,7 +367,7 @@ class DcgmListener(Listener):
         if (state := self._states.pop(index, None)) is not None:
             state.watch.close()
 
-    def _counters_are_shared(self, card: Card) -> bool:
+    def _counters_are_shared(self, card: GpuHandle) -> bool:
         """Return whether profilers and DCGM can read the card's counters at the same time."""
         if card.index not in self._shared_counters:
             nvml: Any = self._devices.nvml
@@ -370,7 +375,7 @@ class DcgmListener(Listener):
                 major, _ = nvml.nvmlDeviceGetCudaComputeCapability(card.handle)
             except nvml.NVMLError as error:
                 log.info("compute capability of %s: %s", card.entity, error)
-                major = 0  # pausing needlessly costs values, not pausing costs a profile
+                major = 0  # if in doubt, pause: that costs values, the opposite costs a profile
             self._shared_counters[card.index] = int(major) >= _HOPPER
         return self._shared_counters[card.index]
 
@@ -378,6 +383,8 @@ class DcgmListener(Listener):
 def _outdated(state: State, plan: Plan, paused: bool, now_ns: int) -> bool:
     """Return whether the card's watch has to change, or could cover more."""
     if state.paused != paused or not plan.instances <= state.instances:
+        return True
+    if state.limited and plan.instances != state.instances:
         return True
     age_ns = now_ns - state.begun_ns
     if age_ns < _NOTICE_NS:

@@ -1,51 +1,41 @@
-"""Query the host engine with ``dcgmi``: discovery, and ``dcgmi dmon``, one process per card.
+"""Queries the host engine with ``dcgmi``: discovery, and ``dcgmi dmon``, one process per card.
 
-Formats are those of DCGM's sources (dcgmi/Query.cpp, dcgmi/DeviceMonitor.cpp), versions 2 to 4.
+Formats are taken from DCGM's sources (dcgmi/Query.cpp, dcgmi/DeviceMonitor.cpp), versions 2 to 4.
 
 dmon prints a row per interval. It creates its own groups, named after its process, and the host
-engine removes them when its connection ends. Only the newest row counts, at the time it arrives.
+engine removes them when its connection ends. Only the newest row is used, with its time of arrival.
 dmon prints three decimals, and "N/A" for missing values.
 
-On a machine where some cards are divided (MIG) and others are not, dmon prints only the divided
-ones (DeviceMonitor::LockWatchAndUpdate): the others are missing.
+On a machine where only some cards are divided (MIG), dmon prints only those
+(DeviceMonitor::LockWatchAndUpdate): the values of the others are missing.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from radt.errors import ListenerError
-from radt.listeners.dcgm_fields import Refusal, Status
-
-if TYPE_CHECKING:
-    import subprocess
-import logging
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
-from radt.listeners.dcgm_fields import Refused, accept
+from radt.errors import ListenerError
+from radt.listeners.dcgm_fields import Refusal, Refused, Status, accept
 from radt.model import MissingReason
-
-if TYPE_CHECKING:
-    import subprocess  # not on import: names of listeners are needed where nothing is sampled
-
+from radt.processes import Backoff
 
 NAME = "dcgmi"
 #: dcgmi itself waits 5 s for a host engine that does not answer.
 ANSWER_S = 10.0
 
-#: Becomes dcgmi; the kernel kills it when the thread that started it ends, also when the collector
-#: is killed (PR_SET_PDEATHSIG of prctl(2), which survives exec). In Python, since util-linux's
-#: setpriv is not everywhere, and a thread must not fork and continue in Python.
+#: Becomes dcgmi; the kernel kills it when the thread that started it ends, even if the collector is
+#: killed (PR_SET_PDEATHSIG of prctl(2), which survives exec). In Python, because util-linux's
+#: setpriv is not available everywhere, and a forked thread must not continue in Python.
 _LEASH = """
 import ctypes, os, sys
 ctypes.CDLL(None).prctl(1, 9, 0, 0, 0)
@@ -61,7 +51,7 @@ _INSTANCE = re.compile(r"\bI \d+/(\d+)\s*$")
 _INSTANCE_ENTITY = re.compile(r"GPU Instance \(EntityID: (\d+)\)")
 _RESULT = re.compile(r"(?:Result|Return):?\s+(-\d+)\b")
 _CULPRIT = re.compile(r"invalid field ID\.? '(\d+)'", re.IGNORECASE)
-#: DCGM 2 and 3 report errors in words only (errorString of dcgm_errors.c).
+#: DCGM 2 and 3 report errors only as texts (errorString of dcgm_errors.c).
 _PHRASES = {
     "Host engine connection invalid": Status.CONNECTION_NOT_VALID,
     "unable to establish a connection": Status.CONNECTION_NOT_VALID,
@@ -88,8 +78,8 @@ class HostengineError(ListenerError):
 
 
 @dataclass(frozen=True, slots=True)
-class Inventory:
-    """DCGM's numbers: of GPUs by UUID, of GPU instances by the card's UUID and NVML's id."""
+class Entities:
+    """DCGM's ids: of GPUs by UUID, of GPU instances by the card's UUID and NVML's id."""
 
     cards: Mapping[str, int]
     instances: Mapping[tuple[str, int], int]
@@ -101,12 +91,10 @@ def find() -> str | None:
 
 
 def start(dcgmi: str, arguments: Sequence[str]) -> subprocess.Popen[bytes]:
-    """Start dcgmi, which ends with the calling thread; its whole output is in stdout."""
-    import subprocess  # not on import: names of listeners are needed where nothing is sampled
-
+    """Start dcgmi, which ends with the calling thread; all of its output is in stdout."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid()), dcgmi, *arguments],
-        env=os.environ | {"LC_ALL": "C"},  # numbers with points
+        env=os.environ | {"LC_ALL": "C"},  # numbers with decimal points
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -119,8 +107,6 @@ def ask(dcgmi: str, *arguments: str, timeout_s: float = ANSWER_S) -> tuple[int, 
     Raises:
         HostengineError: It does not answer in time, or cannot be run.
     """
-    import subprocess
-
     try:
         process = start(dcgmi, arguments)
     except OSError as error:
@@ -139,11 +125,11 @@ def ask(dcgmi: str, *arguments: str, timeout_s: float = ANSWER_S) -> tuple[int, 
     return process.returncode, output.decode(errors="replace")
 
 
-def inventory(dcgmi: str, *, instances: bool) -> Inventory:
+def inventory(dcgmi: str, *, instances: bool) -> Entities:
     """List the GPUs, and GPU instances if requested; raise HostengineError if that fails."""
     cards = parse_cards(_answer(dcgmi, "discovery", "-l"))
     by_id = parse_instances(_answer(dcgmi, "discovery", "-c")) if instances else {}
-    return Inventory(cards, by_id)
+    return Entities(cards, by_id)
 
 
 def _answer(dcgmi: str, *arguments: str) -> str:
@@ -154,7 +140,7 @@ def _answer(dcgmi: str, *arguments: str) -> str:
 
 
 def parse_cards(text: str) -> dict[str, int]:
-    """Return DCGM's number of each GPU by UUID, from ``dcgmi discovery -l``."""
+    """Return DCGM's id of each GPU by UUID, from ``dcgmi discovery -l``."""
     cards: dict[str, int] = {}
     number: int | None = None
     for line in text.splitlines():
@@ -169,7 +155,7 @@ def parse_cards(text: str) -> dict[str, int]:
 
 
 def parse_instances(text: str) -> dict[tuple[str, int], int]:
-    """Return DCGM's number of each GPU instance, from ``dcgmi discovery -c``."""
+    """Return DCGM's id of each GPU instance, from ``dcgmi discovery -c``."""
     instances: dict[tuple[str, int], int] = {}
     card = ""
     for line in text.splitlines():
@@ -185,7 +171,7 @@ def parse_instances(text: str) -> dict[tuple[str, int], int]:
 
 
 def status_of(text: str) -> int:
-    """Return DCGM's code of an error message of dcgmi."""
+    """Return DCGM's code for an error message of dcgmi."""
     if (result := _RESULT.search(text)) is not None:
         return int(result[1])
     return next(
@@ -210,25 +196,25 @@ def refusal_of(text: str) -> Refusal:
 
 log = logging.getLogger(__name__)
 
-#: DCGM takes no value of the performance counters more often.
+#: DCGM does not sample performance counters more often.
 MIN_INTERVAL_S = 0.1
-#: A value's place: GPU instance (None for the card itself) and field.
+#: The place of a value: GPU instance (None for the card itself) and field.
 Key = tuple[int | None, int]
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 60.0
 _TERMINATE_S = 2.0
-#: Lines of complaint that are kept.
+#: Number of error lines to keep.
 _KEPT_LINES = 20
 _ROW = re.compile(r"\s*(GPU|GPU-I)\s+(\d+)\s+(.*)$")
 _BLANK = "N/A"
-#: How rows begin.
+#: The beginnings of rows.
 CARD, INSTANCE = "GPU", "GPU-I"
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A value and when it was taken (monotonic); None: blank, and DCGM gives no reason."""
+    """A value and its time (monotonic); None for a blank value without a reason."""
 
     value: float | MissingReason | None
     at_ns: int
@@ -238,14 +224,16 @@ class Taken:
 class Snapshot:
     """The newest values of a watch.
 
-    ``problem`` says why there is nothing new at the moment, else empty. ``unknown`` are GPU
+    ``problem`` says why there are no new values at the moment, else empty. ``unknown`` are GPU
     instances that DCGM did not know when the watch began: it notices new ones after some seconds.
+    ``begun_ns`` is the last start of the process (monotonic).
     """
 
     values: Mapping[Key, Taken] = field(default_factory=dict)
     refused: Mapping[int, Refused] = field(default_factory=dict)
     problem: str = ""
     unknown: frozenset[int] = frozenset()
+    begun_ns: int = 0
 
 
 class DmonEngine:
@@ -273,9 +261,9 @@ class DmonEngine:
 
 
 class DmonWatch:
-    """A thread with a process: starts it, finds the fields it can watch, reads it, restarts it.
+    """A thread with a process: finds the fields that can be watched, reads and restarts dmon.
 
-    The thread itself has to start the process, which ends with it (`start`).
+    The thread itself must start the process, which ends with the thread (`start`).
     """
 
     def __init__(
@@ -297,6 +285,7 @@ class DmonWatch:
         self._values: dict[Key, Taken] = {}
         self._refused: dict[int, Refused] = {}
         self._problem = ""
+        self._begun_ns = 0
         self._unknown: frozenset[int] = frozenset()
         self._places: dict[tuple[str, int], int | None] = {}
         self._thread = threading.Thread(target=self._run, name="dcgmi-dmon", daemon=True)
@@ -309,7 +298,8 @@ class DmonWatch:
     def read(self) -> Snapshot:
         """Return the newest values, without waiting for new ones."""
         with self._lock:
-            return Snapshot(dict(self._values), dict(self._refused), self._problem, self._unknown)
+            values, refused = dict(self._values), dict(self._refused)
+            return Snapshot(values, refused, self._problem, self._unknown, self._begun_ns)
 
     def close(self) -> None:
         """Terminate the process; the host engine removes its groups and watches."""
@@ -329,7 +319,7 @@ class DmonWatch:
     # Thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         while not self._over.is_set():
             begun_s = time.monotonic()
             try:
@@ -338,17 +328,14 @@ class DmonWatch:
                 self._report(error.message)
                 if error.status == Status.CONNECTION_NOT_VALID:
                     with self._lock:
-                        self._refused = {}  # another host engine may be allowed more
+                        self._refused = {}  # another host engine may permit more
             except Exception as error:
                 log.exception("dcgmi dmon")
                 self._report(f"{type(error).__name__}: {error}")
-            if time.monotonic() - begun_s > _LONGEST_PAUSE_S:  # it worked for a while
-                pause_s = _FIRST_PAUSE_S
-            self._over.wait(pause_s)
-            pause_s = min(_LONGEST_PAUSE_S, pause_s * 2)
+            self._over.wait(backoff.next_s(time.monotonic() - begun_s))
 
     def _once(self) -> None:
-        """Find the card and read it until the process ends unexpectedly."""
+        """Find the card, and read it until the process ends unexpectedly."""
         entities = self._entities()
         known = {number for number, why in self._refused.items() if why.lasting}
         fields = tuple(number for number in self._all if number not in known)
@@ -360,7 +347,7 @@ class DmonWatch:
             raise HostengineError(*complaint(text))
 
     def _entities(self) -> str:
-        """Return what to watch, in the format of ``dcgmi -i``."""
+        """Return the entities to watch, in the format of ``dcgmi -i``."""
         known = inventory(self._dcgmi, instances=bool(self._instances))
         if self._uuid not in known.cards:
             raise HostengineError(f"DCGM does not know {self._uuid}", Status.GPU_NOT_SUPPORTED)
@@ -376,9 +363,9 @@ class DmonWatch:
         return ",".join(f"{'i:' if kind == INSTANCE else ''}{number}" for kind, number in places)
 
     def _settle(self, entities: str, fields: tuple[int, ...], text: str) -> tuple[int, ...]:
-        """Return the fields that can be watched, after all together failed with ``text``."""
+        """Return the fields that can be watched, after watching all failed with ``text``."""
         accepted: list[int] = []
-        answers = [text]  # of the first attempt
+        answers = [text]  # starts with that of the first attempt
 
         def attempt(some: Sequence[int]) -> Refusal | None:
             if answers:
@@ -407,7 +394,7 @@ class DmonWatch:
     ) -> tuple[int, str]:
         """Read a dmon process to its end; return the number of rows and its last other output.
 
-        With ``once`` it only shows whether it works: DCGM has no values yet.
+        With ``once``, it only checks whether they can be watched: DCGM has no values yet.
         """
         rows, lines = 0, list[str]()
         arguments = self._arguments(entities, fields)
@@ -416,6 +403,7 @@ class DmonWatch:
                 return 0, ""
             process = start(self._dcgmi, (*arguments, "-c", "1") if once else arguments)
             self._process = process
+            self._begun_ns = time.monotonic_ns()
         try:
             assert process.stdout is not None
             for raw in process.stdout:
@@ -437,7 +425,7 @@ class DmonWatch:
         return rows, "".join(lines)
 
     def _parse(self, line: str, fields: Sequence[int], now_ns: int) -> dict[Key, Taken]:
-        """Return the values of a row; none if the line is not one."""
+        """Return the values of a row; none if the line is not a row."""
         row = _ROW.match(line)
         if row is None:
             return {}
@@ -465,5 +453,5 @@ def _value(cell: str) -> float | MissingReason | None:
         return None
     try:
         return float(cell)
-    except ValueError:  # too wide for its column: dmon puts "..." for the end
+    except ValueError:  # too wide for its column: dmon replaces the end by "..."
         return MissingReason.LOST

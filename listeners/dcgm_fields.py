@@ -1,7 +1,7 @@
 """DCGM's fields by number, their metrics, and the meaning of its errors.
 
-Numbers rather than names: DCGM 4.6 renamed constants and kept the numbers. Numbers, units and
-meaning are those of dcgm_fields.h and of NVIDIA's DCGM API reference ("Field Identifiers").
+Numbers rather than names, because DCGM 4.6 renamed constants but kept the numbers. Numbers, units
+and meanings are those of dcgm_fields.h and of NVIDIA's DCGM API reference ("Field Identifiers").
 """
 
 from __future__ import annotations
@@ -11,23 +11,25 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from radt.listeners.api import Metric
+from radt.listeners.smi_card import ENERGY
 from radt.model import MissingReason, Scope, SeriesKind
 
 MIB = 2**20
-#: The last XID error of a card; not a series but an occurrence.
+#: The last XID error of a card; recorded as an occurrence rather than a series.
 XID = 230
 
 _PROFILED = "DCGM's profiling module: mean over the time since its previous value"
-_DEVICE = "NVML, read by DCGM's host engine"
+_NVML = "NVML"
+_DEVICE = f"{_NVML}, read by DCGM's host engine"
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
     """A field of DCGM and the metric that it becomes.
 
-    ``scale`` turns DCGM's unit into the metric's. ``profiling`` fields come from performance
-    counters, which only one tool may use on GPUs before Hopper. ``mig`` is the metric of a GPU
-    instance, where DCGM knows the field of one.
+    ``scale`` converts DCGM's unit to the metric's. ``profiling`` fields come from performance
+    counters, which only one tool can use on GPUs before Hopper. ``mig`` is the metric for a GPU
+    instance, if DCGM has the field for one.
     """
 
     number: int
@@ -57,21 +59,14 @@ def _bytes(number: int, name: str, description: str) -> Field:
     return Field(number, metric, profiling=True)
 
 
-def _device(
-    number: int,
-    name: str,
-    unit: str,
-    description: str,
-    scale: float = 1.0,
-    kind: SeriesKind = SeriesKind.GAUGE,
-) -> Field:
-    return Field(number, Metric(f"gpu.{name}", unit, Scope.GPU, kind, description, _DEVICE), scale)
+def _device(number: int, name: str, unit: str, description: str, scale: float = 1.0) -> Field:
+    metric = Metric(f"gpu.{name}", unit, Scope.GPU, description=description, method=_DEVICE)
+    return Field(number, metric, scale)
 
 
 FIELDS: Sequence[Field] = (
     _device(155, "power", "W", "as the board averages it"),
     _device(157, "power.instant", "W", "at one instant"),
-    _device(156, "energy", "J", "since the driver was loaded", 1e-3, SeriesKind.COUNTER),
     _device(203, "utilization", "1", "share of time with at least one kernel running", 1e-2),
     _device(252, "memory.used", "By", "without what the driver reserves", MIB),
     _device(112, "clock.event_reasons", "{bits}", "bits of nvmlClocksEventReasons (nvml.h)"),
@@ -94,10 +89,11 @@ FIELDS: Sequence[Field] = (
 )
 BY_NUMBER = {field.number: field for field in FIELDS}
 PROFILING = frozenset(field.number for field in FIELDS if field.profiling)
-#: In the order of requests: device fields first, which are rarely refused.
+#: In the order of requests: device fields come first, as they are rarely refused.
 ALL = (*(field.number for field in FIELDS if not field.profiling), XID, *sorted(PROFILING))
-METRICS = tuple(
-    metric for field in FIELDS for metric in (field.metric, field.mig) if metric is not None
+METRICS = (
+    Metric(*(ENERGY, "J", Scope.GPU, SeriesKind.COUNTER, "since the driver was loaded"), _NVML),
+    *(metric for field in FIELDS for metric in (field.metric, field.mig) if metric is not None),
 )
 
 #: The remedy if the counters may not be read; stored with the series.
@@ -142,7 +138,7 @@ _UNSUPPORTED = frozenset(
     }
 )
 _PERMISSION = frozenset({Status.NO_PERMISSION, Status.REQUIRES_ROOT})
-#: These concern the profiling module: no profiling field can be read.
+#: Refusals by the whole profiling module: no profiling field can be read.
 _WHOLE_MODULE = _PERMISSION | {Status.MODULE_NOT_LOADED, Status.PROFILING_NOT_SUPPORTED}
 
 
@@ -157,7 +153,7 @@ def reason_of(status: int) -> MissingReason:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Fields could not be watched together; ``culprits`` are the fields in question, if named."""
+    """Fields that cannot be watched together; ``culprits`` are the fields in question, if named."""
 
     status: int
     text: str = ""
@@ -178,8 +174,8 @@ def accept(
     """Watch as many fields as possible; return the others with the reason.
 
     One bad field makes a whole watch fail, and DCGM does not say which. ``attempt`` watches fields
-    in addition to those accepted before: of fields that work alone and not together, the first ones
-    stay. Halves are tried, so that one bad field of n costs 2 log n attempts.
+    in addition to those accepted before; of fields that work alone but not together, the first ones
+    are kept. Trying halves, one bad field of n costs 2 log n attempts.
     """
     acceptance = _Acceptance(attempt)
     acceptance.of(tuple(fields))
@@ -217,7 +213,7 @@ class _Acceptance:
         return refusal
 
     def _culprits(self, fields: tuple[int, ...], refusal: Refusal) -> frozenset[int]:
-        """Return the fields that a refusal concerns; none if that is not known yet."""
+        """Return the fields that a refusal concerns; none if they are not known yet."""
         if len(fields) == 1:
             return frozenset(fields)
         if culprits := refusal.culprits & frozenset(fields):
@@ -227,7 +223,7 @@ class _Acceptance:
             return profiling
         held = refusal.status == Status.PROFILING_LIBRARY_ERROR
         if held and profiling and PROFILING.isdisjoint(self._accepted):
-            # One field, or all while another tool has the counters: a single field shows which.
+            # Either one field is bad, or another tool has all counters: a single field shows which.
             alone = self._try((min(profiling),))
             if alone is not None and alone.status == refusal.status:
                 return profiling

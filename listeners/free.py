@@ -5,15 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from radt.devices.cgroups import Controller, Hierarchy, Limited
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.host_files import (
-    PAGE_BYTES,
-    Hierarchy,
-    Limited,
-    meminfo,
-    memory_hierarchy,
-    vmstat,
-)
+from radt.listeners.host_files import PAGE_BYTES, meminfo, vmstat
 from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import process_memory
 
@@ -84,6 +78,7 @@ class FreeListener(Listener):
     """Memory in detail."""
 
     name: ClassVar[str] = "free"
+    reads: ClassVar[Sequence[Metric]] = _METRICS
 
     def __init__(self) -> None:
         self._hierarchy: Hierarchy | None = None
@@ -94,12 +89,8 @@ class FreeListener(Listener):
             return Availability(False, "/proc/meminfo is not readable", "Mount /proc")
         return Availability(True)
 
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return _METRICS
-
     def open(self) -> None:
-        self._hierarchy = memory_hierarchy()
+        self._hierarchy = Hierarchy.find(Controller.MEMORY)
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
         memory, events = meminfo(), vmstat()
@@ -114,7 +105,7 @@ class FreeListener(Listener):
     def _groups(self, targets: Sequence[Target]) -> Iterator[Reading]:
         """Yield each group that limits a run's first process, once.
 
-        The scope is the host, as a group may hold more than a run; the entity names the group.
+        The scope is the host, because a group may contain more than the run; the entity names it.
         """
         if self._hierarchy is None:
             return
@@ -134,7 +125,7 @@ class FreeListener(Listener):
 
 
 def _reading(name: str, number: int | None, factor: int) -> Reading:
-    """Return a reading; older kernels do not have all lines."""
+    """Return a reading; older kernels lack some lines."""
     return Reading(name, MissingReason.UNSUPPORTED if number is None else float(number * factor))
 
 

@@ -2,7 +2,7 @@
 
 GPM compares two samples of the hardware's counters; a value is a mean over the time between them.
 The driver updates its counters every 100 ms, so samples must be further apart
-(https://docs.nvidia.com/deploy/nvml-api/group__nvmlGpmFunctions.html): at a shorter interval, a
+(https://docs.nvidia.com/deploy/nvml-api/group__nvmlGpmFunctions.html): at shorter intervals, a
 sample is kept until that time has passed, and only then there is a value.
 """
 
@@ -14,15 +14,15 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+from radt.devices.nvml import opened
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.nvidia import Card, Devices, Named, missing, probe_nvml
+from radt.listeners.nvidia import DeviceHandles, GpuHandle, Named, missing, probe_nvml
 from radt.model import MissingReason, Scope
-from radt.nvml import opened
 
 log = logging.getLogger(__name__)
 
 _MIN_WINDOW_NS = 100_000_000
-#: A window longer than this many intervals and the shortest began before the runs that would get
+#: A window longer than this many intervals plus the minimum began before the runs that would get
 #: its value.
 _STALE_INTERVALS = 3
 _PERCENT = 0.01
@@ -39,7 +39,7 @@ _SHARED = "; of the whole GPU instance: compute instances that share it cannot b
 class _Measure:
     """One of GPM's metrics: NVML's number for it, and the factor for its values.
 
-    ``per_instance`` marks metrics that MIG instances have; links belong to the whole card.
+    ``per_instance`` marks metrics that MIG instances have; links only exist for the whole card.
     """
 
     name: str
@@ -59,7 +59,7 @@ class _Measure:
 
 
 def _share(name: str, metric_id: int, description: str) -> _Measure:
-    """Return a share, which GPM returns in percent; not clipped at 100."""
+    """Return a ratio, which GPM returns in percent; values above 100 are not clipped."""
     return _Measure(name, metric_id, "1", _PERCENT, description)
 
 
@@ -89,9 +89,9 @@ _OF_INSTANCES = tuple(measure for measure in MEASURES if measure.per_instance)
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The subject of a GPM sample: a card, or a GPU instance of it."""
+    """The subject of a GPM sample: a card, or one of its GPU instances."""
 
-    card: Card
+    card: GpuHandle
     gpu_id: int | None = None
 
     @classmethod
@@ -128,13 +128,13 @@ class _Window:
         self._request.numMetrics = len(place.measures)
         for number, measure in enumerate(place.measures):
             self._request.metrics[number].metricId = measure.metric_id
-        #: When the older sample was taken; 0 if there is none.
+        #: Time of the older sample; 0 if there is none.
         self._since_ns = 0
         self._names: frozenset[str] = frozenset()
         self.at_ns = 0
 
     def under(self, names: Iterable[str]) -> None:
-        """Set the device names of this place; a recreated instance has another, and starts over."""
+        """Set the place's device names; a recreated instance has another name, and starts over."""
         before, self._names = self._names, frozenset(names)
         if before.isdisjoint(self._names):
             self._since_ns = 0
@@ -152,7 +152,7 @@ class _Window:
         self._take(self._newer)
         self.at_ns = now_ns
         self._older, self._newer = self._newer, self._older
-        # From its end on: a slow sample was taken later than it was requested.
+        # Taken after the call, because a slow sample is taken later than requested.
         self._since_ns = time.monotonic_ns()
         if not since_ns or now_ns - since_ns > stale_ns:
             return []
@@ -183,7 +183,7 @@ class _Window:
         for sample in (self._older, self._newer):
             try:
                 self._nvml.nvmlGpmSampleFree(sample)
-            except self._nvml.NVMLError as error:  # an NVML that broke down has none to free
+            except self._nvml.NVMLError as error:  # NVML no longer works: nothing is left to free
                 log.debug("freeing a GPM sample of %s: %s", self.place.entity, error)
 
 
@@ -191,28 +191,25 @@ class GpmListener(Listener):
     """Activity of NVIDIA GPUs and MIG instances, Hopper and later."""
 
     name: ClassVar[str] = "gpm"
+    reads: ClassVar[Sequence[Metric]] = (
+        *(measure.on_card() for measure in MEASURES),
+        *(measure.on_instance() for measure in _OF_INSTANCES),
+    )
     by_default: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self._devices = Devices()
+        self._devices = DeviceHandles()
         self._windows: dict[_Key, _Window] = {}
         self._supported: dict[int, bool] = {}
 
     @classmethod
     def probe(cls) -> Availability:
         try:
-            with opened() as nvml:  # NVML counts: it is not initialised again below
+            with opened() as nvml:  # NVML counts its users, so it is not initialised again below
                 answer = probe_nvml(cls.name)
                 return _probe_cards(nvml) if answer.available else answer
         except Exception:  # noqa: BLE001 - pynvml.NVMLError, or OSError from a bad library
             return probe_nvml(cls.name)
-
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return (
-            *(measure.on_card() for measure in MEASURES),
-            *(measure.on_instance() for measure in _OF_INSTANCES),
-        )
 
     def open(self) -> None:
         self._devices.open()
@@ -255,15 +252,15 @@ class GpmListener(Listener):
             reason = missing(nvml, error)
             values = _all_missing(place, reason)
             if reason is MissingReason.LOST:
-                # After a reset or when recreated, it has another handle.
+                # After a reset, or when recreated, it has another handle.
                 self._devices.forget(place.card)
-        # If it is too early, there are no values.
+        # There are no values if it is too early.
         for measure, value in zip(place.measures, values, strict=bool(values)):
             yield Reading(place.prefix + measure.name, value, place.entity, at_ns=at_ns)
 
     def _window(self, place: _Place) -> _Window:
         window = self._windows.get(place.key)
-        if window is not None and window.place.card is not place.card:  # it was lost and is back
+        if window is not None and window.place.card is not place.card:  # lost and back again
             self._windows.pop(place.key).free()
             window = None
         if window is None:
@@ -275,7 +272,7 @@ class GpmListener(Listener):
         for key in self._windows.keys() - places:
             self._windows.pop(key).free()
 
-    def _has_gpm(self, card: Card) -> bool:
+    def _has_gpm(self, card: GpuHandle) -> bool:
         if card.index not in self._supported:
             self._supported[card.index] = _has_gpm(self._devices.nvml, card.handle)
         return self._supported[card.index]
@@ -286,7 +283,7 @@ def _all_missing(place: _Place, reason: MissingReason) -> list[float | MissingRe
 
 
 def _unknown(name: str, last: _Place | None) -> Iterator[Reading]:
-    """Yield lost values of a device that is absent, under its last known entity."""
+    """Yield lost values of an absent device, under its last known entity."""
     on_instance = name.startswith(_MIG_PREFIX)
     entity = name if last is None else last.entity
     for measure in _OF_INSTANCES if on_instance else MEASURES:
@@ -299,7 +296,7 @@ def _has_gpm(nvml: Any, handle: Any) -> bool:
 
 
 def _probe_cards(nvml: Any) -> Availability:
-    """Return whether any card has GPM; else the last card's problem."""
+    """Return whether any card supports GPM; otherwise, the last card's problem."""
     names: list[str] = []
     failure = ""
     for index in range(nvml.nvmlDeviceGetCount()):

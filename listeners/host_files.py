@@ -1,6 +1,6 @@
-"""Read ``/proc`` (proc(5)), control groups, disks and network interfaces, in SI units.
+"""Reads ``/proc`` (proc(5)), disks and network interfaces, in SI units.
 
-`Disks` and `Links` decide which devices and interfaces count, so that no traffic counts twice.
+`Disks` and `Links` select devices and interfaces so that no traffic is counted twice.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from radt.procfs import read
 
@@ -28,7 +28,7 @@ class CpuShares:
 
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
-    """Ticks of one core or all since boot; guests' time is part of user and nice time."""
+    """Ticks of one core or all since boot; guests' time is included in user and nice time."""
 
     user: int
     nice: int
@@ -42,7 +42,7 @@ class CpuTimes:
     def shares_since(self, before: CpuTimes) -> CpuShares | None:
         """Return the shares since then; None if no time has passed.
 
-        The kernel's idle and iowait counters may decrease by a tick, which counts as no time.
+        The kernel's idle and iowait counters may decrease by a tick, which is treated as no time.
         """
         idle, iowait, steal = (
             max(0, self.idle - before.idle),
@@ -109,7 +109,7 @@ class DiskCounts:
     busy_ms: int
 
 
-#: Sectors of the kernel's statistics, whatever the disk's own are.
+#: Sector size in the kernel's statistics, whatever the disk's own is.
 _SECTOR_BYTES = 512
 
 
@@ -118,7 +118,7 @@ def diskstats() -> dict[str, DiskCounts]:
     counts = {}
     for line in read("/proc/diskstats").splitlines():
         fields = line.split(None, 13)
-        if len(fields) < 14:  # partitions had four counters only, before Linux 2.6.25
+        if len(fields) < 14:  # before Linux 2.6.25, partitions had only four counters
             continue
         counts[fields[2].decode("utf-8", "replace")] = DiskCounts(
             reads=int(fields[3]),
@@ -155,95 +155,6 @@ def netdev() -> dict[str, LinkCounts]:
     return counts
 
 
-# Memory limits of control groups ------------------------------------------------------------------
-
-
-#: Version 1 writes "no limit" as the highest number of pages that fits, in bytes.
-_NO_LIMIT_BYTES = 1 << 60
-
-
-@dataclass(frozen=True, slots=True)
-class Hierarchy:
-    """The mount point of the control groups that count memory.
-
-    ``root`` is the group at the mount point (a container often sees its own and those below);
-    ``version`` is 1 or 2.
-    """
-
-    folder: Path
-    root: PurePosixPath
-    version: int
-
-    def group_of(self, pid: int | str) -> PurePosixPath | None:
-        """Return the group of a process; None if it is gone, or its group is not visible here."""
-        for line in read(f"/proc/{pid}/cgroup").decode("utf-8", "replace").splitlines():
-            _, controllers, path = line.split(":", 2)
-            wanted = "memory" in controllers.split(",") if self.version == 1 else not controllers
-            if wanted:
-                group = PurePosixPath(path)
-                # Seen from within a cgroup namespace, groups around it begin with "/..".
-                visible = group.is_relative_to(self.root) and ".." not in group.parts
-                return group if visible else None
-        return None
-
-    def limiting(self, group: PurePosixPath) -> Limited | None:
-        """Return the group with the lowest memory limit among this one and its parents, if any.
-
-        Its limit is hit first if it is alone, so the kernel's out-of-memory killer most likely acts
-        for it.
-        """
-        limits = []
-        for at in (group, *group.parents):
-            if not at.is_relative_to(self.root):
-                break
-            folder = self.folder / at.relative_to(self.root)
-            limit = read(str(folder / self._limit_file)).strip()
-            if limit.isdigit() and int(limit) < _NO_LIMIT_BYTES:
-                limits.append(Limited(str(at), int(limit), folder / self._usage_file))
-        return min(limits, key=lambda limited: limited.limit_bytes, default=None)
-
-    @property
-    def _limit_file(self) -> str:
-        return "memory.max" if self.version == 2 else "memory.limit_in_bytes"
-
-    @property
-    def _usage_file(self) -> str:
-        return "memory.current" if self.version == 2 else "memory.usage_in_bytes"
-
-
-@dataclass(frozen=True, slots=True)
-class Limited:
-    """A group with a memory limit."""
-
-    group: str
-    limit_bytes: int
-    usage_file: Path
-
-    def used_bytes(self) -> int | None:
-        """Return the memory charged to the group, with page cache; None if the group is gone."""
-        text = read(str(self.usage_file)).strip()
-        return int(text) if text.isdigit() else None
-
-
-def memory_hierarchy(mountinfo: str = "/proc/self/mountinfo") -> Hierarchy | None:
-    """Find the hierarchy that counts memory; None if none is mounted.
-
-    Version 1 comes first: if both are mounted, as in systemd's hybrid layout, version 2 has no
-    memory controller.
-    """
-    by_version: dict[int, Hierarchy] = {}
-    for line in read(mountinfo).decode("utf-8", "replace").splitlines():
-        # 36 35 98:0 /root /mount/point options [tags] - type source super-options
-        fields, _, rest = line.partition(" - ")
-        kind, _, options = rest.split(" ", 2)
-        root, folder = fields.split(" ")[3:5]
-        if kind == "cgroup" and "memory" in options.split(","):
-            by_version[1] = Hierarchy(Path(folder), PurePosixPath(root), 1)
-        elif kind == "cgroup2":
-            by_version[2] = Hierarchy(Path(folder), PurePosixPath(root), 2)
-    return by_version.get(1) or by_version.get(2)
-
-
 # Disks --------------------------------------------------------------------------------------------
 
 
@@ -256,7 +167,7 @@ class DiskKind(Enum):
     """The kind of a block device."""
 
     WHOLE = auto()
-    #: Device mapper, software RAID and the like: its traffic is also that of its disks.
+    #: Device mapper, software RAID and the like: its traffic is also counted by its disks.
     STACKED = auto()
     #: A partition, a hidden path of a disk, or not a disk.
     NONE = auto()
@@ -309,7 +220,7 @@ LOOPBACK = "lo"
 class Link:
     """A network interface in sysfs.
 
-    ``master`` is the bond or bridge that it is part of. A ``stacked`` interface (bond, bridge,
+    ``master`` is the bond or bridge that it belongs to. A ``stacked`` interface (bond, bridge,
     VLAN) sends through others. The other end of a ``paired`` one is in another network namespace.
     """
 
@@ -343,13 +254,13 @@ def read_link(name: str, folder: Path = _CLASS_NET) -> Link:
 class Links:
     """The interfaces of the machine, read again whenever some appear or disappear.
 
-    The sum is over hardware. Bonds and bridges are left out as their traffic is that of their
-    parts; so are the parts if the whole is hardware itself (the two sides of an accelerated network
-    card in a virtual machine). Without hardware, as in most containers, the sum is over all that
-    send by themselves, except the loopback.
+    The sum includes hardware interfaces. Bonds and bridges are excluded, because their traffic is
+    that of their parts; so are the parts if the whole is hardware itself (the two sides of an
+    accelerated network card in a virtual machine). Without hardware, as in most containers, the sum
+    includes all interfaces that send by themselves, except the loopback.
 
-    All are shown except the ends of containers' connections on a machine with hardware: they come
-    and go with the containers, and what leaves the machine is counted at the hardware.
+    All are listed except the ends of containers' connections on a machine with hardware: they come
+    and go with the containers, and traffic that leaves the machine is counted at the hardware.
     """
 
     def __init__(self, folder: Path = _CLASS_NET) -> None:

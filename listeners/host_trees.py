@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from radt.procfs import ProcessStat, boot_ticks
 
-#: A process is looked up in a table of processes that may be this old.
+#: Maximum age of the table in which processes are looked up.
 _TABLE_AGE_NS = 100_000_000
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -36,10 +36,10 @@ class Growing(Generic[_Key]):
         """Return the sums, given the current value of each counter.
 
         Args:
-            fresh: New since the last update, which counts in full. Others that were not present
-                before count from now on.
-            passed_on: Ended, with its counts added to another counter that is still present, where
-                they would be counted again.
+            fresh: Owners that started since the last update: their counters are added in full.
+                Other new owners are counted from now on.
+            passed_on: Ended owners whose counts were added to another counter that still exists,
+                where they must not be counted again.
         """
         if self._last is None:
             if self._start_raw:
@@ -54,7 +54,7 @@ class Growing(Generic[_Key]):
                 continue
             for column, value in enumerate(values):
                 earlier = 0 if before is None else before[column]
-                # A lower value than before: a new counter of the same name.
+                # Lower than before: a new counter with the same name.
                 used[column] += value - earlier if value >= earlier else value
         for key in passed_on:
             for column, value in enumerate(self._last.get(key, ())):
@@ -72,9 +72,9 @@ class Lineage:
     """New and ended processes of a tree between two updates.
 
     ``fresh`` were started since the last update. ``passed_on`` have ended, and their counts went to
-    an ancestor that is still present: to their parent, which waited for them, or on through parents
-    that have ended since. (An orphan's go to the process that adopts it. If that is one of the
-    tree, as radt's keepers are, it is an ancestor too.)
+    an ancestor that still exists: to their parent, which waited for them, or further up if that has
+    ended since. (The counts of an orphan go to the process that adopts it. If that belongs to the
+    tree, as radt's keepers do, it is an ancestor, too.)
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def _has_heir(pid: int, before: Mapping[int, ProcessStat], now: Mapping[int, Pro
 
 _Value = TypeVar("_Value")
 
-#: Enough for small processes, whose values then come with the same sample.
+#: Enough for small processes, whose values are then in the same sample.
 _PATIENCE_S = 0.01
 
 
@@ -128,10 +128,10 @@ class Taken(Generic[_Value]):
 
 
 class Deferred(Generic[_Value]):
-    """Reads something of each run in a thread of its own, so that it does not delay samples.
+    """Reads a value of each run in its own thread, so that it does not delay samples.
 
-    A run is read again after ``min_s`` at the earliest, and so rarely that all runs together take
-    at most ``share`` of one core.
+    A run is read again after ``min_s`` at the earliest, and rarely enough that all runs together
+    use at most ``share`` of one core.
     """
 
     def __init__(
@@ -146,9 +146,9 @@ class Deferred(Generic[_Value]):
         self._thread: threading.Thread | None = None
 
     def take(self, trees: Mapping[str, Sequence[int]]) -> dict[str, Taken[_Value]]:
-        """Return the values read since the last call, and start to read the runs that are due.
+        """Return the values read since the last call, and start reading runs whose time has come.
 
-        ``trees`` holds the processes of each run. Raises the errors of the readings.
+        ``trees`` has the processes of each run. Raises the errors of the readings.
         """
         if self._busy:
             return {}
@@ -189,5 +189,5 @@ class Deferred(Generic[_Value]):
                 took_ns = time.thread_time_ns() - begun_ns
                 pause_ns = max(self._min_ns, int(took_ns * runs / self._share))
                 self._due_ns[run_id] = at_ns + pause_ns
-        except Exception as error:  # noqa: BLE001 - it is raised where readings are taken
+        except Exception as error:  # noqa: BLE001 - raised again by `take`
             self._error = error

@@ -14,7 +14,7 @@ from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import ProcessIo, ProcessStat, process_io, process_stat
 
 _PER_DISK = "each disk, device mapper and RAID device by name; without a name, all disks together"
-#: The kernel counts milliseconds in 32 bits.
+#: The kernel's counter of milliseconds has 32 bits.
 _BUSY_WRAPS_AT_S = 2**32 / 1000
 _TREE = (
     "{source}; sum over the run's processes since the first reading, with those that have ended;"
@@ -78,6 +78,7 @@ class IostatListener(Listener):
     """Disk traffic of the host and of process trees."""
 
     name: ClassVar[str] = "iostat"
+    reads: ClassVar[Sequence[Metric]] = _METRICS
     by_default: ClassVar[bool] = True
 
     def __init__(self) -> None:
@@ -93,10 +94,6 @@ class IostatListener(Listener):
                 False, "neither /proc/diskstats nor /proc/PID/io exists", "Mount /proc"
             )
         return Availability(True)
-
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return _METRICS
 
     def open(self) -> None:
         self._counts_processes = process_io(os.getpid()) is not None
@@ -119,7 +116,7 @@ class IostatListener(Listener):
         whole: dict[str, DiskCounts] = {}
         for name, counts in devices.items():
             kind = kinds[name]
-            # Devices of drivers that nothing is attached to were never read.
+            # Skip unused devices, such as drivers create without anything attached.
             if kind is DiskKind.NONE or not (counts.reads or counts.writes):
                 continue
             if kind is DiskKind.WHOLE:
@@ -156,7 +153,7 @@ def _tree(target: Target, tree: _Tree) -> Iterator[Reading]:
     counts: dict[int, tuple[int, ...]] = {}
     refused = False
     for pid in target.pids:
-        # Only parents of ended processes are needed, so the first reading of each is enough.
+        # Only the parent of an ended process is needed, so one reading of each is enough.
         stat = tree.lineage.known(pid) or process_stat(pid)
         if stat is None:
             continue

@@ -13,7 +13,7 @@ from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import read
 
 _INFINIBAND = Path("/sys/class/infiniband")
-#: The final value of a port without the 64-bit counters.
+#: The maximum, at which counters stay on ports without 64-bit counters.
 _STUCK = 2**32 - 1
 #: InfiniBand counts data in words of four bytes (IBTA, PortXmitData).
 _WORD_BYTES = 4
@@ -51,6 +51,7 @@ class NetListener(Listener):
     """Interfaces and InfiniBand ports of this machine (this container's, within one)."""
 
     name: ClassVar[str] = "net"
+    reads: ClassVar[Sequence[Metric]] = _METRICS
 
     def __init__(self) -> None:
         self._links = Links()
@@ -62,10 +63,6 @@ class NetListener(Listener):
         if not netdev():
             return Availability(False, "/proc/net/dev is not readable", "Mount /proc")
         return Availability(True)
-
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return _METRICS
 
     def open(self) -> None:
         self._ports = sorted(_INFINIBAND.glob("*/ports/*"))
@@ -80,7 +77,7 @@ class NetListener(Listener):
         ):
             yield Reading(metric, float(total))
         for name in self._links.shown:
-            if counts[name][2] or counts[name][3]:  # many interfaces are never used
+            if counts[name][2] or counts[name][3]:  # skip interfaces that were never used
                 for metric, count in zip(_LINK_NAMES, counts[name], strict=True):
                     yield Reading(metric, float(count), name)
         for port in self._ports:
@@ -102,7 +99,7 @@ def _port(port: Path) -> Iterator[Reading]:
         ("system.infiniband.tx", "port_xmit_data"),
     ):
         text = read(str(port / "counters" / name)).strip()
-        # Without the 64-bit counters they stay at their highest value instead of wrapping.
+        # Ports without 64-bit counters stay at the maximum instead of wrapping.
         if text.isdigit() and int(text) != _STUCK:
             yield Reading(metric, float(int(text) * _WORD_BYTES), entity)
         else:

@@ -1,6 +1,6 @@
 """NVIDIA Nsight: Systems for time lines, Compute for the inside of kernels.
 
-``nsys`` and ``ncu`` record only what runs inside a range ``profile`` (`radt.Run.profile`, or NVTX
+``nsys`` and ``ncu`` record only code inside a range ``profile`` (`radt.Run.profile`, or NVTX
 ``range_push("profile")``), ``nsysraw`` the whole run, ``ncuraw`` its first kernels. With
 ``ncuattach``, the run waits at its first CUDA call until Nsight Compute attaches.
 
@@ -23,7 +23,7 @@ from radt.listeners.api import Availability, ProfiledRun, Profiler
 
 #: The NVTX range to record.
 RANGE = "profile"
-#: Where installers put the tools, without adding them to PATH.
+#: Folders in which installers put the tools without adding them to PATH.
 _PLACES: Mapping[str, Sequence[str]] = {
     "nsys": (
         "/usr/local/cuda/bin/nsys",
@@ -40,9 +40,9 @@ _PLACES: Mapping[str, Sequence[str]] = {
         "/usr/local/cuda-*/nsight-compute-*/ncu",
     ),
 }
-#: Kernels that ``ncuraw`` records: each is replayed dozens of times.
+#: Number of kernels that ``ncuraw`` records: each is replayed dozens of times.
 RAW_KERNELS = 100
-#: Ports below are for system services.
+#: Ports below 1024 are for system services.
 _PORTS = range(1024, 65536)
 _DEFAULT_PORT = 49152
 _ROOT = Path("/")
@@ -52,7 +52,7 @@ _ROOT = Path("/")
 def find_tool(tool: str, path: str) -> str:
     """Return the tool's path: on PATH, else the newest in the usual folders; empty if not found."""
     if on_path := shutil.which(tool, path=path):
-        return os.path.abspath(on_path)  # noqa: PTH100 - a link's own name counts
+        return os.path.abspath(on_path)  # noqa: PTH100 - keeps the name of a link
     for pattern in _PLACES[tool]:
         places = [place for place in _ROOT.glob(pattern[1:]) if os.access(place, os.X_OK)]
         if places:
@@ -84,7 +84,7 @@ class _Nsight(Profiler):
         )
 
     def prefix(self, run: ProfiledRun) -> Sequence[str]:
-        # Without the tool, its name: starting it then fails with a clear error.
+        # If the tool is missing, use its name: starting it then fails with a clear error.
         return [_place_of(self.tool) or self.tool, *self._options(run)]
 
     def _options(self, run: ProfiledRun) -> Iterable[str]:
@@ -110,7 +110,7 @@ class NsysRaw(_Nsight):
         yield from ("profile", "--trace=cuda,nvtx", "--cuda-memory-usage=true")
         yield from (f"--output={self._report(run)}", "--force-overwrite=true")
         yield from ("--show-output=true", "--stop-on-exit=true")
-        # Not for processes that outlive the script, which would keep the run from ending.
+        # Do not wait for processes that outlive the script: they would keep the run from ending.
         yield "--wait=primary"
         yield from self._capture()
 
@@ -125,11 +125,11 @@ class Nsys(NsysRaw):
 
     def _capture(self) -> Iterable[str]:
         yield from ("--capture-range=nvtx", f"--nvtx-capture={RANGE}")
-        # The end of a range ends neither the recording of further ones nor the run.
+        # The end of a range must end neither the run nor the recording of further ranges.
         yield from ("--capture-range-end=repeat", "--kill=none")
 
     def environment(self, run: ProfiledRun) -> Mapping[str, str]:  # noqa: ARG002
-        # Without it only names that were registered with NVTX start a capture.
+        # Without it, only names that were registered with NVTX start a capture.
         return {"NSYS_NVTX_PROFILER_REGISTER_ONLY": "0"}
 
 
@@ -151,9 +151,9 @@ class Ncu(_Compute):
 
     def _options(self, run: ProfiledRun) -> Iterable[str]:
         yield from super()._options(run)
-        # With the slash, a range of push and pop; without, one of start and end.
+        # With the slash, a push/pop range; without it, a start/end range.
         yield from ("--nvtx", "--nvtx-include", f"{RANGE}/")
-        # PyTorch launches the kernels of backward passes from threads that have pushed nothing.
+        # PyTorch launches kernels of backward passes from threads that have not pushed the range.
         yield from ("--nvtx-push-pop-scope", "process")
 
 
@@ -175,12 +175,10 @@ class NcuRaw(_Compute):
         yield from ("--launch-count", run.options.get("kernels") or str(RAW_KERNELS))
 
 
-class NcuAttach(_Nsight):
+class NcuAttach(_Compute):
     """Lets the run wait at its first CUDA call until Nsight Compute attaches to it."""
 
     name = "ncuattach"
-    tool = "ncu"
-    product = "Nsight Compute"
     accepts: ClassVar[Mapping[str, str]] = {
         "port=NUMBER": f"the port to attach to, as others may wait on {_DEFAULT_PORT}"
     }

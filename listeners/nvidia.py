@@ -1,7 +1,7 @@
-"""Resolve the names that runs have for NVIDIA devices: GPUs and MIG devices.
+"""Resolves the names that runs have for NVIDIA devices: GPUs and MIG devices.
 
-One NVML session serves the process: initialising for every reading takes ten times as long as
-reading. Resolved devices are kept until NVML has to be opened again.
+One NVML session serves the process: initialising it for every reading would take ten times as long
+as the reading. Resolved devices are cached until NVML has to be opened again.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from radt.devices.gpus import find_handles
+from radt.devices.nvml import Nvml, opened
 from radt.listeners.api import Availability
 from radt.model import MissingReason
-from radt.nvml import opened
 
 
 @dataclass(frozen=True, slots=True)
-class Card:
+class GpuHandle:
     """A whole GPU."""
 
     index: int
@@ -30,10 +31,10 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class MigDevice:
+class MigHandle:
     """A MIG device: a compute instance ``compute_id`` in a GPU instance ``gpu_id`` of a card."""
 
-    card: Card
+    card: GpuHandle
     uuid: str
     gpu_id: int
     compute_id: int
@@ -49,63 +50,65 @@ class Named:
     """A device under one of the names that runs have for it (`Reading.gpu`)."""
 
     name: str
-    card: Card
-    mig: MigDevice | None = None
+    card: GpuHandle
+    mig: MigHandle | None = None
 
 
-class Devices:
+class DeviceHandles:
     """Resolves names of devices. Between `open` and `close`, from one thread.
 
     Raises:
-        NVMLError: From all methods but `close`, where the error concerns NVML as a whole, which has
-            to be opened again.
+        NVMLError: From all methods except `close`, if the error concerns NVML as a whole, which
+            must then be opened again.
     """
 
     def __init__(self) -> None:
-        self._nvml: Any = None
+        self._nvml: Nvml | None = None
         self._named: dict[str, Named] = {}
-        self._cards: dict[int, Card] = {}
+        self._cards: dict[int, GpuHandle] = {}
         self._last: dict[str, Named] = {}
 
     @property
-    def nvml(self) -> Any:
-        """`pynvml`, initialised."""
+    def nvml(self) -> Nvml:
+        """NVML; only between `open` and `close`."""
+        assert self._nvml is not None
         return self._nvml
+
+    @property
+    def is_open(self) -> bool:
+        return self._nvml is not None
 
     def open(self) -> None:
         """Initialise NVML."""
-        import pynvml
-
-        pynvml.nvmlInit()
-        self._nvml = pynvml
+        self._nvml = Nvml()
 
     def close(self) -> None:
         """Shut NVML down, unless other parts of the process use it."""
         if self._nvml is not None:
-            self._nvml.nvmlShutdown()
+            self._nvml.close()
             self._nvml = None
             self._named.clear()
             self._cards.clear()
             self._last.clear()
 
     def find(self, names: Iterable[str]) -> dict[str, Named | None]:
-        """Return the device of each name; None if there is none now."""
+        """Return the device of each name; None if there is none at present."""
         return {name: self._find(name) for name in names}
 
     def last(self, name: str) -> Named | None:
-        """Return the device that the name meant last, though it may be lost now; None if never.
+        """Return the last device with this name, though it may be lost now; None if never found.
 
         Its handle may be invalid; its entity is that of earlier readings.
         """
         return self._last.get(name)
 
-    def all_cards(self) -> list[Card]:
+    def all_cards(self) -> list[GpuHandle]:
         """Return every GPU of the machine."""
-        indices = range(self._nvml.nvmlDeviceGetCount())
+        indices = range(self.nvml.nvmlDeviceGetCount())
         return [named.card for index in indices if (named := self._find(str(index))) is not None]
 
-    def forget(self, card: Card) -> None:
-        """Resolve the card and its MIG devices again: handles change with a reset."""
+    def forget(self, card: GpuHandle) -> None:
+        """Resolve the card and its MIG devices again, as handles change with a reset."""
         self._cards.pop(card.index, None)
         for name in [n for n, named in self._named.items() if named.card.index == card.index]:
             del self._named[name]
@@ -114,32 +117,32 @@ class Devices:
         if name not in self._named:
             try:
                 self._named[name] = self._last[name] = self._resolve(name)
-            except self._nvml.NVMLError as error:
-                missing(self._nvml, error)  # raises what concerns all devices
+            except self.nvml.NVMLError as error:
+                missing(self.nvml, error)  # raises errors that concern all devices
                 return None
         return self._named[name]
 
     def _resolve(self, name: str) -> Named:
-        nvml = self._nvml
+        nvml = self.nvml
         if name.isdigit():
             return Named(name, self._card(nvml.nvmlDeviceGetHandleByIndex(int(name))))
-        handle = nvml.nvmlDeviceGetHandleByUUID(name)
-        if not name.startswith("MIG-"):
-            return Named(name, self._card(handle))
-        card = self._card(nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(handle))
+        handle, gpu = find_handles(nvml, name)
+        card = self._card(gpu)
+        if handle is gpu:
+            return Named(name, card)
         gpu_id = int(nvml.nvmlDeviceGetGpuInstanceId(handle))
         compute_id = int(nvml.nvmlDeviceGetComputeInstanceId(handle))
-        return Named(name, card, MigDevice(card, name, gpu_id, compute_id, handle))
+        return Named(name, card, MigHandle(card, name, gpu_id, compute_id, handle))
 
-    def _card(self, handle: Any) -> Card:
-        index = int(self._nvml.nvmlDeviceGetIndex(handle))
+    def _card(self, handle: Any) -> GpuHandle:
+        index = int(self.nvml.nvmlDeviceGetIndex(handle))
         if index not in self._cards:
-            self._cards[index] = Card(index, str(self._nvml.nvmlDeviceGetUUID(handle)), handle)
+            self._cards[index] = GpuHandle(index, str(self.nvml.nvmlDeviceGetUUID(handle)), handle)
         return self._cards[index]
 
 
-#: NVML_ERROR_..., by their meaning for one value. Any other error means that the value could not be
-#: read this time.
+#: NVML_ERROR_..., by their meaning for a single value. Any other error means that the value could
+#: not be read this time.
 _UNSUPPORTED = (
     "NOT_SUPPORTED",
     "FUNCTION_NOT_FOUND",
@@ -158,7 +161,7 @@ def missing(nvml: Any, error: Exception) -> MissingReason:
     """Return why there is no value.
 
     Raises:
-        NVMLError: The error concerns all cards: NVML itself has to be opened again.
+        NVMLError: The error concerns all cards: NVML itself must be opened again.
     """
     return missing_for(nvml, getattr(error, "value", nvml.NVML_ERROR_UNKNOWN))
 
@@ -182,7 +185,7 @@ def _codes(nvml: Any, names: tuple[str, ...]) -> frozenset[int]:
 
 
 def probe_nvml(name: str) -> Availability:
-    """Return whether there is a driver and a GPU, for the listener of this name."""
+    """Return whether there is a driver and a GPU, for the listener with this name."""
     try:
         with opened() as nvml:
             count = nvml.nvmlDeviceGetCount()

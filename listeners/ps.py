@@ -38,13 +38,13 @@ _METRICS = (
     ),
 )
 
-#: Process, thread, start time: no later thread has all three.
+#: Process, thread, start time: unique even if ids are reused.
 _Key = tuple[int, int, int]
 
 
 @dataclass(slots=True)
 class _Places:
-    """Entities for threads: at most ``most`` in the whole run."""
+    """Entities for threads: at most ``most`` over the whole run."""
 
     most: int
     taken: dict[_Key, str] = field(default_factory=dict)
@@ -84,6 +84,7 @@ class PsListener(Listener):
     """Threads of each run."""
 
     name: ClassVar[str] = "ps"
+    reads: ClassVar[Sequence[Metric]] = _METRICS
     accepts: ClassVar[Mapping[str, str]] = {
         "max=N": f"series for at most N threads of a run; default {_MAX_SERIES}",
         "min=CORES": f"only threads that were this busy at least once; default {_MIN_CORES:g}",
@@ -109,10 +110,6 @@ class PsListener(Listener):
                 good = False
             if not good:
                 raise ValueError("expected a number of cores, as in min=0.05")
-
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return _METRICS
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
         most = int(self.options.get("max") or _MAX_SERIES)
@@ -151,7 +148,7 @@ def _read(target: Target, tree: _Tree, min_cores: float) -> Iterator[Reading]:
                 "process.thread.core", float(threads[key].core), entity, run_id=target.run_id
             )
         named = sum(cores[key] for key in tree.places.taken)
-        # Threads are read a moment after their processes, so they may be a tick ahead.
+        # Threads are read slightly later than their processes, so they may be a tick ahead.
         other = max(0.0, (used_ticks - tree.used_ticks) * per_tick - named)
         yield Reading("process.thread.cpu.utilization", other, _OTHER, run_id=target.run_id)
     tree.processes, tree.threads = processes, threads

@@ -47,15 +47,12 @@ class TorchMetrics(Profiler):
     """PyTorch's memory on each of its devices, each second."""
 
     name: ClassVar[str] = "torch"
+    reads: ClassVar[Sequence[Metric]] = _METRICS
     disturbs: ClassVar[bool] = False
 
     @classmethod
     def probe(cls) -> Availability:
-        return Availability(True)  # whether PyTorch is installed depends on the row's environment
-
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return _METRICS
+        return Availability(True)  # the row's environment decides whether PyTorch is installed
 
     def environment(self, run: ProfiledRun) -> Mapping[str, str]:  # noqa: ARG002
         return {METRICS_VARIABLE: "1"}

@@ -27,7 +27,7 @@ _MOST_W = 500.0
 _PACKAGE = re.compile(r"package-(?P<number>\d+.*)")
 _COUNTER_FILE = "energy_uj"
 
-#: Lets all users read it, until the next boot.
+#: Makes the counters readable for all users until the next boot.
 OPEN_TO_ALL = f"chmod a+r {POWERCAP}/intel-rapl:*/{_COUNTER_FILE}"
 
 
@@ -46,7 +46,7 @@ class Zone:
 
     @property
     def apart(self) -> bool:
-        """Whether it may be summed with others: parts of packages, and the platform, may not."""
+        """Return whether it may be summed with others: not for parts of packages or a platform."""
         return self.domain in ("package", "dram")
 
     def read_j(self) -> float | MissingReason:
@@ -61,7 +61,7 @@ class Zone:
 
 @dataclass(slots=True)
 class Meter:
-    """Follows a counter: its growth since it was last read."""
+    """Computes the growth of a counter since it was last read."""
 
     wraps_at: float | None = None
     _previous: float | None = None
@@ -83,7 +83,7 @@ class Meter:
 
 @dataclass(slots=True)
 class ZoneReader:
-    """Reads zones. A counter that is always 0 counts nothing, as in virtual machines."""
+    """Reads zones. A counter that is always 0 is invalid, as in virtual machines."""
 
     zones: tuple[Zone, ...]
     _alive: set[str] = field(default_factory=set)
@@ -163,7 +163,7 @@ def _zone(folder: Path) -> Zone | None:
         package = _PACKAGE.fullmatch(name)
         if package is not None:
             return Zone(folder, "package", name, wraps_at_j)
-        # A part has only the name of its kind; its number is that of its package.
+        # The name of a part has no number; its number is that of its package.
         parent = folder.with_name(folder.name.rpartition(":")[0]) / "name"
         package = _PACKAGE.fullmatch(parent.read_text().strip()) if parent.exists() else None
         entity = f"{name}-{package['number']}" if package is not None else name
@@ -208,12 +208,13 @@ class RaplListener(Listener):
     """Energy of CPU packages and memory."""
 
     name: ClassVar[str] = "rapl"
+    reads: ClassVar[Sequence[Metric]] = _METRICS
     by_default: ClassVar[bool] = True
     accepts: ClassVar[Mapping[str, str]] = {
         "domains": "also cores, uncore and platform, which overlap with the packages"
     }
 
-    #: Where the kernel shows the zones.
+    #: The kernel's folder of zones.
     root: ClassVar[Path] = POWERCAP
 
     def __init__(self) -> None:
@@ -222,10 +223,6 @@ class RaplListener(Listener):
     @classmethod
     def probe(cls) -> Availability:
         return probe_energy(cls.root)
-
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return _METRICS
 
     def open(self) -> None:
         with_parts = "domains" in self.options

@@ -1,4 +1,4 @@
-"""Find the installed listeners, built-in ones and plug-ins, and check their options."""
+"""Finds the installed listeners, built-in ones and plug-ins, and checks their options."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_options(kind: type[Source], texts: Iterable[str]) -> None:
     """Check the options that a user gave a listener or profiler.
 
     Raises:
-        UsageError: It has no such option, or the value is not valid.
+        UsageError: It has no such option, or the value is invalid.
     """
     for word, value in options_of(texts).items():
         _check(kind, word, value)
@@ -42,20 +42,19 @@ def _check(kind: type[Source], word: str, value: str | None) -> None:
         raise UsageError(f"{word}={value} of {kind.name}: {error}", remedy) from error
 
 
-#: Distributions add listeners with an entry point in this group that names a `Listener` class, or a
-#: `Profiler`.
+#: Distributions add listeners by an entry point in this group for a `Listener` or `Profiler` class.
 GROUP = "radt.listeners"
 _OWN_PACKAGE = "radt.listeners."
-#: Names of the original radT that differ from today's.
+#: Names in the original radT that have changed.
 ALIASES = {"dcgmi": "dcgm"}
 
 
 @functools.cache
 def load() -> Registry:
-    """Load the installed listeners; those that fail are left out and listed with the reason."""
+    """Load the installed listeners; those that fail are listed with the reason instead."""
     sources: dict[str, type[Source]] = {}
     broken: dict[str, str] = {}
-    # Built-in ones first: a plug-in cannot take the name of one and change what runs record.
+    # Built-in ones first, so that no plug-in can take the name of one and change what is recorded.
     for point in sorted(entry_points(group=GROUP), key=_built_in_first):
         try:
             source = _load(point)
@@ -72,13 +71,13 @@ def load() -> Registry:
 
 
 def reload() -> Registry:
-    """Load the listeners again, with those that were installed since this process began.
+    """Load the listeners again, including those installed since this process began.
 
     Listeners that are already loaded do not change.
     """
     for folder in site.getsitepackages():
         if folder in sys.path:
-            site.addsitedir(folder)  # packages that are installed as links come with .pth files
+            site.addsitedir(folder)  # packages that are installed as links have .pth files
     importlib.invalidate_caches()
     load.cache_clear()
     return load()
@@ -97,6 +96,8 @@ def _load(point: EntryPoint) -> type[Source]:
         raise TypeError(f"it does not define {missing}")
     if getattr(source, "name", None) != point.name:
         raise ValueError(f"its name is not {point.name!r}, as its entry point says")
+    if issubclass(source, Listener) and not source.metrics():
+        raise TypeError("it has no metrics")
     if not all(isinstance(metric, Metric) for metric in source.metrics()):
         raise TypeError("metrics() returns values that are not a Metric")
     return source

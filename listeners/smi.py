@@ -1,8 +1,8 @@
 """NVIDIA GPUs through NVML: load, memory, power, energy, clocks, traffic, errors; per run.
 
-Most values are of a whole card, whoever uses it, as their scope says: under MIG, and if runs share
-a card, they are the same for all of them. Values of one run have the scope of its processes or of
-its MIG device.
+Most values describe a whole card, as their scope says: under MIG, and if runs share a card, they
+are the same for all of its runs. Values of a single run have the scope of its processes or of its
+MIG device.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Occurrence, Reading, Target
-from radt.listeners.nvidia import Card, Devices, probe_nvml
+from radt.listeners.nvidia import DeviceHandles, GpuHandle, probe_nvml
 from radt.listeners.smi_card import ENERGY, CardReader, CardValue, Snapshot
 from radt.listeners.smi_energy import IdlePowers
-from radt.listeners.smi_events import ThrottleWatch, User, XidWatch
+from radt.listeners.smi_events import LossWatch, ThrottleWatch, User, XidWatch, error_of
 from radt.listeners.smi_runs import METRICS, MIG_MEMORY_USED, XID_ERRORS, CardRuns
 from radt.model import MissingReason, Scope
 
@@ -25,7 +25,7 @@ from radt.model import MissingReason, Scope
 class _Watched:
     """A card of runs, and its state between readings."""
 
-    card: Card
+    card: GpuHandle
     reader: CardReader
     runs: CardRuns
     throttles: ThrottleWatch = field(default_factory=ThrottleWatch)
@@ -36,22 +36,24 @@ class SmiListener(Listener):
     """NVIDIA GPUs through NVML."""
 
     name: ClassVar[str] = "smi"
+    reads: ClassVar[Sequence[Metric]] = METRICS
     by_default: ClassVar[bool] = True
 
     def __init__(self, now_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._now_ns = now_ns
-        self._devices = Devices()
+        self._devices = DeviceHandles()
         self._idle = IdlePowers()
         self._xids = XidWatch()
+        self._losses = LossWatch()
         self._watched: dict[int, _Watched] = {}
+        #: The runs of the last sample, by card.
+        self._groups: Sequence[Sequence[User]] = ()
+        #: XID errors of runs, kept until the next sample.
+        self._pending: list[Occurrence] = []
 
     @classmethod
     def probe(cls) -> Availability:
         return probe_nvml(cls.name)
-
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return METRICS
 
     def open(self) -> None:
         """Open NVML, and note which cards are idle before any run starts."""
@@ -60,10 +62,10 @@ class SmiListener(Listener):
         self._idle.open()
         for card in self._devices.all_cards():
             watched = self._watch(card)
-            watched.runs.begin(self._now_ns(), watched.reader.energy())
+            watched.runs.begin(self._now_ns(), watched.reader.energy_counter().value)
 
     def close(self) -> None:
-        if self._devices.nvml is not None:
+        if self._devices.is_open:
             self._xids.close()
         self._devices.close()
         self._watched.clear()
@@ -71,47 +73,58 @@ class SmiListener(Listener):
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading | Occurrence]:
         devices = self._devices.find(gpu for target in targets for gpu in target.gpus)
         pids = {target.run_id: frozenset(target.pids) for target in targets}
-        present: dict[int, list[User]] = {}
-        gone: dict[int, list[User]] = {}
+        groups: dict[int, list[User]] = {}
         for target in targets:
             for name in target.gpus:
-                named = devices[name] or self._devices.last(name)
-                if named is None:
-                    continue
-                group = present if devices[name] is not None else gone
-                group.setdefault(named.card.index, []).append(User(target.run_id, named))
+                if (named := devices[name] or self._devices.last(name)) is not None:
+                    groups.setdefault(named.card.index, []).append(User(target.run_id, named))
         for name in devices:
             if self._devices.last(name) is None:
                 yield from _unknown(name, self._now_ns())
-        # Before they are counted: an error may be the last record of a run.
-        yield from self._xids.take(
-            {users[0].named.card.uuid: (users[0].named.card, users) for users in present.values()}
-        )
-        for index in gone.keys() - present.keys():
-            yield from self._unreachable(self._watched[index], gone[index])
-        for index, users in present.items():
-            watched = self._watch(users[0].named.card)
-            yield from self._card(watched, users, gone.get(index, ()), pids)
+        self._groups = list(groups.values())
+        # Errors come first: one may be the last record of a run.
+        yield from self._pending
+        self._pending = []
+        yield from self._xids.take(self._groups)
+        for index, users in groups.items():
+            present = [user for user in users if devices[user.named.name] is not None]
+            gone = [user for user in users if devices[user.named.name] is None]
+            if present:
+                watched = self._watch(present[0].named.card)
+                yield from self._card(watched, present, gone, pids)
+            else:
+                yield from self._unreachable(self._watched[index], gone)
 
-    def counters(self, targets: Sequence[Target]) -> Iterator[Reading]:
-        names = dict.fromkeys(gpu for target in targets for gpu in target.gpus)
-        for name, named in self._devices.find(names).items():
+    def counters(self, targets: Sequence[Target]) -> Iterator[Reading | Occurrence]:
+        devices = self._devices.find(gpu for target in targets for gpu in target.gpus)
+        ends = {target.run_id for target in targets}
+        for xid in self._xids.take(self._groups):
+            if xid.run_id in ends:
+                yield xid
+            else:
+                self._pending.append(xid)
+        for name in devices:
+            named = devices[name] or self._devices.last(name)
             if named is None:
                 continue
-            read = self._watch(named.card).reader.energy_counter()
-            # A counter that stands at 0 does not count; `sample` finds that out.
-            if not isinstance(read.value, MissingReason) and read.value > 0:
-                place = named.card.entity, None, name
-                yield Reading(ENERGY, read.value, *place, read.method, self._now_ns())
+            watched, at_ns = self._watch(named.card), self._now_ns()
+            read = watched.reader.energy_counter()
+            place = named.card.entity, None, name
+            yield Reading(ENERGY, read.value, *place, read.method, at_ns)
+            users = [User(t.run_id, named) for t in targets if name in t.gpus]
+            if read.value is MissingReason.LOST and error_of(self._devices.nvml, named.card):
+                yield from self._lost(watched, users)
+            for user in users:
+                yield from watched.runs.last(user.run_id, at_ns, read.value)
 
-    def _watch(self, card: Card) -> _Watched:
+    def _watch(self, card: GpuHandle) -> _Watched:
         watched = self._watched.get(card.index)
         if watched is None or watched.card.uuid != card.uuid:
             nvml = self._devices.nvml
             watched = self._watched[card.index] = _Watched(
                 card, CardReader(nvml, card), CardRuns(nvml, card, self._idle)
             )
-        elif watched.card is not card:  # it was lost and is back
+        elif watched.card is not card:  # it was lost and has come back
             watched.card = card
             watched.reader.relearn(card)
             watched.runs.relearn(card)
@@ -145,13 +158,23 @@ class SmiListener(Listener):
             reading.metric == MIG_MEMORY_USED and reading.value is MissingReason.LOST
             for reading in own
         )
+        if lost:
+            yield from self._lost(watched, [*users, *gone])
+        else:
+            self._losses.found(card)
         if lost or mig_lost:
             # After a reset or when recreated, it has another handle.
             self._devices.forget(card)
             self._xids.forget(card)
 
-    def _unreachable(self, watched: _Watched, users: Sequence[User]) -> Iterator[Reading]:
+    def _lost(self, watched: _Watched, users: Sequence[User]) -> Iterator[Occurrence]:
+        return self._losses.take(self._devices.nvml, watched.card, (u.run_id for u in users))
+
+    def _unreachable(
+        self, watched: _Watched, users: Sequence[User]
+    ) -> Iterator[Reading | Occurrence]:
         """Yield the missing values of a card that was present before."""
+        yield from self._lost(watched, users)
         snapshot = watched.reader.unreachable(self._now_ns())
         snapshot.values[XID_ERRORS] = CardValue(XID_ERRORS, MissingReason.LOST)
         yield from _for_all(snapshot, watched.card, users)
@@ -159,7 +182,7 @@ class SmiListener(Listener):
         watched.runs.interrupted(snapshot.at_ns)
 
 
-def _for_all(snapshot: Snapshot, card: Card, users: Sequence[User]) -> Iterator[Reading]:
+def _for_all(snapshot: Snapshot, card: GpuHandle, users: Sequence[User]) -> Iterator[Reading]:
     """Yield the values of a card under each name that runs have for it."""
     for name in dict.fromkeys(user.named.name for user in users):
         for read in snapshot.values.values():

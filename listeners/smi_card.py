@@ -1,11 +1,11 @@
-"""Read the values of one card for the smi listener, with as few calls of NVML as possible.
+"""Reads the values of one card for the smi listener, with as few NVML calls as possible.
 
-Most values are fields, which one call of ``nvmlDeviceGetFieldValues`` returns together. A value
-may have several sources, of which older drivers and cards support some: the first that works is
-kept, and a value without a source is not requested again.
+Most values are fields, which a single call of ``nvmlDeviceGetFieldValues`` returns together. A
+value may have several sources, not all of which older drivers and cards support: the first that
+works is kept, and a value without a source is not requested again.
 
-Power is the growth of the energy counter. What boards report as power is a mean over a window that
-need not be the time between two readings: A100 and Hopper measure during 25 of every 100 ms,
+Power is derived from the energy counter. The power that boards report is a mean over a window that
+differs from the time between two readings: A100 and Hopper measure during 25 of every 100 ms,
 Hopper's average covers a second (Yang et al., "Accurate and Convenient Energy Measurements for
 GPUs", SC24). The counter misses nothing.
 
@@ -14,55 +14,57 @@ Methods that call NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
-from radt.listeners.nvidia import Card, missing, missing_for
+from radt.devices.nvml import NOT_AVAILABLE
+from radt.listeners.nvidia import GpuHandle, missing, missing_for
 from radt.model import MissingReason
 
-#: The counter moves every 20 to 100 ms, so a difference is taken over at least this time: it is
-#: then accurate to about a tenth in the worst case. Slightly less than a second, so that readings
-#: at 1 Hz need not be exact.
+#: The counter advances every 20 to 100 ms, so power is averaged over at least this time: its error
+#: is then about a tenth in the worst case. Slightly less than a second, because readings at 1 Hz
+#: are not exactly a second apart.
 WINDOW_NS = 900_000_000
 
 
 class PowerMeter:
     """Mean power of one card, in W.
 
-    A counter that stands still over a whole window does not count, as a card always draws power:
-    the meter then stops for good, so that a series keeps to one method.
+    A counter that stands still over a whole window is invalid, as a card always draws power. The
+    meter then stops for good, as it does if the counter is unreadable for as long: power must come
+    from another source, rather than from two sources in turn.
     """
 
     METHOD: ClassVar[str] = (
-        "growth of the energy counter since the previous reading, over at least 0.9 s"
+        "growth of the energy counter since the previous reading, over at least 0.9 s; "
+        "if the counter fails, from then on as the board reports it"
     )
 
     def __init__(self) -> None:
         self._readings: deque[tuple[int, float]] = deque()
         self._works = False
-        self._absent = False
-        #: Whether the card has a counter that does not count.
-        self.stands_still = False
-
-    @property
-    def useless(self) -> bool:
-        """Whether power must come from elsewhere."""
-        return self._absent or self.stands_still
+        self._failing_since_ns: int | None = None
+        #: True if power must come from another source.
+        self.useless = False
+        #: Why the counter's value is invalid, while it stands still.
+        self.stopped: MissingReason | None = None
 
     def power(self, at_ns: int, energy_j: float | MissingReason) -> float | MissingReason | None:
         """Return the mean power until now; None if it is too early, or `useless`."""
-        if energy_j is MissingReason.UNSUPPORTED and not self._works:
-            self._absent = True
-        if self.useless:
-            return None
-        if isinstance(energy_j, MissingReason):
-            self.interrupted()
-            return energy_j
         readings = self._readings
+        if isinstance(energy_j, MissingReason):
+            readings.clear()
+            if self._failing_since_ns is None:
+                self._failing_since_ns = at_ns
+            self.useless |= at_ns - self._failing_since_ns >= WINDOW_NS
+            self.useless |= energy_j is MissingReason.UNSUPPORTED and not self._works
+            return energy_j if self._works and not self.useless else None
+        self._failing_since_ns = None
         if readings and energy_j < readings[-1][1]:
-            readings.clear()  # the driver was loaded again
+            readings.clear()  # the counter restarted: the driver was loaded again
         readings.append((at_ns, energy_j))
         while len(readings) > 2 and at_ns - readings[1][0] >= WINDOW_NS:
             readings.popleft()
@@ -70,16 +72,16 @@ class PowerMeter:
         if at_ns - start_ns < WINDOW_NS:
             return None
         if energy_j > start_j:
-            self._works = True
-            return (energy_j - start_j) / (at_ns - start_ns) * 1e9
-        if self._works:
-            return MissingReason.LOST
-        self.stands_still = True
+            self._works, self.stopped = True, None
+            return None if self.useless else (energy_j - start_j) / (at_ns - start_ns) * 1e9
+        self.stopped = MissingReason.LOST if self._works else MissingReason.UNSUPPORTED
+        self.useless = True
         return None
 
     def interrupted(self) -> None:
-        """Start over: the counter could not be read."""
+        """Start over, because the card could not be read."""
         self._readings.clear()
+        self._failing_since_ns = self.stopped = None
 
 
 #: ``scopeId`` of NVLink's fields for the sum of all links (UINT_MAX).
@@ -99,7 +101,7 @@ PCIE: Final = ("gpu.pcie.io.rx", "gpu.pcie.io.tx")
 class Field:
     """A field by its name after ``NVML_FI_DEV_``; ``factor`` converts it to the metric's unit.
 
-    ``wide`` requires a type of 64 bits: one of 32 wraps unnoticed between two readings.
+    ``wide`` requires a 64-bit type: a 32-bit value wraps unnoticed between two readings.
     """
 
     name: str
@@ -132,7 +134,7 @@ def _utilization(nvml: Any, handle: Any) -> tuple[Value, ...]:
 
 
 def _memory(nvml: Any, handle: Any) -> tuple[Value, ...]:
-    info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+    info = nvml.nvmlDeviceGetMemoryInfo_v2(handle)
     return float(info.used), float(info.total), float(info.reserved)
 
 
@@ -141,17 +143,19 @@ def _memory_v1(nvml: Any, handle: Any) -> tuple[Value, ...]:
     return float(info.used), float(info.total), MissingReason.UNSUPPORTED
 
 
-def _get(name: str, *constants: str, times: float = 1.0, per: float = 1.0) -> Call:
+def _get(
+    name: str, *constants: str, times: float = 1.0, per: float = 1.0, method: str = ""
+) -> Call:
     """Return a call of ``nvmlDeviceGet…`` with NVML's constants and a conversion of its unit."""
 
     def read(nvml: Any, handle: Any) -> tuple[Value, ...]:
         arguments = (getattr(nvml, f"NVML_{constant}") for constant in constants)
         return (getattr(nvml, f"nvmlDeviceGet{name}")(handle, *arguments) * times / per,)
 
-    return Call(read)
+    return Call(read, method)
 
 
-#: The energy counter is first, so that it is read nearest to the recorded instant.
+#: The energy counter comes first, so that it is read closest to the recorded time.
 SOURCES = (
     Source(
         (ENERGY,),
@@ -193,24 +197,30 @@ SOURCES = (
     ),
     Source(
         ("gpu.temperature",),
-        (_get("Temperature", "TEMPERATURE_GPU"), _get("TemperatureV", "TEMPERATURE_GPU")),
+        (_get("Temperature", "TEMPERATURE_GPU"),),
     ),
     Source(("gpu.clock.sm",), (_get("ClockInfo", "CLOCK_SM", times=1e6),)),  # MHz
     Source(("gpu.clock.memory",), (_get("ClockInfo", "CLOCK_MEM", times=1e6),)),
     Source(
         ("gpu.clock.event_reasons",),
-        (_get("CurrentClocksEventReasons"), _get("CurrentClocksThrottleReasons")),
+        (_get("CurrentClocksEventReasons"),),
     ),
 )
-#: Only read if neither the energy counter nor a field provides the power.
-BOARD_POWER = Source((POWER,), (_get("PowerUsage", per=1e3),))  # mW
+_BOARD = "as reported by the driver: on most cards the mean of one second"
+#: Only read if the energy counter does not provide the power.
+BOARD_POWER = Source(
+    (POWER,),
+    (
+        Field("POWER_INSTANT", 1e-3, method="instantaneous, not a mean"),
+        Field("POWER_AVERAGE", 1e-3, method="mean of one second by the driver"),
+        _get("PowerUsage", per=1e3, method=_BOARD),  # mW
+    ),
+)
 
 
-#: The minimum time between two readings of slow or expensive values: the driver averages
+#: Minimum time between two readings of slow or expensive values: the driver averages
 #: `gpu.power.average` over one second, and takes milliseconds to return it.
 SLOW_NS = 900_000_000
-#: NVML's "not available" for an unsigned 64-bit value.
-NOT_AVAILABLE = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,15 +246,15 @@ class Snapshot:
 
     @property
     def lost(self) -> bool:
-        """Whether no value at all could be read."""
+        """Return True if no value at all could be read."""
         values = [read.value for read in self.values.values()]
         return MissingReason.LOST in values and not any(isinstance(v, float) for v in values)
 
 
 class CardReader:
-    """Reads one card repeatedly, and remembers what it does not support."""
+    """Reads one card repeatedly, and remembers the values that it does not support."""
 
-    def __init__(self, nvml: Any, card: Card) -> None:
+    def __init__(self, nvml: Any, card: GpuHandle) -> None:
         self.card = card
         self._nvml = nvml
         self._choice: dict[tuple[str, ...], int] = {}
@@ -253,14 +263,14 @@ class CardReader:
         self._pcie_before: dict[str, float] = {}
         self._pcie_wraps = False
 
-    def relearn(self, card: Card) -> None:
-        """Request everything again: the card is back, or has a new run and perhaps another mode."""
+    def relearn(self, card: GpuHandle) -> None:
+        """Request everything again: the card is back, or has a new run and maybe another mode."""
         self.card = card
         self._choice.clear()
-        self._pcie_before.clear()  # a reset card begins at 0, which is no wrap
+        self._pcie_before.clear()  # a reset card restarts at 0, which is not a wrap
 
     def read(self, now_ns: int) -> Snapshot:
-        """Read everything that is due."""
+        """Read everything whose interval has passed."""
         snapshot = Snapshot(now_ns)
         slow = self._slow_ns is None or now_ns - self._slow_ns >= SLOW_NS
         if slow:
@@ -270,19 +280,21 @@ class CardReader:
         self._power(snapshot)
         return snapshot
 
-    def energy(self) -> Value:
-        """Read the energy counter alone, in J."""
-        snapshot = Snapshot(0)
-        self._read(snapshot, SOURCES[:1])
-        return snapshot.values[ENERGY].value
-
     def energy_counter(self) -> CardValue:
-        """Read the energy counter alone, and how it was read."""
+        """Read only the energy counter, and how it was read."""
         snapshot = Snapshot(0)
         self._read(snapshot, SOURCES[:1])
-        if self._meter.stands_still:
-            return CardValue(ENERGY, MissingReason.UNSUPPORTED)
+        if self._meter.stopped is not None:
+            return CardValue(ENERGY, self._meter.stopped)
         return snapshot.values[ENERGY]
+
+    def metered_energy(self, now_ns: int) -> Value:
+        """Read only the energy counter; return no value while it stands still."""
+        snapshot = Snapshot(now_ns)
+        self._read(snapshot, SOURCES[:1])
+        value = snapshot.values[ENERGY].value
+        self._meter.power(now_ns, value)
+        return value if self._meter.stopped is None else self._meter.stopped
 
     def unreachable(self, now_ns: int) -> Snapshot:
         """Return the missing values of a card that cannot be found."""
@@ -384,8 +396,8 @@ class CardReader:
     def _distrust_pcie(self, snapshot: Snapshot) -> None:
         """Give up PCIe's counters once one decreases.
 
-        NVML documents that they wrap, and not where. At 32 bits, a busy link wraps several times a
-        second, and no reading can tell how often.
+        NVML documents that they wrap, but not where. At 32 bits, a busy link wraps several times a
+        second, and the number of wraps cannot be determined.
         """
         for metric in PCIE:
             now = snapshot.number(metric)
@@ -397,30 +409,29 @@ class CardReader:
                 snapshot.values[metric] = CardValue(metric, MissingReason.UNSUPPORTED)
 
     def _power(self, snapshot: Snapshot) -> None:
-        energy = snapshot.values[ENERGY].value
-        power = self._meter.power(snapshot.at_ns, energy)
-        if self._meter.stands_still:
-            snapshot.values[ENERGY] = CardValue(ENERGY, MissingReason.UNSUPPORTED)
+        if snapshot.lost:
+            self._meter.interrupted()
+            snapshot.values[POWER] = CardValue(POWER, MissingReason.LOST)
+            return
+        power = self._meter.power(snapshot.at_ns, snapshot.values[ENERGY].value)
+        if self._meter.stopped is not None:
+            snapshot.values[ENERGY] = CardValue(ENERGY, self._meter.stopped)
         if power is not None:
             snapshot.values[POWER] = CardValue(POWER, power, self._meter.METHOD)
         elif self._meter.useless:
-            self._power_without_counter(snapshot)
+            self._read(snapshot, [BOARD_POWER])
 
-    def _power_without_counter(self, snapshot: Snapshot) -> None:
-        if self._exists(INSTANT):
-            instant = snapshot.values[INSTANT]
-            snapshot.values[POWER] = CardValue(POWER, instant.value, "instantaneous, not a mean")
-            return
-        if self._exists(AVERAGE):
-            if (average := snapshot.values.get(AVERAGE)) is not None:
-                method = "mean of one second by the driver"
-                snapshot.values[POWER] = CardValue(POWER, average.value, method)
-            return
-        self._read(snapshot, [BOARD_POWER])
-        usage = snapshot.values[POWER]
-        method = "as reported by the driver: on most cards the mean of one second"
-        snapshot.values[POWER] = CardValue(POWER, usage.value, method)
 
-    def _exists(self, metric: str) -> bool:
-        (source,) = [source for source in SOURCES if source.metrics == (metric,)]
-        return not self._exhausted(source)
+class EnergyCounters:
+    """The energy counters of cards, for listeners that read nothing else through NVML."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self._readers: dict[str, CardReader] = {}
+
+    def read(self, card: GpuHandle) -> Value:
+        """Return the counter of a card in J; no value while it stands still."""
+        reader = self._readers.setdefault(card.uuid, CardReader(self._nvml, card))
+        if reader.card is not card:  # it was lost and has come back
+            reader.relearn(card)
+        return reader.metered_energy(time.monotonic_ns())

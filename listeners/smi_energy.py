@@ -1,42 +1,40 @@
-"""Attribute a card's energy above its idle power to runs, by their share of SM time.
+"""Attributes a card's energy above its idle power to runs, by their share of SM time.
 
-Idle power is kept in a file of the runtime folder, so that a run on a busy card can use a value of
-the same day. After a reboot it is measured again.
+Idle power is kept in a file of the runtime folder, so that a run on a busy card can use a value
+from the same day. After a reboot it is measured again.
 
 The rule: of the energy above idle in a stretch of about a second, a run gets the share that its
-processes have in the SM time of all processes on the card. Alone on the card, that is all of it.
-If the share is not known, the run gets no value, and its series says why.
+processes have in the SM time of all processes on the card. Alone on the card, it gets all of it. If
+the share is unknown, the run gets no value, and its series says why.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from radt.errors import UsageError
+from radt.files import write_whole
 from radt.home import runtime_dir
 from radt.listeners.smi_card import Value
 from radt.listeners.smi_processes import Processes, SmTime, merged
 from radt.model import MissingReason
 
-# Idle power: measured when nobody uses the card, and kept -----------------------------------------
+# Idle power: measured while the card is unused, and kept -----------------------------------------
 
 
 log = logging.getLogger(__name__)
 
 FILE_NAME = "gpu-idle-power.json"
 _MAX_AGE_S = 24 * 3600.0
-#: A stretch this long replaces earlier ones. Of shorter ones the lowest counts: after work, a card
-#: takes a while to reach idle power.
+#: A stretch this long replaces earlier ones. Of shorter stretches the lowest counts, because a card
+#: takes a while to reach idle power after work.
 _LONG_S = 30.0
-#: The file is rewritten for a change of this share, or at this age.
+#: The file is rewritten when the power changes by this fraction, or the file is this old.
 _NOTABLE = 0.01
 _REFRESH_S = 60.0
 
@@ -76,7 +74,7 @@ class IdlePowers:
         return None if known is None else known.watts
 
     def measured(self, uuid: str, watts: float, seconds: float) -> None:
-        """Note an idle stretch until now."""
+        """Record an idle stretch that ends now."""
         now_s = self._wall_s()
         new = IdlePower(watts, seconds, now_s - seconds, now_s)
         known = self._recent(uuid)
@@ -102,17 +100,12 @@ class IdlePowers:
         self._written[uuid] = new
         if self._path is None:
             return
-        # Other listeners may have measured other cards meanwhile.
+        # Read again: other listeners may have measured other cards meanwhile.
         content = {key: asdict(power) for key, power in (_read(self._path) | {uuid: new}).items()}
-        # Named after this thread: there is a listener for each interval of runs.
-        temporary = self._path.with_name(f"{FILE_NAME}.{os.getpid()}-{threading.get_ident()}")
         try:
-            temporary.write_text(json.dumps(content), encoding="utf-8")
-            temporary.replace(self._path)
+            write_whole(self._path, json.dumps(content))
         except OSError as error:
             log.warning("idle power of GPUs cannot be kept in %s: %s", self._path, error)
-            with suppress(OSError):
-                temporary.unlink()
             self._path = None
 
 
@@ -127,9 +120,9 @@ def _read(path: Path) -> dict[str, IdlePower]:
         return {}
 
 
-#: The least stretch that is split: the driver has a sample of processes every second or faster.
+#: Minimum length of a stretch: the driver samples processes at least once a second.
 STRETCH_NS = 900_000_000
-#: How long a card takes to reach idle power after work.
+#: Time that a card takes to reach idle power after work.
 _CALM_NS = 10_000_000_000
 
 METHOD = (
@@ -150,16 +143,16 @@ class Moment:
 
     @property
     def unused(self) -> bool:
-        """Whether no compute process uses the card."""
+        """Return True if no compute process uses the card."""
         return isinstance(self.processes, Processes) and not self.processes.memory
 
-
-@dataclass(slots=True)
-class _Account:
-    """A run's part of a card."""
-
-    pids: frozenset[int]
-    joules: float = 0.0
+    def processes_since(self, before: Moment | None) -> Processes | MissingReason:
+        """Return the processes that were on the card during the stretch between two moments."""
+        if before is None or isinstance(self.processes, MissingReason):
+            return self.processes
+        if isinstance(before.processes, MissingReason):
+            return before.processes
+        return merged(before.processes, self.processes)
 
 
 @dataclass(slots=True)
@@ -169,7 +162,8 @@ class EnergySplit:
     uuid: str
     idle: IdlePowers
     before: Moment | None = None
-    _accounts: dict[str, _Account] = field(default_factory=dict)
+    #: The energy that each run has used on the card, in J.
+    _joules: dict[str, float] = field(default_factory=dict)
     _carry_j: float = 0.0
     _idle_w: float | None = None
     _idle_since: tuple[int, float] | None = None
@@ -183,66 +177,62 @@ class EnergySplit:
         """Return whether a stretch is over, or none has begun."""
         return self.before is None or at_ns - self.before.at_ns >= STRETCH_NS
 
+    def is_alone(self, now: Moment, pids: frozenset[int]) -> bool:
+        """Return whether only these processes used the card since the stretch began."""
+        return _share(self.before, now, MissingReason.LOST, pids) == 1.0
+
     def account(
         self, now: Moment, sm: SmTime | MissingReason, runs: Mapping[str, frozenset[int]]
     ) -> dict[str, Value]:
-        """End a stretch; return what each run has used of the card until now, in J.
+        """End a stretch; return the energy that each run has used so far on the card, in J.
 
         Args:
             now: The end of the stretch, and the beginning of the next.
-            sm: SM time of all processes within it, or why it is not known.
-            runs: Processes of the runs that have this card.
+            sm: SM time of all processes during the stretch, or why it is unknown.
+            runs: The runs on this card, with their processes during the stretch.
         """
         before, self.before = self.before, now
-        # Processes that have ended meanwhile count too.
-        own = {
-            run: pids | (self._accounts[run].pids if run in self._accounts else frozenset())
-            for run, pids in runs.items()
-        }
-        new = runs.keys() - self._accounts.keys()
+        new = runs.keys() - self._joules.keys()
         if new == runs.keys():
             self._idle_w = None
-        self._accounts = {
-            run: _Account(pids, 0.0 if run in new else self._accounts[run].joules)
-            for run, pids in runs.items()
-        }
+        self._joules = {run: self._joules.get(run, 0.0) for run in runs}
         if isinstance(now.energy_j, MissingReason):
             self._idle_since = None
             return dict.fromkeys(runs, now.energy_j)
         above_j = self._above_idle(before, now, sm)
         values: dict[str, Value] = {}
-        for run, pids in own.items():
+        for run, pids in runs.items():
             share = _share(before, now, sm, pids)
             if isinstance(share, MissingReason):
                 values[run] = share
             elif above_j is None:
                 values[run] = MissingReason.UNATTRIBUTABLE
             else:
-                if run not in new:  # energy from before the run is not the run's
-                    self._accounts[run].joules += share * above_j
-                values[run] = self._accounts[run].joules
+                if run not in new:  # a new run must not get energy from before its start
+                    self._joules[run] += share * above_j
+                values[run] = self._joules[run]
         return values
 
     def _above_idle(
         self, before: Moment | None, now: Moment, sm: SmTime | MissingReason
     ) -> float | None:
-        """Return the energy above idle in J; None while the idle power is not known."""
+        """Return the energy above idle in J; None while the idle power is unknown."""
         assert isinstance(now.energy_j, float)
         used = isinstance(sm, SmTime) and sm.of_the_gone()
         if before is None or isinstance(before.energy_j, MissingReason):
             used_j = seconds = 0.0
-        elif now.energy_j < before.energy_j:  # the driver was loaded again
+        elif now.energy_j < before.energy_j:  # the counter restarted: the driver was loaded again
             self._idle_since, used_j, seconds = None, 0.0, 0.0
         else:
             used_j = now.energy_j - before.energy_j
             seconds = (now.at_ns - before.at_ns) / 1e9
             self._watch_idle(before, now, used=used)
-        # A run of several days keeps its first value, as its card is never idle meanwhile.
+        # A run of several days keeps its first value, as its card is not idle in that time.
         idle_w = self._idle_w = self.idle.watts(self.uuid) or self._idle_w
         if idle_w is None:
             return None
-        # The counter moves in steps: what one stretch lacks, the next has in excess. Without the
-        # carry an idle card would accumulate the steps that are too large.
+        # The counter moves in steps: one stretch has too little, the next too much. Without the
+        # carry, an idle card would accumulate only the excess.
         above_j = self._carry_j + used_j - idle_w * seconds
         self._carry_j = max(-idle_w, min(0.0, above_j))
         return max(0.0, above_j)
@@ -267,20 +257,15 @@ class EnergySplit:
 def _share(
     before: Moment | None, now: Moment, sm: SmTime | MissingReason, own: frozenset[int]
 ) -> float | MissingReason:
-    """Return the part of the card's work that the given processes did."""
-    if now.mig:
-        return MissingReason.UNATTRIBUTABLE
-    if isinstance(now.processes, MissingReason):
-        return now.processes
-    was = before.processes if before is not None else now.processes
-    if isinstance(was, MissingReason):
-        return was
-    both = merged(was, now.processes)
+    """Return the fraction of the card's work that the given processes did."""
+    both = MissingReason.UNATTRIBUTABLE if now.mig else now.processes_since(before)
+    if isinstance(both, MissingReason):
+        return both
     if isinstance(sm, SmTime) and sm.total > 0:
         used = sm.of(own, both)
         return used if isinstance(used, MissingReason) else used / sm.total
     if not both.pids & own:
-        return MissingReason.PERMISSION if now.processes.unknown() else 0.0
-    if both.pids - both.servers() <= own:
+        return MissingReason.PERMISSION if both.unknown else 0.0
+    if both.pids - both.servers <= own:
         return 1.0
     return 0.0 if isinstance(sm, SmTime) else MissingReason.UNATTRIBUTABLE

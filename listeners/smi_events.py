@@ -1,24 +1,24 @@
-"""Events of a card as markers: XID errors, and clocks throttled for heat or power.
+"""Events of a card as markers: XID errors, its loss, and clocks throttled for heat or power.
 
-XIDs are the driver's error reports (https://docs.nvidia.com/deploy/xid-errors/). Their count is a
-series too, which distinguishes a card without errors from one whose errors cannot be watched.
+XIDs are the driver's error reports (https://docs.nvidia.com/deploy/xid-errors/). Their count is
+also a series, which distinguishes a card without errors from one that cannot be watched for them.
 Methods that call NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import ctypes
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from radt.devices.nvml import NO_INSTANCE
 from radt.listeners.api import Occurrence
-from radt.listeners.nvidia import Card, Named, missing
+from radt.listeners.nvidia import GpuHandle, Named, missing
 from radt.model import MissingReason
 
-#: The limit on events taken at once; more stay in the driver's queue.
+#: Maximum number of events taken at once; more stay in the driver's queue.
 _MOST_EVENTS = 32
-#: ``gpuInstanceId`` of an event that concerns the whole card.
-_WHOLE_CARD = 2**32 - 1
 _XIDS = {
     13: "graphics engine exception",
     31: "memory page fault",
@@ -40,8 +40,8 @@ _XIDS = {
     120: "GSP error",
     143: "GPU initialisation failure",
 }
-#: Bits of ``gpu.clock.event_reasons`` that slow a run down. The software power cap (4) is not among
-#: them: a card at its limit reaches it all the time.
+#: Bits of ``gpu.clock.event_reasons`` that slow a run down. The software power cap (4) is excluded:
+#: a card at its power limit has it all the time.
 _THROTTLES = {
     0x08: "hardware slowdown",
     0x20: "software thermal slowdown",
@@ -68,8 +68,10 @@ class XidWatch:
         self._set: Any = None
         #: Number of errors by UUID of the card.
         self._counts: dict[str, int] = {}
-        #: Cards that the set watches, and those that it cannot watch.
+        #: Cards that the event set watches, and cards that it cannot watch.
         self._watched: set[str] = set()
+        #: UUIDs by handle: a card that has fallen off the bus cannot be asked for its UUID.
+        self._uuids: dict[int | None, str] = {}
         self._refused: set[str] = set()
 
     def open(self, nvml: Any) -> None:
@@ -83,7 +85,7 @@ class XidWatch:
         if events is not None:
             self._nvml.nvmlEventSetFree(events)
 
-    def count(self, card: Card) -> float | MissingReason:
+    def count(self, card: GpuHandle) -> float | MissingReason:
         """Return the card's errors since its first count, or why they are unknown."""
         if card.uuid in self._refused:
             return MissingReason.UNSUPPORTED
@@ -97,53 +99,85 @@ class XidWatch:
                 return reason
         return float(self._counts.setdefault(card.uuid, 0))
 
-    def forget(self, card: Card) -> None:
+    def forget(self, card: GpuHandle) -> None:
         """Watch a lost card again once it is counted again."""
         self._watched.discard(card.uuid)
 
-    def _watch(self, card: Card) -> None:
+    def _watch(self, card: GpuHandle) -> None:
         nvml = self._nvml
         if self._set is None:
             self._set = nvml.nvmlEventSetCreate()
         nvml.nvmlDeviceRegisterEvents(card.handle, nvml.nvmlEventTypeXidCriticalError, self._set)
         self._watched.add(card.uuid)
+        self._uuids[_address(card.handle)] = card.uuid
 
-    def take(self, cards: Mapping[str, tuple[Card, Sequence[User]]]) -> Iterator[Occurrence]:
-        """Yield the errors since the previous call.
-
-        Args:
-            cards: Cards with the runs on them, by UUID.
-        """
-        nvml = self._nvml
+    def take(self, groups: Iterable[Sequence[User]]) -> Iterator[Occurrence]:
+        """Yield the errors since the previous call for runs, which are grouped by card."""
+        nvml, users_of = self._nvml, {users[0].named.card.uuid: users for users in groups}
         for _ in range(_MOST_EVENTS):
             if self._set is None:
                 return
             try:
-                event = nvml.nvmlEventSetWait_v2(self._set, 0)
-                uuid = str(nvml.nvmlDeviceGetUUID(event.device))
+                event = nvml.nvmlEventSetWait(self._set, 0)
+                uuid = self._uuids.get(_address(event.device))
+                uuid = uuid or str(nvml.nvmlDeviceGetUUID(event.device))
             except nvml.NVMLError as error:
                 if error.value != nvml.NVML_ERROR_TIMEOUT:
                     missing(nvml, error)
-                    # The set is useless once one of its cards is lost: register again.
+                    # The event set is useless once one of its cards is lost: register again.
                     self.close()
                 return
             if not event.eventType & nvml.nvmlEventTypeXidCriticalError:
                 continue
             self._counts[uuid] = self._counts.get(uuid, 0) + 1
-            card, users = cards.get(uuid, (None, ()))
-            for user in users:
-                if card is not None and _concerns(event, user):
-                    yield _xid(int(event.eventData), card, user)
+            for user in users_of.get(uuid, ()):
+                if _concerns(event, user):
+                    yield _xid(int(event.eventData), user)
+
+
+def _address(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value
 
 
 def _concerns(event: Any, user: User) -> bool:
     mig = user.named.mig
-    return mig is None or event.gpuInstanceId in (_WHOLE_CARD, mig.gpu_id)
+    return mig is None or event.gpuInstanceId in (NO_INSTANCE, mig.gpu_id)
 
 
-def _xid(number: int, card: Card, user: User) -> Occurrence:
+def _xid(number: int, user: User) -> Occurrence:
     meaning = _XIDS.get(number, "see NVIDIA's list of XID errors")
-    return Occurrence(f"XID {number}", f"{card.entity}: {meaning}", run_id=user.run_id)
+    detail = f"{user.named.card.entity}: {meaning}"
+    return Occurrence(f"XID {number}", detail, run_id=user.run_id)
+
+
+class LossWatch:
+    """Marks once for each run that its card is lost."""
+
+    def __init__(self) -> None:
+        #: Cards, and the runs that already have a marker of their loss.
+        self._notified: set[tuple[str, str]] = set()
+
+    def take(self, nvml: Any, card: GpuHandle, run_ids: Iterable[str]) -> Iterator[Occurrence]:
+        """Yield the loss of a card for the runs on it, with NVML's error if there is one."""
+        why = error_of(nvml, card) or "none of its values can be read"
+        for run_id in run_ids:
+            if (card.uuid, run_id) not in self._notified:
+                self._notified.add((card.uuid, run_id))
+                yield Occurrence(f"{card.entity} lost", why, run_id=run_id)
+
+    def found(self, card: GpuHandle) -> None:
+        """Note that the card can be read, so that a new loss is reported again."""
+        self._notified = {known for known in self._notified if known[0] != card.uuid}
+
+
+def error_of(nvml: Any, card: GpuHandle) -> str:
+    """Return NVML's error if the card does not answer, else empty."""
+    try:
+        nvml.nvmlDeviceGetUUID(card.handle)
+    except nvml.NVMLError as error:
+        missing(nvml, error)  # raises errors that concern all cards
+        return str(error)
+    return ""
 
 
 class ThrottleWatch:
@@ -154,7 +188,7 @@ class ThrottleWatch:
         self._notified: set[str] = set()
 
     def take(
-        self, card: Card, reasons: int, at_ns: int, users: Sequence[User]
+        self, card: GpuHandle, reasons: int, at_ns: int, users: Sequence[User]
     ) -> Iterator[Occurrence]:
         """Yield the changes of the bits of ``gpu.clock.event_reasons`` for the runs on a card."""
         runs = list(dict.fromkeys(user.run_id for user in users))

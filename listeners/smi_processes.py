@@ -1,111 +1,119 @@
 """The processes on a card, with their memory and their share of the SMs' time.
 
-In a container NVML may report process ids of the host, in one of its lists or in all. Then the
-run's processes are not known, and the reason is `MissingReason.PERMISSION`. Functions that call
-NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
+In a container, NVML may report process ids of the host, in some of its lists or in all. Then the
+run's processes are unknown, for the reason `MissingReason.PERMISSION`. Functions that call NVML may
+raise NVMLError (`radt.listeners.nvidia.missing`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from radt.listeners.nvidia import MigDevice, missing
-from radt.listeners.smi_card import NOT_AVAILABLE
+from radt.devices.nvml import NO_INSTANCE, NOT_AVAILABLE
+from radt.listeners.nvidia import MigHandle, missing
 from radt.model import MissingReason
 
-#: ``gpuInstanceId`` and ``computeInstanceId`` of a process on a card without MIG.
-_NO_INSTANCE = 2**32 - 1
-#: The kernel keeps 15 characters of a name. The control daemon has the same, but uses no card.
+#: The kernel truncates names to 15 characters. The control daemon's is the same, but uses no card.
 _MPS_SERVER = "nvidia-cuda-mps-server"[:15]
-#: The driver takes samples every sixth of a second to one second. A busy card without a sample for
-#: longer than this has none.
+#: The driver samples every sixth of a second to one second. A busy card without a sample for longer
+#: than this does not report any.
 _PATIENCE_NS = 3_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """Compute processes on a device: their memory in bytes, None if it is not reported."""
+    """Compute processes on a device: their memory in bytes, None if it is not reported.
+
+    ``servers`` are MPS servers, which work for their ``clients``. ``unknown``: some process ids are
+    from another namespace. All of this is from the time of the listing; processes may have ended.
+    """
 
     memory: Mapping[int, int | None] = field(default_factory=dict)
     clients: frozenset[int] = frozenset()
+    servers: frozenset[int] = frozenset()
+    unknown: bool = False
 
     @property
     def pids(self) -> frozenset[int]:
         return frozenset(self.memory)
 
-    def servers(self) -> frozenset[int]:
-        """Return the MPS servers, which work for their clients."""
-        if not self.clients:
-            return frozenset()
-        return frozenset(pid for pid in self.memory if _is_mps_server(pid))
-
-    def unknown(self) -> bool:
-        """Return whether there are process ids of another namespace."""
-        return any(not _exists(pid) for pid in self.memory)
-
     def memory_of(self, pids: Iterable[int]) -> float | MissingReason:
-        """Return the device memory of the given processes, never that of others."""
+        """Return the device memory of the given processes only."""
         own = [self.memory[pid] for pid in pids if pid in self.memory]
         if any(value is None or value == NOT_AVAILABLE for value in own):
             return MissingReason.UNSUPPORTED
-        if not own and self.unknown():
+        if not own and self.unknown:
             return MissingReason.PERMISSION
         return float(sum(value for value in own if value is not None))
 
 
 def read_processes(
-    nvml: Any, handle: Any, mig: MigDevice | None = None
+    nvml: Any, handle: Any, mig: MigHandle | None = None
 ) -> Processes | MissingReason:
     """Return processes and MPS clients on a card, or on the MIG device of this handle."""
+    found = _processes(nvml, handle, mig)
+    if not isinstance(found, Processes) or not (absent := set(_absent(found.memory))):
+        return found
+    # A process closes its devices before it disappears from /proc. A process that has just ended is
+    # therefore not listed again; an id that is listed again belongs to another namespace.
+    again = _processes(nvml, handle, mig)
+    if not isinstance(again, Processes):
+        return again
+    return replace(again, unknown=not absent.isdisjoint(again.memory))
+
+
+def _processes(nvml: Any, handle: Any, mig: MigHandle | None) -> Processes | MissingReason:
     try:
-        plain = _listed(nvml, "nvmlDeviceGetComputeRunningProcesses", handle)
+        plain = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except nvml.NVMLError as error:
         return missing(nvml, error)
     try:
-        clients = _listed(nvml, "nvmlDeviceGetMPSComputeRunningProcesses", handle)
+        clients = nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)
     except nvml.NVMLError as error:
-        # Drivers without MPS have no such list; any other error leaves the list incomplete.
+        # Drivers without MPS lack this list; any other error leaves the list incomplete.
         reason = missing(nvml, error)
         if reason is not MissingReason.UNSUPPORTED:
             return reason
         clients = []
-    return Processes(
-        {process.pid: process.usedGpuMemory for process in (*plain, *clients) if _on(process, mig)},
-        frozenset(client.pid for client in clients if _on(client, mig)),
-    )
-
-
-def _listed(nvml: Any, function: str, handle: Any) -> list[Any]:
-    # Without a version, pynvml treats an older driver as an error of its caller.
-    try:
-        processes: list[Any] = getattr(nvml, f"{function}_v3")(handle)
-    except nvml.NVMLError_FunctionNotFound:
-        processes = getattr(nvml, f"{function}_v2")(handle)
-    return processes
+    memory = {one.pid: one.usedGpuMemory for one in (*plain, *clients) if _on(one, mig)}
+    servers = filter(_is_mps_server, memory) if clients else ()
+    on_device = frozenset(client.pid for client in clients if _on(client, mig))
+    return Processes(memory, on_device, frozenset(servers))
 
 
 def merged(before: Processes, now: Processes) -> Processes:
     """Return the processes that were on the card at either of two instants."""
-    return Processes({**before.memory, **now.memory}, before.clients | now.clients)
+    return Processes(
+        {**before.memory, **now.memory},
+        before.clients | now.clients,
+        before.servers | now.servers,
+        before.unknown or now.unknown,
+    )
 
 
-def _on(process: Any, mig: MigDevice | None) -> bool:
+def _on(process: Any, mig: MigHandle | None) -> bool:
     if mig is None:
         return True
-    return process.gpuInstanceId in (_NO_INSTANCE, mig.gpu_id) and (
-        process.computeInstanceId in (_NO_INSTANCE, mig.compute_id)
+    return process.gpuInstanceId in (NO_INSTANCE, mig.gpu_id) and (
+        process.computeInstanceId in (NO_INSTANCE, mig.compute_id)
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SmTime:
-    """Share of time in which kernels of each process ran on the card, 0-1."""
+    """The fraction of time in which kernels of each process ran on the card, 0-1.
+
+    ``gone`` are processes that do not exist here (any longer); those of them that did not exist
+    before that time either are ``foreign``: their ids are from another namespace.
+    """
 
     shares: Mapping[int, float] = field(default_factory=dict)
+    gone: frozenset[int] = frozenset()
+    foreign: frozenset[int] = frozenset()
 
     @property
     def total(self) -> float:
@@ -113,25 +121,27 @@ class SmTime:
 
     def of_the_gone(self) -> bool:
         """Return whether processes that have ended used the card."""
-        return any(share and not _exists(pid) for pid, share in self.shares.items())
+        return any(self.shares[pid] for pid in self.gone)
 
-    def of(self, pids: frozenset[int], processes: Processes) -> float | MissingReason:
-        """Return the share of the given processes, some of them perhaps through an MPS server.
+    def of(self, pids: frozenset[int], among: Processes | MissingReason) -> float | MissingReason:
+        """Return the share of the given processes, some of which may use an MPS server.
 
-        NVML may attribute the time of MPS clients to their server. It is a run's if all clients are
-        the run's, and unattributable if they belong to several.
+        NVML may attribute the time of MPS clients to their server. It belongs to a run if all
+        clients do, and cannot be attributed if they belong to several runs.
         """
-        on_card = pids & processes.pids
-        if not on_card and processes.unknown():
+        if isinstance(among, MissingReason):
+            return among
+        on_card = pids & among.pids
+        if not on_card and among.unknown:
             return MissingReason.PERMISSION
         used = sum(share for pid, share in self.shares.items() if pid in pids)
-        known = processes.pids | pids
-        if on_card and self.shares and not any(p in known or _exists(p) for p in self.shares):
-            return MissingReason.PERMISSION
-        served = sum(self.shares.get(pid, 0.0) for pid in processes.servers() - pids)
-        if not served or not processes.clients & pids:
+        if on_card and self.shares and self.shares.keys() <= self.gone - among.pids - pids:
+            foreign = self.shares.keys() <= self.foreign
+            return MissingReason.PERMISSION if foreign else MissingReason.UNATTRIBUTABLE
+        served = sum(self.shares.get(pid, 0.0) for pid in among.servers - pids)
+        if not served or not among.clients & pids:
             return used
-        if processes.clients - processes.servers() <= pids:
+        if among.clients - among.servers <= pids:
             return used + served
         return MissingReason.UNATTRIBUTABLE
 
@@ -143,6 +153,7 @@ class SmTimeReader:
         self._seen_us = _wall_us()
         self._asked_ns: int | None = None
         self._unsupported = False
+        self._gone: frozenset[int] = frozenset()
 
     def relearn(self) -> None:
         """Try again, even if it was not supported."""
@@ -151,17 +162,17 @@ class SmTimeReader:
     def read(
         self, nvml: Any, handle: Any, now_ns: int, utilization: float | None
     ) -> SmTime | MissingReason | None:
-        """Return the shares since the last call; None if it is too early to know.
+        """Return the shares since the last call; None if it is too early to tell.
 
         Args:
             nvml: `pynvml`.
             handle: The card's handle.
             now_ns: Monotonic time.
-            utilization: The card's utilisation, which tells an idle card from one without samples.
+            utilization: The card's utilisation; distinguishes an idle card from missing samples.
         """
         if self._unsupported:
             return MissingReason.UNSUPPORTED
-        # If the wall clock was set back, samples would seem old for a long time.
+        # If the wall clock was set back, samples would look old for a long time.
         since_us = min(self._seen_us, _wall_us())
         if self._asked_ns is None:
             self._asked_ns = now_ns
@@ -172,11 +183,11 @@ class SmTimeReader:
             if error.value not in (nvml.NVML_SUCCESS, nvml.NVML_ERROR_NOT_FOUND):
                 reason = missing(nvml, error)
                 self._unsupported = reason is MissingReason.UNSUPPORTED
-                # A sample arrived between the query of their number and that of the samples.
+                # A sample arrived between the query for their number and that for the samples.
                 retry = error.value == nvml.NVML_ERROR_INSUFFICIENT_SIZE
                 return None if retry and self._patient(now_ns) else reason
             samples = []
-        # Some drivers fill the array up with garbage, e.g. nvtop's issue 110.
+        # Some drivers fill the array with garbage, e.g. nvtop's issue 110.
         good = [s for s in samples if s.pid and s.timeStamp > since_us and s.smUtil <= 100]
         if not good and utilization:
             return None if self._patient(now_ns) else MissingReason.LOST
@@ -185,7 +196,9 @@ class SmTimeReader:
         by_pid: dict[int, list[float]] = {}
         for sample in good:
             by_pid.setdefault(sample.pid, []).append(sample.smUtil / 100.0)
-        return SmTime({pid: sum(values) / len(values) for pid, values in by_pid.items()})
+        before, self._gone = self._gone, frozenset(_absent(by_pid))
+        shares = {pid: sum(values) / len(values) for pid, values in by_pid.items()}
+        return SmTime(shares, self._gone, self._gone & before)
 
     def _patient(self, now_ns: int) -> bool:
         return self._asked_ns is not None and now_ns - self._asked_ns < _PATIENCE_NS
@@ -196,8 +209,8 @@ def _wall_us() -> int:
     return time.time_ns() // 1000
 
 
-def _exists(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
+def _absent(pids: Iterable[int]) -> Iterator[int]:
+    return (pid for pid in pids if not Path(f"/proc/{pid}").exists())
 
 
 def _is_mps_server(pid: int) -> bool:

@@ -1,6 +1,6 @@
-"""The metrics of the smi listener, and those of single runs on one card: memory, SM time, energy.
+"""The metrics of the smi listener, and reading those of single runs: memory, SM time, energy.
 
-Expensive values are read at most once a second: with shorter intervals they are not regular.
+Expensive values are read at most once a second; at shorter intervals they are not regular.
 Methods that call NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
+from radt.devices.gpus import mig_enabled
 from radt.listeners.api import Metric, Reading
-from radt.listeners.nvidia import Card, MigDevice, missing
+from radt.listeners.nvidia import GpuHandle, MigHandle, missing
 from radt.listeners.smi_card import PowerMeter, Snapshot, Value
 from radt.listeners.smi_energy import METHOD, EnergySplit, IdlePowers, Moment
 from radt.listeners.smi_events import User
-from radt.listeners.smi_processes import Processes, SmTime, SmTimeReader, merged, read_processes
+from radt.listeners.smi_processes import Processes, SmTime, SmTimeReader, read_processes
 from radt.model import MissingReason, Scope, SeriesKind
 
 XID_ERRORS: Final = "gpu.xid.errors"
@@ -75,47 +76,54 @@ METRICS: Final = (
         regular=False,
     ),
 )
-#: When to request samples of processes again that the driver does not have yet.
+#: Delay until samples of processes are requested again if the driver does not have them yet.
 _RETRY_NS = 300_000_000
 
 
 class CardRuns:
     """Reads the values of single runs on one card."""
 
-    def __init__(self, nvml: Any, card: Card, idle: IdlePowers) -> None:
+    def __init__(self, nvml: Any, card: GpuHandle, idle: IdlePowers) -> None:
         self.card = card
         self._nvml = nvml
         self._split = EnergySplit(card.uuid, idle)
         self._sm_time = SmTimeReader()
         self._ask_ns = 0
         self._mig = False
+        #: All processes of each run since the end of the last stretch.
+        self._pids: dict[str, frozenset[int]] = {}
+        self._users: Sequence[User] = ()
+        self._busy: float | None = None
+        #: The use by runs when another run ended in the middle of a stretch: its time, and J.
+        self._unreported: dict[str, tuple[int, float]] = {}
 
-    def relearn(self, card: Card) -> None:
+    def relearn(self, card: GpuHandle) -> None:
         """Read the MIG mode again: the card is back, or has a new run."""
         self.card = card
         self._sm_time.relearn()
         try:
-            current, _ = self._nvml.nvmlDeviceGetMigMode(card.handle)
-        except self._nvml.NVMLError as error:
-            missing(self._nvml, error)
-            current = self._nvml.NVML_DEVICE_MIG_DISABLE
-        self._mig = current == self._nvml.NVML_DEVICE_MIG_ENABLE
+            self._mig = mig_enabled(self._nvml, card.handle)
+        except self._nvml.NVMLError_GpuIsLost:
+            self._mig = False
 
     def begin(self, at_ns: int, energy_j: Value) -> None:
-        """Note the card's state before any run: it may be idle."""
+        """Record the card's state before any run: it may be idle."""
         processes = read_processes(self._nvml, self.card.handle)
         self._split.begin(Moment(at_ns, energy_j, processes))
 
     def read(
         self, snapshot: Snapshot, users: Sequence[User], pids: Mapping[str, frozenset[int]]
     ) -> Iterator[Reading]:
-        """Read for these runs.
+        """Yield the values of these runs.
 
         Args:
             snapshot: The card's values at this instant.
             users: The runs on the card.
             pids: Their processes, by run.
         """
+        self._users, self._busy = users, snapshot.number("gpu.utilization")
+        for run in {user.run_id for user in users}:
+            self._pids[run] = self._pids.get(run, frozenset()) | pids[run]
         devices = {user.named.mig for user in users}
         listed = {mig: self._processes(mig) for mig in devices}
         for run, mig in self._places(users):
@@ -140,14 +148,14 @@ class CardRuns:
                     yield Reading(metric, lost, mig.entity, gpu=user.named.name, at_ns=at_ns)
 
     def interrupted(self, at_ns: int) -> None:
-        """Note that the card cannot be found."""
+        """Note that the card cannot be found at the moment."""
         self._split.begin(Moment(at_ns, MissingReason.LOST, MissingReason.LOST))
 
-    def _places(self, users: Sequence[User]) -> list[tuple[str, MigDevice | None]]:
+    def _places(self, users: Sequence[User]) -> list[tuple[str, MigHandle | None]]:
         """Return each run once per MIG device, even if it has several names for the card."""
         return list(dict.fromkeys((user.run_id, user.named.mig) for user in users))
 
-    def _processes(self, mig: MigDevice | None) -> Processes | MissingReason:
+    def _processes(self, mig: MigHandle | None) -> Processes | MissingReason:
         handle = self.card.handle if mig is None else mig.handle
         return read_processes(self._nvml, handle, mig)
 
@@ -158,7 +166,7 @@ class CardRuns:
             if mig is None:
                 continue
             try:
-                info = nvml.nvmlDeviceGetMemoryInfo(mig.handle, version=nvml.nvmlMemory_v2)
+                info = nvml.nvmlDeviceGetMemoryInfo(mig.handle)
                 used: Value = float(info.used)
                 total: Value = float(info.total)
             except nvml.NVMLError as error:
@@ -177,8 +185,7 @@ class CardRuns:
         divided = self._mig or processes is None
         sm: SmTime | MissingReason | None = MissingReason.UNSUPPORTED
         if not divided:
-            busy = snapshot.number("gpu.utilization")
-            sm = self._sm_time.read(self._nvml, self.card.handle, at_ns, busy)
+            sm = self._sm_time.read(self._nvml, self.card.handle, at_ns, self._busy)
         if sm is None:
             self._ask_ns = at_ns + _RETRY_NS
             return
@@ -189,24 +196,49 @@ class CardRuns:
             MissingReason.UNATTRIBUTABLE if processes is None else processes,
             mig=divided,
         )
-        joules = self._split.account(now, sm, {user.run_id: pids[user.run_id] for user in users})
+        had = {user.run_id: self._pids[user.run_id] for user in users}
+        self._pids = {run: pids[run] for run in had}
+        joules = self._split.account(now, sm, had)
+        self._unreported.clear()
+        both = now.processes_since(before)
         for run, mig in self._places(users):
-            used = _used(sm, pids[run], before, now) if isinstance(sm, SmTime) else sm
+            used: Value = sm if isinstance(sm, MissingReason) else sm.of(had[run], both)
             yield self._reading(PROCESS_UTILIZATION, used, run, mig, at_ns)
             yield self._reading(PROCESS_ENERGY, joules[run], run, mig, at_ns)
 
+    def last(self, run_id: str, at_ns: int, energy_j: Value) -> Iterator[Reading]:
+        """Yield the energy that a run has used up to its end, in the middle of a stretch.
+
+        If its share since the beginning of the stretch is unknown, yield the energy up to that
+        beginning, unless it was reported already.
+        """
+        places = [(run, mig) for run, mig in self._places(self._users) if run == run_id]
+        if self._mig or any(mig is not None for _, mig in places) or not places:
+            return
+        joules = self._to_the_end(run_id, at_ns, energy_j)
+        if joules is None and run_id in self._unreported:
+            at_ns, joules = self._unreported[run_id]
+        if joules is not None:
+            yield self._reading(PROCESS_ENERGY, joules, run_id, None, at_ns)
+
+    def _to_the_end(self, run_id: str, at_ns: int, energy_j: Value) -> Value | None:
+        """Return the energy of a run that ends now; None if its share is unknown."""
+        if isinstance(energy_j, MissingReason):
+            return None
+        sm = self._sm_time.read(self._nvml, self.card.handle, at_ns, self._busy)
+        now = Moment(at_ns, energy_j, self._processes(None))
+        sm = sm or MissingReason.LOST  # no samples yet: needed unless the run is alone
+        is_alone = self._split.is_alone(now, self._pids[run_id])
+        if isinstance(now.processes, MissingReason) or not (isinstance(sm, SmTime) or is_alone):
+            return None
+        joules = self._split.account(now, sm, self._pids)
+        self._unreported |= {
+            run: (at_ns, used_j) for run, used_j in joules.items() if isinstance(used_j, float)
+        }
+        return joules[run_id]
+
     def _reading(
-        self, metric: str, value: Value, run: str, mig: MigDevice | None, at_ns: int
+        self, metric: str, value: Value, run: str, mig: MigHandle | None, at_ns: int
     ) -> Reading:
         entity = self.card.entity if mig is None else mig.entity
         return Reading(metric, value, entity, run_id=run, at_ns=at_ns)
-
-
-def _used(sm: SmTime, pids: frozenset[int], before: Moment | None, now: Moment) -> Value:
-    """Return the share of time that the run's processes have used."""
-    if isinstance(now.processes, MissingReason):
-        return now.processes
-    processes = now.processes
-    if before is not None and isinstance(before.processes, Processes):
-        processes = merged(before.processes, processes)
-    return sm.of(pids, processes)

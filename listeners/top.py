@@ -22,10 +22,10 @@ from radt.procfs import (
     thread_switches,
 )
 
-#: Walking the pages of a process takes 20 µs a MB, during which it cannot map memory.
+#: Reading PSS takes 20 µs per MB, during which the process cannot map memory.
 _PSS_MIN_S = 10.0
 _PSS_SHARE = 0.002
-#: One file per thread, 15 µs each, and training processes have dozens.
+#: Needs one file per thread, 15 µs each, and training processes have dozens of threads.
 _SWITCHES_MIN_S = 5.0
 _SWITCHES_SHARE = 0.002
 
@@ -104,6 +104,7 @@ class TopListener(Listener):
     """CPU and memory of the host and of process trees."""
 
     name: ClassVar[str] = "top"
+    reads: ClassVar[Sequence[Metric]] = _METRICS
     accepts: ClassVar[Mapping[str, str]] = {"cores": "also the utilisation of each core"}
     by_default: ClassVar[bool] = True
 
@@ -122,10 +123,6 @@ class TopListener(Listener):
             return Availability(False, "/proc is not readable", "Mount /proc")
         return Availability(True)
 
-    @classmethod
-    def metrics(cls) -> Sequence[Metric]:
-        return _METRICS
-
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
         yield from self._host()
         trees: dict[str, _Tree] = {}
@@ -134,7 +131,7 @@ class TopListener(Listener):
             tree = trees[target.run_id] = self._trees.get(target.run_id) or _Tree()
             stats = {pid: stat for pid in target.pids if (stat := process_stat(pid)) is not None}
             yield from _cpu(target.run_id, tree, stats)
-            # An exiting process has freed its memory and is still listed: its zero is not a value.
+            # An exiting process is still listed after freeing its memory: its zero is not a value.
             living = [stat for stat in stats.values() if stat.rss_bytes]
             if living:
                 alive[target.run_id] = [stat.pid for stat in living]
@@ -152,7 +149,7 @@ class TopListener(Listener):
         before, self._cpus = self._cpus, cpu_times(cores="cores" in self.options)
         for cpu, times in self._cpus.items():
             if (earlier := before.get(cpu)) is None:
-                continue  # the first sample, or a core that was just switched on
+                continue  # the first sample, or a core that has just come online
             shares = times.shares_since(earlier)
             if shares is None:
                 continue
@@ -187,7 +184,7 @@ class TopListener(Listener):
 def _cpu(run_id: str, tree: _Tree, stats: Mapping[int, ProcessStat]) -> Iterator[Reading]:
     """Yield the CPU time of the tree between two samples, including short-lived processes.
 
-    When a process ends, its parent inherits its time, which counted before it ended already.
+    When a process ends, its parent inherits its time, which was counted already.
     """
     if not stats and tree.used_ticks is None:
         return
@@ -216,7 +213,7 @@ def _pss(run_id: str, pids: Sequence[int]) -> float | MissingReason:  # noqa: AR
         parts = [part for pid in pids if (part := process_pss(pid)) is not None]
     except PermissionError:
         return MissingReason.PERMISSION
-    return float(sum(parts)) if parts else MissingReason.LOST  # ended meanwhile
+    return float(sum(parts)) if parts else MissingReason.LOST  # all have ended meanwhile
 
 
 class _Switches:
@@ -226,7 +223,7 @@ class _Switches:
         self._counts: dict[str, tuple[Lineage, Growing[tuple[int, int]]]] = {}
 
     def keep(self, runs: Mapping[str, object]) -> None:
-        """Forget all other runs."""
+        """Forget all runs but these."""
         for run_id in [run_id for run_id in list(self._counts) if run_id not in runs]:
             self._counts.pop(run_id, None)
 

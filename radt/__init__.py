@@ -1,7 +1,7 @@
 """Resource-aware experiment tracker and benchmark runner for deep learning.
 
-Importing this takes some milliseconds and nothing but the standard library; what costs more comes
-with its first use.
+Importing this package takes a few milliseconds and loads only the standard library. Everything else
+is imported on first use.
 """
 
 from typing import TYPE_CHECKING
@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from radt.api import run_experiment
     from radt.integrations.autolog import autolog
     from radt.integrations.wandb import Artifact, Audio, Histogram, Html, Image, Table, Video
-    from radt.run import (
-        RADTBenchmark,
-        Run,
-        active_run,
+    from radt.run.compat import RADTBenchmark, log_metric, log_metrics, shutdown
+    from radt.run.run import Run, active_run
+    from radt.run.session import (
         alert,
         config,
         define_metric,
@@ -24,11 +23,8 @@ if TYPE_CHECKING:
         init,
         log,
         log_artifact,
-        log_metric,
-        log_metrics,
         login,
         save,
-        shutdown,
         summary,
         watch,
     )
@@ -68,15 +64,18 @@ __all__ = [
     "watch",
 ]
 
-#: Where names are that do not come from `radt.run`.
+#: #: Modules of the names that `radt.run.session` does not define.
 _WANDB = "radt.integrations.wandb"
 _MODULES = {
     "autolog": "radt.integrations.autolog",
+    "run": "radt.run",
     "run_experiment": "radt.api",
     **dict.fromkeys(("Artifact", "Audio", "Histogram", "Html", "Image", "Table", "Video"), _WANDB),
+    **dict.fromkeys(("Run", "active_run"), "radt.run.run"),
+    **dict.fromkeys(("RADTBenchmark", "log_metric", "log_metrics", "shutdown"), "radt.run.compat"),
 }
 
-if not TYPE_CHECKING:  # a type checker would take every name for granted
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         import importlib.util
@@ -86,7 +85,7 @@ if not TYPE_CHECKING:  # a type checker would take every name for granted
             if not is_module:
                 return importlib.import_module(_WANDB).of_module(name)
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        package = importlib.import_module(_MODULES.get(name, "radt.run"))
+        package = importlib.import_module(_MODULES.get(name, "radt.run.session"))
         value = package if name == "run" else getattr(package, name)
         globals()[name] = value
         return value

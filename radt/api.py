@@ -1,7 +1,7 @@
-"""Experiments from Python: what ``radt FILE`` does, as a function.
+"""Run experiments from Python: what ``radt FILE`` does, as a function.
 
-Nothing but the standard library is imported here: who asks for the function may never call it, and
-pays for neither pandas nor the runner until then.
+Imports only the standard library, so that a script that never calls the function does not pay for
+pandas or the runner.
 """
 
 from __future__ import annotations
@@ -9,9 +9,8 @@ from __future__ import annotations
 import difflib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
-from numbers import Integral, Real
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +19,9 @@ from radt.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from radt.runner.pending import ExperimentOptions
-    from radt.settings import Settings
+    from radt.settings import Setting
 
-#: Where tables are kept as files, in the data folder.
+#: Subfolder of the data folder that DataFrames are saved in.
 FRAMES_FOLDER = "frames"
 
 
@@ -54,10 +52,10 @@ def run_experiment(
         tracking_uri: MLflow's address.
         store_uri: Postgres database that recorded data is uploaded to.
         fresh: Run all rows of a DataFrame again. For a file, empty the Status cells instead.
-        **options: Fields of `radt.runner.pending.ExperimentOptions`: ``rerun``, ``only``,
+        **options: Fields of `radt.runner.options.StartOptions`: ``rerun``, ``only``,
             ``repeat``, ``cooldown_s``, ``wait_for_file_s``, ``max_time_s``, ``max_epoch``,
-            ``sync``, ``fail_fast``, ``busy``, ``notify``, ``quiet``. ``sync`` and ``busy`` may be
-            strings.
+            ``sync``, ``fail_fast``, ``busy``, ``notify``, ``wait``, ``quiet``. ``sync`` and
+            ``busy`` may be strings.
 
     Returns:
         The table with Status and Run: a copy of a DataFrame, all cells of a CSV file as strings,
@@ -69,52 +67,51 @@ def run_experiment(
         UsageError: An option has an invalid value.
         RadtError: The experiment could not be prepared or recorded.
     """
-    from rich.console import Console
-
     from radt import settings
-    from radt.cluster.opened import refuse_open_submission
-    from radt.cluster.settings import ClusterSettings
-    from radt.cluster.slurm import Slurm
+    from radt.cluster.opened import executor_of, refuse_open_submission
     from radt.devices.machine import Machine
     from radt.experiment.frame import FrameExperiment, read_table, with_statuses
-    from radt.home import Home
     from radt.listeners import registry
     from radt.paths import start_folder
-    from radt.runner.start import start_experiment
+    from radt.runner.options import StartOptions
+    from radt.runner.start import start
     from radt.settings import Settings
 
     frame = None if isinstance(source, str | os.PathLike) else _as_frame(source)
     path = Path(source) if isinstance(source, str | os.PathLike) else None
     if path is not None and fresh:
         raise UsageError("fresh is for tables", f"Empty the Status cells of {path}")
-    values = Settings.of(start_folder() if path is None else path.absolute().parent)
-    values.check()
-    chosen = _options(values, options)
-    data = Home.resolve(values[settings.HOME] if home is None else home)
+    rerun, only = bool(options.pop("rerun", False)), _labels(options.pop("only", ()))
+    given = _texts(options)
+    given |= {
+        setting: os.fspath(value)
+        for setting, value in (
+            (settings.HOME, home),
+            (settings.TRACKING_URI, tracking_uri),
+            (settings.STORE_URI, store_uri),
+        )
+        if value
+    }
+    values = Settings.of(start_folder() if path is None else path.absolute().parent, given)
+    try:
+        values.check()
+    except UsageError as error:  # option names have no leading dashes in Python
+        raise UsageError(error.message.removeprefix("--"), error.remedy) from None
+    chosen = StartOptions.of(values, rerun=rerun, only=only)
     if path is None:
         assert frame is not None
         table = FrameExperiment.of(frame)
-        folder = data.path / FRAMES_FOLDER
+        folder = chosen.home.path / FRAMES_FOLDER
         table.check(folder / f"{table.name}.csv", Machine.detect(), registry.load())
-        path = table.store(data.create().path / FRAMES_FOLDER, fresh=fresh)
-    given: dict[str, Any] = {
-        "home": data,
-        "options": chosen,
-        "console": Console(highlight=False),
-        "tracking_uri": tracking_uri or values[settings.TRACKING_URI] or data.default_tracking_uri,
-        "store_uri": store_uri or values[settings.STORE_URI] or None,
-    }
-    if (cluster := ClusterSettings.chosen(values)) is not None:
-        from radt.cluster.start import ClusterStart, start_on_cluster
-
-        start = ClusterStart(values[settings.ON], cluster, Slurm())
-        outcome = start_on_cluster(path, start, **given)
-    else:
+        chosen.home.create()
+        path = table.store(folder, fresh=fresh)
+    executor = executor_of(values)
+    if not executor.outlives_start:
         refuse_open_submission(path)
-        outcome = start_experiment(path, **given)
+    outcome = start(path, chosen, executor)
     if outcome.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
-    if outcome.interrupted_by is not None:  # who asked radt to end asked this process
+    if outcome.interrupted_by is not None:  # a signal to this process asked radt to stop
         raise SystemExit(outcome.exit_code)
     return read_table(path) if frame is None else with_statuses(frame, path)
 
@@ -130,78 +127,33 @@ def _as_frame(source: object) -> pd.DataFrame:
     return source
 
 
-def _options(found: Settings, given: Mapping[str, object]) -> ExperimentOptions:
-    """The options of the settings, with those given here in their place.
+def _texts(options: Mapping[str, object]) -> dict[Setting[Any], str]:
+    """Convert keyword options to settings with text values; None is not given.
 
     Raises:
-        TypeError: There is no such option.
-        UsageError: It has no value of its kind.
+        TypeError: An option does not exist.
     """
-    from dataclasses import fields, replace
+    from radt.runner.options import SETTINGS_OF_FIELDS
+    from radt.units import seconds_text
 
-    from radt.collocation.busy import BusyPolicy
-    from radt.runner.pending import ExperimentOptions, SyncPoint, experiment_options
-
-    names = [field.name for field in fields(ExperimentOptions)]
-    for name in given:
-        if name not in names:
+    own = {"home", "tracking_uri", "store_uri"}
+    texts: dict[Setting[Any], str] = {}
+    for name, value in options.items():
+        setting = None if name in own else SETTINGS_OF_FIELDS.get(name)
+        if setting is None:
+            names = ["rerun", "only", *SETTINGS_OF_FIELDS.keys() - own]
             near = difflib.get_close_matches(name, names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"run_experiment() has no option {name!r}{hint}")
-    parsers: Mapping[str, Callable[[Any], object]] = {
-        "only": _labels,
-        "repeat": _count,
-        "cooldown_s": lambda value: _seconds(value, least=0.0),
-        "wait_for_file_s": lambda value: _seconds(value, least=0.0),
-        "max_time_s": lambda value: None if value is None else _seconds(value, least=1e-3),
-        "max_epoch": lambda value: None if value is None else _count(value),
-        "sync": lambda value: _word(SyncPoint, value),
-        "busy": lambda value: _word(BusyPolicy, value),
-        "notify": lambda value: _kind(value, str, "a text"),
-    }
-    values: dict[str, Any] = {}
-    for name, value in given.items():
-        parse = parsers.get(name, lambda value: _kind(value, bool, "True or False"))
-        try:
-            values[name] = parse(value)
-        except UsageError as error:
-            raise UsageError(f"{name}: {error.message}", error.remedy) from None
-    return replace(experiment_options(found), **values)
+        if value is not None:
+            texts[setting] = seconds_text(value) if isinstance(value, float) else str(value)
+    return texts
 
 
 def _labels(value: object) -> tuple[str, ...]:
-    """Workloads as people have them in hand: one or several, numbers as well."""
+    """Convert one workload label or several, strings or integers, to strings."""
     if isinstance(value, str | Integral):
         return (str(value),)
     if isinstance(value, Sequence):
         return tuple(map(str, value))
-    raise _refused(value, "a workload or a list of them")
-
-
-def _count(value: object) -> int:
-    if isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1:
-        return int(value)
-    raise _refused(value, "a number of at least 1")
-
-
-def _seconds(value: object, *, least: float) -> float:
-    if isinstance(value, Real) and not isinstance(value, bool) and float(value) >= least:
-        return float(value)
-    raise _refused(value, "a number of seconds")
-
-
-def _word(words: type[StrEnum], value: object) -> object:
-    try:
-        return words(str(value))
-    except ValueError:
-        raise _refused(value, " or ".join(repr(str(word)) for word in words)) from None
-
-
-def _kind(value: object, kind: type, what: str) -> object:
-    if isinstance(value, kind):
-        return value
-    raise _refused(value, what)
-
-
-def _refused(value: object, what: str) -> UsageError:
-    return UsageError(f"{value!r} is not a value for it", f"Give {what}")
+    raise UsageError(f"only: {value!r} is not a valid value", "Give a workload or a list of them")

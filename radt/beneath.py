@@ -1,4 +1,4 @@
-"""Files beneath a folder whose content others choose: no link and no path leads out of it."""
+"""Open and list files below a folder with untrusted content; no link or path leads out of it."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-#: Files are not expected in deeper folders.
+#: Deeper folders are not searched.
 _MAX_DEPTH = 12
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW
-# Non-blocking: opening a named pipe would block for ever.
+# Non-blocking: opening a named pipe would otherwise block forever.
 _FILE = os.O_RDONLY | os.O_NONBLOCK | _NO_FOLLOW
 
 
 def open_below(root: Path, relative: str) -> BinaryIO:
-    """Open a regular file below a folder for reading; no link below the folder is followed.
+    """Open a regular file below a folder for reading, without following links below the folder.
 
     Args:
         root: The folder; links in its own path are followed.
-        relative: The path below it, which others may have written.
+        relative: The path below it, possibly written by somebody else.
 
     Raises:
-        OSError: There is no such file, or the path is absolute, has ``..`` or leads over a link.
+        OSError: The file does not exist, or the path is absolute, contains ``..`` or a link.
     """
     parts = relative.split("/")
     if "\0" in relative or any(part in ("", ".", "..") for part in parts):
@@ -51,14 +51,14 @@ def open_below(root: Path, relative: str) -> BinaryIO:
 
 
 def list_files(root: Path) -> Iterator[tuple[str, int]]:
-    """Yield path and size in bytes of each regular file beneath ``root``; no link is followed."""
+    """Yield path and size in bytes of each regular file below ``root``, without following links."""
     stack: list[tuple[Path, str, int]] = [(root, "", 0)]
     while stack:
         folder, prefix, depth = stack.pop()
         try:
             entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
         except OSError:
-            continue  # just being deleted
+            continue  # it was just deleted
         for entry in entries:
             path = f"{prefix}{entry.name}"
             with suppress(OSError):

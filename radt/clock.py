@@ -1,18 +1,16 @@
-"""One clock for everything on a machine.
+"""One clock for all processes of a user on a machine.
 
-Time is measured monotonically and shown as wall-clock time by adding one offset, which is fixed
-for as long as a collector has anything to do. After that, whoever comes next measures it anew: the
-clock may have been wrong before, or the machine suspended, which the monotonic clock does not
-count. Samples, journals and neighbours
-therefore line up exactly, and a step of the wall clock (NTP, an administrator) never makes time
-run backwards inside a run. ``CLOCK_MONOTONIC`` is the same for all processes of a machine.
+Time is measured monotonically (``CLOCK_MONOTONIC`` is the same for all processes of a machine) and
+converted to wall-clock time by adding one offset, which is fixed while any collector works. Samples
+and journals of collocated runs therefore line up exactly, and a step of the wall clock (NTP, an
+administrator) never makes time run backwards within a run. After that, the next process measures
+the offset again: the clock may have been wrong before, or the machine was suspended, which the
+monotonic clock does not count.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,12 +18,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from radt.errors import RadtError
+from radt.files import create_whole, lock, write_whole
 from radt.home import runtime_dir
 from radt.procfs import boot_id
 
 
 def measure_offset_ns() -> int:
-    """Wall-clock time minus monotonic time, now, from the tightest of five pairs of readings."""
+    """Return wall-clock minus monotonic time, from the tightest of five pairs of readings."""
     best_width_ns, best_offset_ns = None, 0
     for _ in range(5):
         before_ns = time.monotonic_ns()
@@ -37,7 +36,7 @@ def measure_offset_ns() -> int:
     return best_offset_ns
 
 
-#: An offset that is off by less is kept: more than a clock that is kept right is ever off.
+#: Keep an offset that is off by less than this: more than the error of any synchronised clock.
 _TOLERANCE_NS = 1_000_000_000
 
 
@@ -46,18 +45,12 @@ def _fixed_offset_ns(path: Path) -> int:
 
 
 def _fix(path: Path, *, anew: bool) -> int:
-    """Write down the offset as it is now, unless another process was faster, and return it."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps({"offset_ns": measure_offset_ns()}), encoding="ascii")
-    try:
-        if anew:
-            os.replace(temporary, path)  # noqa: PTH105 - atomic, and says so
-        else:
-            os.link(temporary, path)  # atomic, and the first of two racing processes wins
-    except FileExistsError:
-        pass
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Store the current offset, unless another process was faster; return the stored one."""
+    content = json.dumps({"offset_ns": measure_offset_ns()})
+    if anew:
+        write_whole(path, content)
+    else:
+        create_whole(path, content)
     return _fixed_offset_ns(path)
 
 
@@ -66,7 +59,7 @@ def _lock_file() -> Path:
 
 
 def _agreed_file() -> Path:
-    """Has the offset of a machine that goes by another one's clock."""
+    """Return the file with the offset of a machine that follows another machine's clock."""
     return runtime_dir() / "clock-agreed.json"
 
 
@@ -78,11 +71,11 @@ class Clock:
 
     @classmethod
     def for_machine(cls) -> Clock:
-        """The clock that all processes of this user share; measured anew if nobody holds it."""
+        """Return this user's shared clock, re-measured if its offset is off and nobody holds it."""
         with suppress(FileNotFoundError):
             return cls(_fixed_offset_ns(_agreed_file()))
         boot = boot_id()
-        if not boot:  # nothing would tell this boot's offset from the next one's
+        if not boot:  # cannot distinguish this boot's offset from the next one's
             return cls(measure_offset_ns())
         path = runtime_dir() / f"clock-{boot}.json"
         try:
@@ -93,35 +86,37 @@ class Clock:
             return cls(fixed_ns)
         try:
             with _lock_file().open("ab") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return cls(_fix(path, anew=True))
+                if lock(file.fileno()):
+                    return cls(_fix(path, anew=True))
         except OSError:
-            return cls(fixed_ns)  # somebody holds it, or that cannot be known
+            pass  # locks do not work, so another process may hold the clock
+        return cls(fixed_ns)
 
     @classmethod
     def agree(cls, offset_ns: int) -> None:
-        """Have all processes with this runtime folder use an offset, whatever the wall clock says.
+        """Set the offset of all processes with this runtime folder, whatever the wall clock says.
 
-        For the runtime folder of a job whose nodes go by one clock; before anything else in it.
+        For the runtime folder of a cluster job whose nodes share one clock. Call it before anything
+        else uses the folder.
         """
         _agreed_file().write_text(json.dumps({"offset_ns": offset_ns}), encoding="ascii")
 
     @classmethod
     def held(cls) -> tuple[Clock, BinaryIO]:
-        """`for_machine`, which stays as it is until the file is closed.
+        """Return `for_machine`, which keeps its offset until the returned file is closed.
 
         Raises:
             OSError, UsageError: The runtime folder cannot be written.
         """
         cls.for_machine()
         file = _lock_file().open("ab")
-        with suppress(OSError):  # somebody measures just now, or the file system has no locks
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        with suppress(OSError):  # the file system has no locks
+            lock(file.fileno(), shared=True)
         return cls.for_machine(), file
 
     @classmethod
     def as_it_is(cls) -> Clock:
-        """The one that was fixed, else the wall clock's; nothing is fixed by asking."""
+        """Return the clock as fixed before, else from the wall clock. Write nothing."""
         try:
             for path in (_agreed_file(), runtime_dir() / f"clock-{boot_id()}.json"):
                 if path.exists():
@@ -132,16 +127,16 @@ class Clock:
 
     @classmethod
     def at_hand(cls) -> Clock:
-        """`for_machine`, or where there is no runtime folder to share it in, one of one's own."""
+        """Return `for_machine`, or an unshared clock if there is no runtime folder."""
         try:
             return cls.for_machine()
         except (OSError, RadtError):
             return cls(measure_offset_ns())
 
     def now_ns(self) -> int:
-        """Wall-clock nanoseconds since the epoch."""
+        """Return wall-clock nanoseconds since the epoch."""
         return time.monotonic_ns() + self.offset_ns
 
     def to_wall_ns(self, monotonic_ns: int) -> int:
-        """The wall-clock time of a monotonic instant of this boot."""
+        """Convert a monotonic time of this boot to wall-clock time."""
         return monotonic_ns + self.offset_ns

@@ -1,7 +1,7 @@
-"""Files that stay open in a script's process, whose code may close descriptors that are not its.
+"""Files that stay mapped in a script's process even if its code closes all descriptors.
 
-Libraries for daemons close all descriptors (``os.closerange(3, 256)``); the numbers then go to the
-script's own files. Imports the standard library only.
+Libraries that daemonize close all descriptors (``os.closerange(3, 256)``), and the script's own
+files then reuse the numbers. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -21,23 +21,14 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _FAILED = ctypes.c_void_p(-1).value
 
 
-def identity(descriptor: int) -> tuple[int, int] | None:
-    """Return the device and inode of an open file; None if the descriptor is closed."""
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def map_shared(descriptor: int, nbytes: int) -> memoryview:
-    """Map a file for reading and writing, with its pages loaded, and keep no descriptor.
+    """Map a file for reading and writing, with its pages loaded, without keeping a descriptor.
 
-    `mmap.mmap` keeps a duplicate until the mapping ends and closes that number then, whatever file
-    has it by now. The mapping ends with the last view of it.
+    `mmap.mmap` keeps a duplicate descriptor and closes that number when the mapping ends, whatever
+    file has the number by then. This mapping ends with its last view.
 
     Raises:
-        OSError: It cannot be mapped.
+        OSError: The file cannot be mapped.
     """
     how = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
     address = _libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, how, descriptor, 0)
@@ -49,10 +40,10 @@ def map_shared(descriptor: int, nbytes: int) -> memoryview:
 
 @cache
 def _mapping_type(nbytes: int) -> type[ctypes.Array[ctypes.c_ubyte]]:
-    address_of, unmap = ctypes.addressof, _libc.munmap  # also at the end of the interpreter
+    address_of, unmap = ctypes.addressof, _libc.munmap  # needed even at interpreter shutdown
 
     class Mapping(ctypes.c_ubyte * nbytes):  # type: ignore[misc]
-        """A mapping that ends when nobody refers to it."""
+        """A mapping that is unmapped when garbage-collected."""
 
         def __del__(self) -> None:
             unmap(address_of(self), nbytes)

@@ -23,12 +23,13 @@
     │   └── CodecError
     ├── JournalError            a journal file is invalid
     ├── TrackingError           MLflow refused or could not be reached
+    ├── UploadError             the wait ended before uploads were complete
     ├── SourceError             files to import cannot be read
-    ├── LoaderError             a loader of radt.loaders cannot give its next batch
-    ├── TrainingError           a technique of radt.training cannot begin or go on
-    ├── ClusterError            an engine refuses, or a submission cannot go on
-    │   ├── EngineAwayError     the engine does not answer just now
-    │   └── SubmitLimitError    the engine takes no more jobs of this user just now
+    ├── LoaderError             a loader of radt.loaders cannot produce its next batch
+    ├── TrainingError           a technique of radt.training cannot start or continue
+    ├── ClusterError            an engine refuses, or a submission cannot continue
+    │   ├── EngineAwayError     the engine does not respond for now
+    │   └── SubmitLimitError    the engine accepts no more jobs of this user for now
     ├── ArchiveError            the archive of a run cannot be read, or is incomplete
     └── StackError              compose.yaml or one of its servers cannot be set up
 
@@ -46,9 +47,9 @@ _MOST_CHARACTERS = 1000
 
 
 def described(error: BaseException) -> str:
-    """Return type and text of an exception of anybody's code, cut to 1,000 characters.
+    """Return type and text of an exception from any code, truncated to 1,000 characters.
 
-    The type alone where the text cannot be made: an exception's ``str()`` may raise, too.
+    Only the type, if the text cannot be made: an exception's ``str()`` may raise, too.
 
     >>> described(KeyError("missing")), described(ValueError())
     ("KeyError: 'missing'", 'ValueError')
@@ -58,15 +59,15 @@ def described(error: BaseException) -> str:
 
 
 def text_of(value: object) -> str:
-    """Return the text of an object of anybody's; empty where it has none, whatever it raises."""
+    """Return the text of any object, or an empty text if its ``str()`` raises."""
     try:
         return str(value)
-    except BaseException:  # noqa: BLE001 - the exception under way counts, not one of its text
+    except BaseException:  # noqa: BLE001 - the caller handles an exception that matters more
         return ""
 
 
 def cut(text: str, most: int = _MOST_CHARACTERS) -> str:
-    """Return a text of at most so many characters, which ends in an ellipsis if it was longer."""
+    """Truncate a text to ``most`` characters, with an ellipsis if it was longer."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
@@ -100,7 +101,7 @@ class Problem:
     """One thing wrong with an experiment file.
 
     ``line`` is 1-based and counts physical lines; ``column`` is the header's name. Either is None
-    where the problem has no such place.
+    if it does not apply.
     """
 
     cause: str
@@ -116,7 +117,7 @@ class Problem:
 
 
 class ExperimentError(UsageError):
-    """An experiment file has problems; all of them are in ``problems``."""
+    """An experiment file has problems, all listed in ``problems``."""
 
     def __init__(self, path: str, problems: Sequence[Problem]) -> None:
         count = len(problems)
@@ -125,7 +126,7 @@ class ExperimentError(UsageError):
         self.problems = tuple(problems)
 
     def __str__(self) -> str:
-        """All problems, one a line: a traceback has no other place for them."""
+        """Return all problems, one per line: a traceback shows nothing else of them."""
         return "\n".join([self.message, *(f"  {problem}" for problem in self.problems)])
 
 
@@ -134,7 +135,7 @@ class RunNotFoundError(UsageError):
 
 
 class MissingPackageError(UsageError, ImportError):
-    """An optional package is not installed; an ImportError, as Python's own for that."""
+    """An optional package is not installed. Also an ImportError, like Python's own."""
 
 
 class StatusError(RadtError):
@@ -144,7 +145,7 @@ class StatusError(RadtError):
 class RowsChangedError(StatusError):
     """The file no longer has some of the rows; radt wrote the statuses of the others.
 
-    ``lines`` are where these rows were when the file was read.
+    ``lines`` are the line numbers that these rows had when the file was read.
     """
 
     def __init__(self, message: str, remedy: str | None, lines: Sequence[int]) -> None:
@@ -195,11 +196,11 @@ class StoreError(RadtError):
 
 
 class NoStoreError(StoreError):
-    """A database has no store in it."""
+    """The database does not contain a store."""
 
 
 class ReadOnlyStoreError(StoreError):
-    """The store does not allow writing."""
+    """The store is read-only."""
 
 
 class SchemaTooNewError(StoreError):
@@ -222,28 +223,32 @@ class TrackingError(RadtError):
     """MLflow refused a request or could not be reached."""
 
 
+class UploadError(RadtError):
+    """The wait ended before MLflow or Postgres had all data."""
+
+
 class SourceError(RadtError):
     """Files to import cannot be read, or differ from their earlier import."""
 
 
 class LoaderError(RadtError):
-    """A loader of `radt.loaders` cannot give its next batch, or cannot go on from a state."""
+    """A loader of `radt.loaders` cannot produce its next batch or resume from a state."""
 
 
 class TrainingError(RadtError):
-    """A technique of `radt.training` cannot begin or go on: a job, a segment, a validation."""
+    """A technique of `radt.training` (job, segment, validation) cannot start or continue."""
 
 
 class ClusterError(RadtError):
-    """A cluster's engine is not there or refuses, or a submission cannot go on."""
+    """A cluster engine is missing or refuses, or a submission cannot continue."""
 
 
 class EngineAwayError(ClusterError):
-    """The engine does not answer just now, and may later."""
+    """The engine does not respond for now; a later try may succeed."""
 
 
 class SubmitLimitError(ClusterError):
-    """The engine takes no more jobs of this user at present, or not so many at once."""
+    """The engine accepts no more jobs of this user for now, or fewer at once."""
 
 
 class ArchiveError(RadtError):

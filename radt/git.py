@@ -1,18 +1,20 @@
-"""Ask Git about the repository of a folder."""
+"""Ask Git about the repository of a folder, without changing the repository."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
 _TIMEOUT_S = 10.0
-#: These would make Git look at another repository than the folder's.
+#: Variables that would make Git look at another repository.
 _VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
 
 
 def repository_of(folder: Path) -> Path | None:
-    """Return the folder's repository, which the folder or one above it has; None without any."""
+    """Return the ``.git`` of the folder or of the nearest folder above it; None without one."""
     folder = folder.resolve()
     candidates = (place / ".git" for place in (folder, *folder.parents))
     return next((place for place in candidates if os.path.lexists(place)), None)
@@ -21,13 +23,13 @@ def repository_of(folder: Path) -> Path | None:
 def ask_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
     """Run Git in a folder, without changing anything in its repository.
 
-    Git refuses repositories of other users, whose settings could name programs to run. A repository
-    whose owner also owns the folder is asked nevertheless, as in a container: the folder's programs
-    run anyway.
+    Git refuses repositories of other users, because their settings could name programs to run. A
+    repository of root or of the folder's owner is accepted nevertheless, as in containers: the
+    programs in the folder are run anyway.
 
     Raises:
-        OSError: There is no folder, or Git is not installed.
-        subprocess.TimeoutExpired: Git does not answer.
+        OSError: The folder does not exist, or Git is not installed.
+        subprocess.TimeoutExpired: Git does not respond.
     """
     environment = {key: text for key, text in os.environ.items() if key not in _VARIABLES}
     # Without optional locks, a status never disturbs the user's own Git commands.
@@ -46,3 +48,53 @@ def ask_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]
         timeout=_TIMEOUT_S,
         check=False,
     )
+
+
+#: Rows of one workload are prepared within this time and share one reading.
+_FRESH_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class GitState:
+    """Git state of a folder; ``commit`` is None outside a repository and before the first commit.
+
+    ``dirty`` counts changes of tracked files only, as ``git describe --dirty`` does.
+    """
+
+    commit: str | None = None
+    dirty: bool = False
+    problem: str | None = None
+
+
+_git_states: dict[Path, tuple[float, GitState]] = {}
+
+
+def read_git(folder: Path) -> GitState:
+    """Return commit and dirtiness of the repository that holds ``folder``."""
+    known = _git_states.get(folder)
+    if known is not None and time.monotonic() - known[0] < _FRESH_S:
+        return known[1]
+    state = _ask_git(folder)
+    _git_states[folder] = (time.monotonic(), state)
+    return state
+
+
+def _ask_git(folder: Path) -> GitState:
+    if folder.is_dir() and repository_of(folder) is None:
+        return GitState()
+    try:
+        answer = ask_git(folder, "status", "--porcelain=v2", "--branch", "--untracked-files=no")
+    except FileNotFoundError as error:
+        missing = "git is not installed" if error.filename == "git" else f"no folder {folder}"
+        return GitState(problem=f"the git commit is unknown: {missing}")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return GitState(problem=f"the git commit is unknown: {error}")
+    if answer.returncode != 0:
+        complaint = " ".join(answer.stderr.decode(errors="replace").split())
+        if "not a git repository" in complaint:
+            return GitState()
+        return GitState(problem=f"the git commit is unknown: {complaint}")
+    lines = answer.stdout.decode(errors="replace").splitlines()
+    commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
+    commit = commits[0] if commits and commits[0] != "(initial)" else None
+    return GitState(commit, dirty=any(not line.startswith("#") for line in lines))

@@ -1,23 +1,23 @@
-"""Where radt keeps things: the data folder of a project and the runtime folder of a user.
+"""Paths of radt's files: the data folder of a project and the runtime folder of a user.
 
 ::
 
-    radt-data/            one a project: $RADT_HOME, else as settings say, else ./radt-data
+    radt-data/            one per project: $RADT_HOME, else from settings, else ./radt-data
     ├── mlflow.db         MLflow's tracking database (unless a tracking URI is set)
     ├── radt.db           the sample store
     ├── artifacts/        MLflow's artifacts
     ├── logs/             output of detached runners
-    ├── place             where this folder is (`radt.store.place`)
+    ├── place             location of this folder (`radt.store.place`)
     └── runs/RUN_ID/      spool of one run
-        ├── journal/      what the training process writes, one folder a process
-        ├── artifacts/    files on their way to the artifact store
-        ├── archive/      the run's archive on its way there
-        ├── run.json      what a run says of itself until all of it is in the store
-        ├── ended         there from the run's end on
-        └── output.log    everything the run printed
+        ├── journal/      written by the training processes, one folder per process
+        ├── artifacts/    files waiting for upload to the artifact store
+        ├── archive/      the run's archive, waiting for upload
+        ├── run.json      description of the run, until the store has all of it
+        ├── ended         exists once the run has ended
+        └── output.log    the run's complete output
 
-The runtime folder (socket, locks and log of the collector) is private to the user and gone after
-a reboot: ``$RADT_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/radt``, else ``/tmp/radt-UID``.
+The runtime folder (socket, locks and log of the collector) is private to the user and gone after a
+reboot: ``$RADT_RUNTIME_DIR``, else ``$XDG_RUNTIME_DIR/radt``, else ``/tmp/radt-UID``.
 """
 
 from __future__ import annotations
@@ -35,24 +35,25 @@ from radt.masking import is_postgres, with_driver
 from radt.paths import expanded, sqlite_uri, start_folder
 
 HOME_VARIABLE = "RADT_HOME"
-#: MLflow's address, for a run that began before MLflow had it (`radt.run.mlflow_calls`).
+#: MLflow's address, for a run that began before it was created in MLflow (`radt.run.mlflow_calls`).
 MLFLOW_PENDING_VARIABLE = "RADT_MLFLOW_PENDING"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
 TRACKING_VARIABLE = "RADT_TRACKING_URI"
 STORE_VARIABLE = "RADT_STORE_URI"
 _URI_VARIABLES = (TRACKING_VARIABLE, "MLFLOW_TRACKING_URI")
-#: The tracking URI of who does without MLflow.
+#: Tracking URI that means "without MLflow".
 NO_MLFLOW = "none"
-#: The store URI of who does without Postgres, whatever the settings file says.
+#: Store URI that means "without Postgres", overriding the settings file.
 NO_POSTGRES = "none"
-#: Set for training processes: the run they belong to, and its spool folder.
+#: Set for training processes: their run's id and spool folder.
 RUN_ID_VARIABLE = "RADT_RUN_ID"
 RUN_DIR_VARIABLE = "RADT_RUN_DIR"
-#: Folders of artifacts for what scripts log by name (`radt.run.media`).
+#: Artifact folders for images and tables that scripts log by name (`radt.run.media`).
 IMAGES, TABLES = "images", "tables"
-#: Set in containers, whose processes no keeper reaps: the script takes its accounts itself.
+#: Set in containers, where the keeper does not reap the run's processes: the script records its own
+#: usage.
 OWN_TOTALS_VARIABLE = "RADT_OWN_TOTALS"
-#: Variables that describe the run of a process; another run's process must not see them.
+#: Variables that describe a process's run. Processes of another run must not inherit them.
 VARIABLES_OF_A_RUN = (
     *(RUN_ID_VARIABLE, RUN_DIR_VARIABLE, MLFLOW_PENDING_VARIABLE, OWN_TOTALS_VARIABLE),
     *("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "RADT_MLFLOW_RUN_ID"),
@@ -77,12 +78,12 @@ class RunDir:
 
     @property
     def damaged(self) -> Path:
-        """Where damaged files of the journal are kept; there if there are any."""
+        """Folder for damaged journal files; exists only if there are any."""
         return self.path / "damaged"
 
     @property
     def ended(self) -> Path:
-        """A file that is there from the run's end on (`radt.collector.manifest.mark_ended`)."""
+        """File that exists once the run has ended (`radt.collector.manifest.mark_ended`)."""
         return self.path / "ended"
 
     @property
@@ -90,7 +91,7 @@ class RunDir:
         return self.path / "output.log"
 
     def create(self) -> RunDir:
-        """Make the folders, for their user alone; harmless if they are there."""
+        """Create the folders, readable by their user only. Idempotent."""
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.journal.mkdir(parents=True, exist_ok=True)
         self.artifacts.mkdir(parents=True, exist_ok=True)
@@ -107,22 +108,22 @@ class Home:
     def resolve(
         cls, explicit: Path | str | None = None, *, warn: Callable[[str], None] | None = None
     ) -> Home:
-        """The folder given, else ``$RADT_HOME``, else as settings say; nothing is created.
+        """Return the given folder, else ``$RADT_HOME``, else the settings' folder. Create nothing.
 
-        A leading ``~`` is expanded; relative paths start in `radt.paths.start_folder`.
+        Expands a leading ``~``; relative paths start in `radt.paths.start_folder`.
 
         Args:
-            explicit: The folder given.
-            warn: Told what is wrong with the settings file, which then does not count; training
-                must not fail of it.
+            explicit: The given folder.
+            warn: Receives a description of a problem with the settings file, which is then ignored:
+                training must not fail because of it.
 
         Raises:
-            UsageError: Something is wrong with the settings file, and there is no ``warn``.
+            UsageError: The settings file has a problem, and ``warn`` is None.
         """
         if chosen := explicit or os.environ.get(HOME_VARIABLE):
             path = expanded(os.fspath(chosen))
             return cls(path if path.is_absolute() else start_folder() / path)
-        from radt.settings import HOME, value_for_script  # costs a run of a runner nothing
+        from radt.settings import HOME, value_for_script  # a runner's runs need not pay for it
 
         return cls(value_for_script(HOME, warn))
 
@@ -149,13 +150,13 @@ class Home:
     def tracking_uri(
         self, explicit: str | None = None, *, warn: Callable[[str], None] | None = None
     ) -> str:
-        """The URI given, else of a variable, else as settings say, else SQLite in the folder.
+        """Return the given URI, else a variable's, else the settings', else SQLite in the folder.
 
-        The variables are ``$RADT_TRACKING_URI``, ``$MLFLOW_TRACKING_URI``. Empty where the URI is
-        ``none``: runs are then in radt's store only.
+        The variables are ``$RADT_TRACKING_URI`` and ``$MLFLOW_TRACKING_URI``. Returns an empty text
+        if the URI is ``none``: runs are then recorded in radt's store only.
 
         Args:
-            explicit: The URI given.
+            explicit: The given URI.
             warn: See `resolve`.
 
         Raises:
@@ -175,34 +176,35 @@ class Home:
         tracking_uri: str = "",
         warn: Callable[[str], None] | None = None,
     ) -> str:
-        """The Postgres database that the store of this folder is copied to; empty for none.
+        """Return the Postgres database that this folder's store is copied to; empty for none.
 
-        The URI given, else ``$RADT_STORE_URI``, else as settings say, else the tracking URI if that
-        is a Postgres database. Empty where one of the first two is ``none``.
+        It is the given URI, else ``$RADT_STORE_URI``, else the settings', else the tracking URI if
+        that is a Postgres database. Empty if the first of them that is set is ``none``.
 
         Args:
-            explicit: The URI given.
+            explicit: The given URI.
             tracking_uri: MLflow's.
             warn: See `resolve`.
 
         Raises:
             UsageError: See `resolve`.
         """
-        if chosen := explicit or os.environ.get(STORE_VARIABLE):
-            return "" if chosen.lower() == NO_POSTGRES else with_driver(chosen)
-        from radt.settings import STORE_URI, value_for_script
+        chosen = explicit or os.environ.get(STORE_VARIABLE)
+        if not chosen:
+            from radt.settings import STORE_URI, value_for_script
 
-        uri = value_for_script(STORE_URI, warn)
-        return uri or (with_driver(tracking_uri) if is_postgres(tracking_uri) else "")
+            chosen = value_for_script(STORE_URI, warn)
+            chosen = chosen or (tracking_uri if is_postgres(tracking_uri) else "")
+        return "" if chosen.lower() == NO_POSTGRES else with_driver(chosen)
 
     def run_dir(self, run_id: str) -> RunDir:
         return RunDir(self.path / "runs" / run_id)
 
     def create(self) -> Home:
-        """Make the folder, ignored by git; harmless if it is there.
+        """Create the folder, ignored by git. Idempotent.
 
         Raises:
-            UsageError: The folder cannot be made.
+            UsageError: The folder cannot be created.
         """
         try:
             self.artifacts.mkdir(parents=True, exist_ok=True)
@@ -221,10 +223,10 @@ class Home:
 
 
 def runtime_dir() -> Path:
-    """The user's private folder for sockets and locks, created with mode 700.
+    """Return the user's private folder for sockets and locks, created with mode 700 if missing.
 
     Raises:
-        UsageError: It cannot be made, belongs to somebody else or is open to others.
+        UsageError: The folder cannot be created, belongs to another user or is open to others.
     """
     explicit = os.environ.get(RUNTIME_VARIABLE)
     if explicit:

@@ -1,4 +1,4 @@
-"""Names of a package whose modules are imported with their first use."""
+"""Lazy imports for packages: a module is imported on first use of one of its names."""
 
 from __future__ import annotations
 

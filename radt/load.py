@@ -1,12 +1,13 @@
 """Samples of runs as a pandas DataFrame, and their totals.
 
-Nothing but the standard library is imported here: ``import radt`` imports this module, and
-training scripts must not pay for pandas.
+Imports only the standard library: ``import radt`` imports this module, and training scripts must
+not pay for pandas.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,8 @@ def load(
 
     Args:
         run: Id of a run (radt's or MLflow's, or its first characters); or where its archive is: a
-            folder, ``s3://bucket/prefix``, ``runs:/ID`` for the artifacts of an MLflow run; or
-            several of these.
+            folder, a file ``RUN.radt``, ``s3://bucket/prefix``, ``runs:/ID`` for the artifacts of
+            an MLflow run; or several of these.
         home: Data folder with the run; if None, the default one (``$RADT_HOME``, else
             ``./radt-data``), then ``$RADT_STORE_URI``.
         store_uri: Postgres store with the run.
@@ -57,8 +58,8 @@ def load(
     several = not isinstance(run, str | Path)
     given: Sequence[str | Path] = [run] if isinstance(run, str | Path) else list(run)
     names = [metrics] if isinstance(metrics, str) else metrics
-    with Readers(Places.of(home, store_uri)) as readers:
-        sources = [_source(readers, source, home) for source in given]
+    with Readers(Places.of(home, store_uri)) as readers, ExitStack() as archives:
+        sources = [_source(readers, archives, source, home) for source in given]
         return load_frame(sources, names, with_run_id=several, rates=rates)
 
 
@@ -78,8 +79,9 @@ def totals(
         ``context_switches_voluntary`` and ``_involuntary``, ``page_faults_minor`` and ``_major``.
         From counters of whole devices, including other users: ``gpu_energy_j`` (of the run's
         GPUs), ``cpu_energy_j`` (processors and their memory). Also ``duration_s``. Unknown totals
-        are missing; those of the kernel are known when the run has ended. A script on its own that
-        was killed has ``cpu_time_s_at_least`` and so on instead, from its last reading.
+        are missing; those of the kernel are known when the run has ended. A standalone script that
+        was killed has ``cpu_time_s_at_least`` and so on instead, from its last reading; energy that
+        was not counted for the whole run is ``gpu_energy_j_at_least`` or ``cpu_energy_j_at_least``.
 
     Raises:
         RunNotFoundError: No run matches, or more than one.
@@ -87,23 +89,24 @@ def totals(
         ArchiveError: The archive is missing, incomplete or damaged.
     """
     from radt.store.locate import Places, Readers
-    from radt.store.totals import is_of_totals, totals_of
+    from radt.store.totals import read_totals
 
-    with Readers(Places.of(home, store_uri)) as readers:
-        source = _source(readers, run, home)
-        series = [record for record in source.series if is_of_totals(record)]
-        return totals_of(source.run, zip(series, source.read(series), strict=True))
+    with Readers(Places.of(home, store_uri)) as readers, ExitStack() as archives:
+        source = _source(readers, archives, run, home)
+        return read_totals(source.reader, [source.run])[source.run.run_id]
 
 
-def _source(readers: Readers, run: str | Path, home: Path | str | None) -> RunSource:
+def _source(
+    readers: Readers, archives: ExitStack, run: str | Path, home: Path | str | None
+) -> RunSource:
     """Find a run in a store or in an archive."""
     from radt.delivery.archive.locations import is_address
     from radt.home import Home
     from radt.store.export import RunSource
 
     if is_address(run):
-        from radt.delivery.archive.read import Archive
+        from radt.delivery.archive.read import as_store
 
-        archive = Archive.open(run, Home.resolve(home).tracking_uri())
-        return RunSource(archive.manifest.run, archive.manifest.series, archive.samples_of)
-    return RunSource.of_store(*readers.find_run(str(run)))
+        reader = archives.enter_context(as_store(run, Home.resolve(home).tracking_uri()))
+        return RunSource(reader, reader.runs()[0])
+    return RunSource(*readers.find_run(str(run)))

@@ -1,4 +1,4 @@
-"""Addresses of databases: passwords hidden in what is shown or logged, and the driver named."""
+"""Database addresses: hide passwords in what is shown or logged, and select the driver."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ import re
 from collections.abc import Iterable
 
 _HIDDEN = "***"
-#: None without a host, as in sqlite:///me@work.db. A password may hold a raw blank; a port with
-#: something else behind it is none, and the next URI of a text does not belong to it.
+#: Matches nothing without a host, as in sqlite:///me@work.db. A password may contain a literal
+#: space. A number after the colon that ends the address is a port, not a password. The match does
+#: not extend into the next URI of a text.
 _CREDENTIALS = re.compile(
     r"://(?!/)(?:[^\s:/@\[]*:(?!\d{1,5}(?:[/?#:,;.)]|\s*$))(?:(?!://).)*|\S*)@"
 )
-#: Of libpq, which takes them there, too; of ODBC; and of S3's presigned addresses.
+#: Credentials in query parameters: of libpq, of ODBC and of S3's presigned URLs.
 _IN_QUERY = re.compile(
     r"(?i)([?&](?:password|sslpassword|user|odbc_connect|x-amz-[a-z-]*)=)[^&\s]+"
 )
 
 
 def masked(text: str) -> str:
-    """The text with user and password of each URI in it replaced; rather too much than too little.
+    """Replace user and password of each URI in a text; when in doubt, hide more.
 
     >>> masked("radt a.csv --tracking-uri https://me:p@ss/word@mlflow.org/x"), masked("sqlite:///a")
     ('radt a.csv --tracking-uri https://***@mlflow.org/x', 'sqlite:///a')
@@ -27,12 +28,12 @@ def masked(text: str) -> str:
 
 
 def is_masked(uri: str) -> bool:
-    """Return whether something of a URI is hidden, so that nothing can be reached by it."""
+    """Return True if parts of a URI are hidden, so that it cannot be used to connect."""
     return _HIDDEN in uri
 
 
 def unmasked(uri: str, known: Iterable[str]) -> str:
-    """Return which of the known URIs the masked one stands for; itself if it is none of them.
+    """Return the known URI that a masked one stands for, or the URI itself if it is not known.
 
     >>> unmasked("https://***@mlflow.org", ["http://other", "https://me:pw@mlflow.org"])
     'https://me:pw@mlflow.org'
@@ -40,13 +41,13 @@ def unmasked(uri: str, known: Iterable[str]) -> str:
     return next((candidate for candidate in known if masked(candidate) == uri), uri)
 
 
-#: psycopg2 is this project's driver; without one named, SQLAlchemy 2.1 takes psycopg 3.
+#: psycopg2 is this project's driver. SQLAlchemy 2.1 defaults to psycopg 3.
 _POSTGRES = re.compile(r"^\s*(?:postgres|postgresql)(?:\+(?:psycopg2|psycopg))?://", re.IGNORECASE)
 _DRIVEN = "postgresql+psycopg2://"
 
 
 def is_postgres(uri: str) -> bool:
-    """Whether a URI names a Postgres database, with whichever driver.
+    """Return True if a URI names a Postgres database, with any driver.
 
     >>> is_postgres("postgres://me@db/radt"), is_postgres("sqlite:///a.db")
     (True, False)
@@ -55,7 +56,7 @@ def is_postgres(uri: str) -> bool:
 
 
 def with_driver(uri: str) -> str:
-    """The URI with psycopg2 as the driver if it is one of Postgres, else as it is.
+    """Set psycopg2 as the driver of a Postgres URI; return any other URI unchanged.
 
     >>> with_driver("postgres://me@db/radt"), with_driver("http://mlflow:5000")
     ('postgresql+psycopg2://me@db/radt', 'http://mlflow:5000')

@@ -1,7 +1,7 @@
-"""What MLflow loads of radt when it is imported: within a run, its client is followed.
+"""Entry point that MLflow loads on import: within a run, follow calls of MLflow's client.
 
 MLflow loads the entry points of ``mlflow.default_experiment_provider`` once its own client is
-there. Outside of a run nothing happens here, and nothing else of radt is imported.
+imported. Outside a run this module does nothing and imports nothing else of radt.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import sys
 
 
 class RunFollower:
-    """A provider of default experiments: that of the run, for what a script opens in MLflow.
+    """Default-experiment provider: returns the run's experiment for what a script opens in MLflow.
 
-    Making it, as MLflow does when it is imported, starts `radt.run.mlflow_calls` within a run.
+    Within a run, the constructor, which MLflow calls on import, installs `radt.run.mlflow_calls`.
     """
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class RunFollower:
             warn_once(f"what the script logs through MLflow is not followed: {error!r}")
 
     def in_context(self) -> bool:
-        """Return whether there is a default experiment."""
+        """Return True if there is a default experiment."""
         return self.get_experiment_id() is not None
 
     def get_experiment_id(self) -> str | None:
-        """Return the id of the run's experiment; None outside of a run."""
+        """Return the id of the run's experiment, or None outside a run."""
         calls = sys.modules.get("radt.run.mlflow_calls")
         return None if calls is None else calls.default_experiment()

@@ -1,9 +1,9 @@
-"""The vocabulary shared by all parts: statuses, scopes, kinds (ARCHITECTURE.md has the words)."""
+"""Vocabulary shared by all packages: statuses, scopes and kinds (see ARCHITECTURE.md)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,25 +11,25 @@ from radt.errors import UsageError
 
 
 class RunStatus(StrEnum):
-    """State of a run or workload; MLflow knows fewer, see `mlflow`."""
+    """Status of a run or workload. MLflow has fewer statuses, see `mlflow`."""
 
     SCHEDULED = "SCHEDULED"
     RUNNING = "RUNNING"
     FINISHED = "FINISHED"
-    FAILED = "FAILED"  # it ended by itself with an exit code other than 0, or could not be started
-    KILLED = "KILLED"  # a signal ended it: the user's, radt's, anybody's
-    TIMEOUT = "TIMEOUT"  # it took longer than its Timeout
-    OOM = "OOM"  # memory ran out, the GPU's or the host's
-    SKIPPED = "SKIPPED"  # it was due and never started
+    FAILED = "FAILED"  # exited with a code other than 0, or could not be started
+    KILLED = "KILLED"  # ended by a signal, from the user, radt or any other process
+    TIMEOUT = "TIMEOUT"  # exceeded its Timeout
+    OOM = "OOM"  # ran out of GPU or host memory
+    SKIPPED = "SKIPPED"  # was scheduled and never started
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will happen in this state."""
+        """Return True if the status is final."""
         return self not in (RunStatus.SCHEDULED, RunStatus.RUNNING)
 
     @property
     def mlflow(self) -> str:
-        """MLflow's nearest status; the tag ``radt.status`` has the exact one."""
+        """Return MLflow's nearest status; the tag ``radt.status`` has the exact one."""
         match self:
             case RunStatus.TIMEOUT | RunStatus.SKIPPED:
                 return RunStatus.KILLED.value
@@ -39,7 +39,7 @@ class RunStatus(StrEnum):
 
     @classmethod
     def worst(cls, statuses: Iterable[RunStatus]) -> RunStatus:
-        """The status of a whole from those of its parts: FAILED first, FINISHED last."""
+        """Return the worst of the runs' statuses, from FAILED (worst) to FINISHED (best)."""
         present = set(statuses)
         for status in (
             *(cls.FAILED, cls.OOM, cls.TIMEOUT, cls.KILLED),
@@ -50,20 +50,33 @@ class RunStatus(StrEnum):
         return cls.FINISHED
 
 
+#: Names of run statuses for users. Running out of memory is a result, not a failure.
+STATUS_WORDS: Mapping[RunStatus, str] = {
+    RunStatus.SCHEDULED: "waiting",
+    RunStatus.RUNNING: "running",
+    RunStatus.FINISHED: "finished",
+    RunStatus.FAILED: "failed",
+    RunStatus.KILLED: "killed",
+    RunStatus.TIMEOUT: "timed out",
+    RunStatus.OOM: "OOM",
+    RunStatus.SKIPPED: "skipped",
+}
+
+
 class Role(StrEnum):
-    """What a run is there for, as the Role column says it."""
+    """Purpose of a run, as in the Role column."""
 
     TRAINING = ""
-    SERVICE = "service"  # it serves the other runs of its workload, and ends after them
+    SERVICE = "service"  # serves the other runs of its workload, and ends after them
 
 
 class Scope(StrEnum):
-    """What a value describes. A value is never given a narrower scope than it was measured at."""
+    """What a value describes. A value never gets a narrower scope than it was measured at."""
 
     RUN = "run"  # logged by the training script itself
     PROCESS = "process"  # the run's process tree
     MIG = "mig"  # one MIG instance
-    GPU = "gpu"  # a whole GPU, whoever uses it
+    GPU = "gpu"  # a whole GPU, including other users of it
     HOST = "host"  # the whole machine
 
 
@@ -75,47 +88,47 @@ class SeriesKind(StrEnum):
 
 
 class MissingReason(StrEnum):
-    """Why a value is missing. A missing value is never 0, -1 or 100."""
+    """Why a value is missing. Missing values are never stored as 0, -1 or 100."""
 
-    UNSUPPORTED = "unsupported"  # the hardware or driver does not have it
-    PERMISSION = "permission"  # it exists but may not be read
-    PAUSED = "paused"  # switched off on purpose, a profiler runs
-    UNATTRIBUTABLE = "unattributable"  # it exists for a whole that others use, too
-    LOST = "lost"  # should have been read and was not
+    UNSUPPORTED = "unsupported"  # not provided by the hardware or driver
+    PERMISSION = "permission"  # exists, but reading it is not permitted
+    PAUSED = "paused"  # paused on purpose while a profiler runs
+    UNATTRIBUTABLE = "unattributable"  # only known for a whole that others also use
+    LOST = "lost"  # should have been read but was not
 
 
 class MarkerKind(StrEnum):
-    """What a marker stands for."""
+    """Kind of marker on a run's timeline."""
 
     EPOCH = "epoch"
     PHASE = "phase"
     SPAN = "span"
-    EVENT = "event"  # something radt itself noticed: a listener restarted, samples missed
+    EVENT = "event"  # noticed by radt itself: a listener restarted, samples missed
 
 
-#: Characters of a run's id in lists and messages; any 4 or more stand for it.
+#: Number of characters of a run id in lists and messages. Users may type any 4 or more.
 SHORT_ID_CHARS = 8
 
 
 def short_id(run_id: str) -> str:
-    """Return the beginning of a run's id, for people."""
+    """Return the abbreviated run id for display."""
     return run_id[:SHORT_ID_CHARS]
 
 
-#: The listeners of a run that names none; may stand among others, too.
+#: Stands for the default set of listeners. May be combined with other listeners.
 DEFAULT_LISTENERS = "default"
 
-#: The ``listener`` of series that the training script logs itself.
+#: ``listener`` of series that the training script logs itself.
 SOFTWARE = "run"
 
-#: The ``method`` of those of them that the script logs through MLflow, to the run's MLflow run:
-#: MLflow has their points already.
+#: ``method`` of script-logged series that the script logs through MLflow to the run's MLflow run.
+#: MLflow already has their points.
 THROUGH_MLFLOW = "logged through MLflow"
 
-#: The step of a point that has none.
+#: Step of a point that has none.
 NO_STEP = -(2**63)
 
-#: An interval below this measures radt more than the machine; one above is a typing error.
+#: Shorter intervals measure radt rather than the machine; longer ones are typing errors.
 MIN_INTERVAL_S = 0.01
 MAX_INTERVAL_S = 3600.0
 _INTERVAL = r"(\d+(?:\.\d*)?|\.\d+)\s*(ms|s|min)"
@@ -125,7 +138,7 @@ _UNIT_S = {"ms": 0.001, "s": 1.0, "min": 60.0}
 
 @dataclass(frozen=True, slots=True)
 class ListenerChoice:
-    """A listener that a run asks for; ``interval_s`` is None for the listener's own default.
+    """A listener requested for a run; ``interval_s`` is None for the listener's default.
 
     ``options`` are as the user wrote them: ``("cores",)``, ``("epochs=2-3",)``.
     """
@@ -136,11 +149,11 @@ class ListenerChoice:
 
     @classmethod
     def parse(cls, text: str) -> ListenerChoice:
-        """``top``, ``top@500ms``, ``top:cores@2s``; whether it is installed is not asked.
+        """Parse ``top``, ``top@500ms`` or ``top:cores@2s``, without checking that it is installed.
 
         Raises:
-            UsageError: The interval cannot be understood or makes no sense, or an option is not
-                ``word`` or ``word=value``.
+            UsageError: The interval is invalid or out of range, or an option is not ``word`` or
+                ``word=value``.
         """
         named, at, interval = (part.strip() for part in text.partition("@"))
         name, *options = (part.strip().lower() for part in named.split(":"))

@@ -1,7 +1,7 @@
-"""List what is installed for an interpreter: this one, or one that need not have radt.
+"""List the packages of an interpreter: this one, or one that may not have radt installed.
 
-This file is also the program that another interpreter runs, which may be older than ours: it
-imports the standard library only, and nothing newer than Python 3.8's.
+Another, possibly older interpreter runs this file as a program, so it imports the standard library
+only and uses nothing newer than Python 3.8.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import sys
 from pathlib import Path
 
 _HEADER = re.compile(r"^(Name|Version):[ \t]*(.*?)[ \t\r]*$", re.MULTILINE)
-#: Enough for both headers, which are the first but for the format's version.
+#: Enough for both headers, which follow only the metadata version.
 _HEAD_BYTES = 4096
 
 
 def installed() -> list[str]:
     """Return ``name==version`` lines, the interpreter itself first.
 
-    Reads the heads of the files that pip writes, because every run of a script waits for it and
-    `importlib.metadata` takes several times as long. Packages inside zip files are left out.
+    Reads the beginning of the metadata files directly, because every run of a script waits for this
+    and `importlib.metadata` is several times slower. Packages inside zip files are left out.
     """
     found = {}
     for entry in sys.path:
@@ -38,7 +38,7 @@ def _packages_in(folder: str) -> list[tuple[str, str]]:
     for name in names:
         if name.endswith(".dist-info"):
             candidates = [f"{folder}/{name}/METADATA"]
-        elif name.endswith(".egg-info"):  # setuptools' folder, distutils' file
+        elif name.endswith(".egg-info"):  # a folder by setuptools, a file by distutils
             candidates = [f"{folder}/{name}/PKG-INFO", f"{folder}/{name}"]
         else:
             continue
@@ -56,7 +56,7 @@ def _packages_in(folder: str) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    print("\n".join(installed()))  # noqa: T201 - to whoever asks this interpreter
+    print("\n".join(installed()))  # noqa: T201 - read by the process that started this interpreter
 else:
-    #: The program for another interpreter.
+    #: Source of the program for another interpreter.
     LIST_PACKAGES = Path(__file__).read_text(encoding="utf-8")

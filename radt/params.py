@@ -1,17 +1,17 @@
-"""Splits a command's arguments into single parameters, so that runs can be filtered by them."""
+"""Split a command's arguments into named parameters, so that runs can be filtered by them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-#: ``lr=0.1``, ``optimizer.lr=0.1``; Hydra adds a key with a plus, and chooses among files by their
-#: folder (``model/encoder=vit``).
+#: ``lr=0.1``, ``optimizer.lr=0.1``. Hydra adds a key with a plus, and selects a file by its folder
+#: (``model/encoder=vit``).
 _ASSIGNED = re.compile(r"\+{0,2}(?P<name>[^\W\d][\w.@/-]*)=(?P<value>.*)", re.DOTALL)
 
 
 def command_params(file: str, text: str, arguments: Sequence[str]) -> dict[str, str]:
-    """Parameters of a run from its command: ``File``, ``Params`` as written, and single ones.
+    """Return a run's parameters from its command: ``File``, ``Params`` as written, and single ones.
 
     >>> command_params("train.py", "--lr 0.1", ["--lr", "0.1"])
     {'File': 'train.py', 'Params': '--lr 0.1', 'lr': '0.1'}
@@ -20,11 +20,11 @@ def command_params(file: str, text: str, arguments: Sequence[str]) -> dict[str, 
 
 
 def split_params(arguments: Sequence[str]) -> dict[str, str]:
-    """Parameters by name, as command lines have them.
+    """Return parameters by name, parsed from command-line arguments.
 
     ``--lr 0.1``, ``--lr=0.1`` and ``lr=0.1`` (Hydra) give ``lr``; an option without a value is
     ``true``; an option given several times, or with several values, keeps all of them; arguments
-    without a name are counted (``arg1``).
+    without a name are numbered (``arg1``).
 
     >>> split_params(["data.csv", "--lr", "-0.1", "--amp", "--size=3", "model=vit"])
     {'arg1': 'data.csv', 'lr': '-0.1', 'amp': 'true', 'size': '3', 'model': 'vit'}
@@ -37,8 +37,8 @@ def split_params(arguments: Sequence[str]) -> dict[str, str]:
 def param_words(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:
     """Return the words of each parameter, by the names of `split_params`.
 
-    ``name=value`` after an option that has its value is a parameter of its own, unless that value
-    is one of a list of such words.
+    ``name=value`` after an option that already has a value is a separate parameter, unless that
+    value also has this form: then the option takes a list of such words.
 
     >>> param_words(["--config-name", "exp", "+lr=0.1", "--env", "A=1", "B=2"])
     {'config-name': ('exp',), 'lr': ('0.1',), 'env': ('A=1', 'B=2')}
@@ -69,7 +69,7 @@ def param_words(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _is_option(argument: str) -> bool:
-    """Whether it starts with a dash and is no negative number."""
+    """Return True for a word that starts with a dash and is not a negative number."""
     if not argument.startswith("-") or argument.strip("-") == "":
         return False
     try:

@@ -1,4 +1,4 @@
-"""Runs that are spread over several nodes: what is known of each node's part but the first's."""
+"""Runs that span several nodes: records of the parts on all nodes but the first."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from radt import units
 
 @dataclass(frozen=True, slots=True)
 class RunPart:
-    """The part of a run on a node. The first node's clock is that of the whole run.
+    """Part of a run on a node other than the first. The first node's clock is the run's clock.
 
-    ``number`` counts the nodes from 0, which is the first. ``offset_ns`` was added to the node's
-    monotonic clock to have the first node's; ``error_ns`` is by how much the times of this part may
-    be off: half of the shortest of many round trips, and what was found of drift. ``drift_ns`` is
-    how far the clocks have moved apart since the run began, None while that is not known.
+    ``number`` counts the nodes from 0, the first. ``offset_ns`` was added to the node's monotonic
+    clock to obtain the first node's. ``error_ns`` bounds the error of this part's times: half of
+    the shortest of many round trips, plus the measured drift. ``drift_ns`` is how far the clocks
+    have moved apart since the run began, None if not yet known.
     """
 
     number: int
@@ -28,7 +28,7 @@ class RunPart:
 
     @property
     def text(self) -> str:
-        """What is known of its clock, for people."""
+        """Return the offset, error and drift of the node's clock, for display."""
         drift = "" if self.drift_ns is None else f", drift {_duration(self.drift_ns)}"
         return (
             f"{self.node}: clock offset {_duration(self.offset_ns)}, "
@@ -37,7 +37,7 @@ class RunPart:
 
 
 def agreement(parts: Sequence[RunPart]) -> str:
-    """Return on how many nodes runs with these parts were, and how well the clocks agree there."""
+    """Describe the number of nodes of runs with these parts and the agreement of their clocks."""
     nodes = 1 + len({part.number for part in parts})
     worst = max(parts, key=lambda part: part.error_ns)
     drifts = [abs(part.drift_ns) for part in parts if part.drift_ns is not None]
@@ -53,12 +53,12 @@ def _duration(ns: int) -> str:
 
 
 def to_tag(parts: Sequence[RunPart]) -> str:
-    """Return the value of the tag `radt.tags.CLUSTER_PARTS`."""
+    """Encode parts as the value of the tag `radt.tags.CLUSTER_PARTS`."""
     return json.dumps([asdict(part) for part in parts])
 
 
 def from_tag(value: str) -> tuple[RunPart, ...]:
-    """Return what `to_tag` was given; nothing of a text that a user has written there."""
+    """Decode the value of `to_tag`; a text that a user has changed gives no parts."""
     try:
         return tuple(RunPart(**part) for part in json.loads(value))
     except (ValueError, TypeError):

@@ -1,7 +1,8 @@
-"""Paths that users choose: where relative ones start, looked up with a report, and as URIs."""
+"""Paths from users: resolve relative ones, report failed look-ups, convert from and to URIs."""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator
@@ -18,10 +19,9 @@ _DATABASES = ("sqlite:", "postgresql", "mysql", "mssql")
 
 @contextmanager
 def lookups() -> Iterator[None]:
-    """Turn what the system answers to a path that a user wrote into a `UsageError`.
+    """Turn an OSError about a path that a user wrote into a `UsageError`.
 
-    A name may be longer than a name can be, lead through a folder that nobody may search, or stand
-    on a disk that fails.
+    Examples: the name is too long, a folder on the way cannot be searched, or the disk fails.
     """
     try:
         yield
@@ -33,26 +33,34 @@ def lookups() -> Iterator[None]:
 
 
 def expanded(text: str) -> Path:
-    """Return the path, with ``~`` as the user's folder; one of an unknown user stays as it is."""
-    return Path(os.path.expanduser(text))  # noqa: PTH111 - pathlib raises where there is no user
+    """Return the path with ``~`` expanded; the home of an unknown user is left unexpanded."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - pathlib raises for unknown users
+
+
+def may_exist(path: Path) -> bool:
+    """Return True if the path exists, or if permissions prevent finding out."""
+    try:
+        return path.exists()
+    except OSError as error:
+        return error.errno in (errno.EACCES, errno.EPERM)
 
 
 def start_folder() -> Path:
-    """Return the folder that the program was started in, where relative data folders start.
+    """Return the folder that the program was started in, the base of relative data folders.
 
-    Jobs of Hydra run in folders of their own, and a script may change its working folder before it
-    imports radt. Hydra knows where it was started, and so does Python for a script that was given
-    by a relative path (``python train.py``). Otherwise (a notebook, ``-m``, an absolute path) this
-    is the current folder. ``$PWD`` cannot replace it: Jupyter and others that start a process in
-    another folder leave it as it was.
+    Hydra runs jobs in folders of their own, and a script may change its working folder before it
+    imports radt. The start folder is known from Hydra, or from Python if the script was given by a
+    relative path (``python train.py``). Otherwise (a notebook, ``-m``, an absolute path), return
+    the current folder. ``$PWD`` is not reliable: Jupyter and other programs that start a process in
+    another folder leave it unchanged.
     """
     return _start_of_hydra() or _start_of_script() or Path.cwd()
 
 
 def has_moved() -> bool:
-    """Return whether the working folder has changed, so that relative paths may mislead.
+    """Return True if the working folder has changed, so that relative paths may mislead.
 
-    Where the start is not known, ``$PWD`` hints at it.
+    If the start folder is unknown, compare with ``$PWD``.
     """
     start = _start_of_hydra() or _start_of_script() or os.environ.get("PWD")
     try:
@@ -65,17 +73,17 @@ def _start_of_hydra() -> Path | None:
     hydra: Any = sys.modules.get("hydra.core.hydra_config")
     try:
         start = Path(hydra.HydraConfig.get().runtime.cwd)
-    except Exception:  # noqa: BLE001 - there is no Hydra, or no job of it that runs
+    except Exception:  # noqa: BLE001 - no Hydra, or no Hydra job is running
         return None
     return start if start.is_dir() else None
 
 
 def _start_of_script() -> Path | None:
     file = getattr(sys.modules.get("__main__"), "__file__", None) or ""
-    folder = os.path.abspath(os.path.dirname(file))  # noqa: PTH100, PTH120 - links stay
+    folder = os.path.abspath(os.path.dirname(file))  # noqa: PTH100, PTH120 - keep links
     if folder == os.path.dirname(sys.executable) or file in sys.orig_argv:  # noqa: PTH120
         return None  # an installed command, such as pytest; or an absolute path
-    # Python puts the working folder before a relative path, and changes nothing else.
+    # Python puts the working folder before a relative path and changes nothing else.
     endings = [f"/{word}" for word in sys.orig_argv[1:]]
     return next((Path(file.removesuffix(each)) for each in endings if file.endswith(each)), None)
 
@@ -90,12 +98,12 @@ def sqlite_uri(database: Path) -> str:
 
 
 def uri_path(path: str) -> str:
-    """Return the path with what has a meaning of its own in a URI quoted."""
+    """Quote the characters of a path that have a special meaning in a URI."""
     return path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
 
 
 def sqlite_file(uri: str) -> Path | None:
-    """Return the file of an SQLite URI; None for other databases and for servers.
+    """Return the file of an SQLite URI, or None for other databases and servers.
 
     >>> sqlite_file("sqlite:////data/100%25.db?timeout=5"), sqlite_file("http://mlflow.org")
     (PosixPath('/data/100%.db'), None)
@@ -107,5 +115,5 @@ def sqlite_file(uri: str) -> Path | None:
 
 
 def is_database(uri: str) -> bool:
-    """Return whether an address of MLflow is a database, rather than a server or a folder."""
+    """Return True if an MLflow address is a database rather than a server or a folder."""
     return uri.startswith(_DATABASES)

@@ -1,7 +1,7 @@
-"""Connections between processes of a run over TCP, which prove that they know its secret.
+"""TCP connections between processes of a run that authenticate with the run's secret.
 
-Until then nothing that a peer sends is parsed: it is 64 bytes, of which the last 32 are compared.
-What follows is neither encrypted nor protected against changes on its way.
+Nothing that a peer sends is parsed before it has authenticated: it is 64 bytes, of which the last
+32 are compared. What follows is neither encrypted nor protected against changes in transit.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-#: How long a server waits for the proof of a peer.
+#: How long a server waits for a peer's proof.
 GREETING_S = 5.0
-#: Peers that may be proving themselves at a time; one more takes the place of the oldest.
+#: Maximum number of peers that are authenticating; a further one replaces the oldest.
 _MOST_NEWCOMERS = 64
 _BYTES = 32
-#: Without a descriptor or thread for a peer, the next try comes after this; others may end first.
+#: Delay before accepting again when descriptors or threads run out: other peers may end first.
 _RETRY_S = 0.2
 
 
 def prove(connection: socket.socket, secret: str, *, is_server: bool, timeout_s: float) -> None:
-    """Prove that this side knows the secret, once the other side does so, too.
+    """Authenticate both sides of a connection by the secret that they share.
 
     Args:
         connection: Connected; its timeout is changed.
-        secret: Both sides have it.
-        is_server: Whether this side has accepted the connection.
-        timeout_s: For all of it.
+        secret: The secret of both sides.
+        is_server: True on the side that accepted the connection.
+        timeout_s: Limit for the whole exchange.
 
     Raises:
-        OSError: The other side does not know the secret, has gone, or takes too long.
+        OSError: The other side does not know the secret, has disconnected, or takes too long.
     """
     until_s = time.monotonic() + timeout_s
     own, roles = secrets.token_bytes(_BYTES), (b"server", b"client")
@@ -46,7 +46,7 @@ def prove(connection: socket.socket, secret: str, *, is_server: bool, timeout_s:
 
 
 def _proof(secret: str, role: bytes, challenge: bytes) -> bytes:
-    """Return the answer to a challenge; without the role, handing it back would answer it."""
+    """Return the answer to a challenge. Without the role, a peer could reflect ours."""
     return hmac.digest(secret.encode(), role + challenge, "sha256")
 
 
@@ -65,7 +65,7 @@ def _received(connection: socket.socket, until_s: float) -> bytes:
 
 
 def listening(host: str) -> socket.socket:
-    """Return a socket that listens on a free port of an address of this machine, and no other.
+    """Return a socket that listens on a free port of one address of this machine.
 
     Raises:
         OSError: This machine does not have the address.
@@ -78,10 +78,10 @@ class Reception:
     """Admit peers that know a secret, each in a thread of its own, until `close`.
 
     Args:
-        listener: Listens; it is closed with this object.
+        listener: Listening socket; it is closed with this object.
         secret: See `prove`.
-        admit: Called in the peer's thread with its connection, and has to close it.
-        on_problem: Called if a peer cannot be accepted for now, such as without a descriptor.
+        admit: Called in the peer's thread with its connection, which it has to close.
+        on_problem: Called if a peer cannot be accepted for now, for example without a descriptor.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Reception:
         self._accepting.start()
 
     def close(self) -> None:
-        """Accept nobody more, hang up on newcomers, and wait for what admitted peers do."""
+        """Stop accepting, disconnect peers that are authenticating, and wait for admitted ones."""
         self._closed.set()
-        with suppress(OSError):  # closed before
+        with suppress(OSError):  # already closed
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
         self._accepting.join()
         with self._lock:
@@ -118,16 +118,16 @@ class Reception:
             try:
                 connection, _ = self._listener.accept()
                 self._begin(connection)
-            except (OSError, RuntimeError) as error:  # close(), or no descriptor or thread is left
+            except (OSError, RuntimeError) as error:  # closed, or out of descriptors or threads
                 if not self._closed.is_set():
                     self._on_problem(error)
                     self._closed.wait(_RETRY_S)
 
     def _begin(self, connection: socket.socket) -> None:
-        """Greet a peer in a thread.
+        """Authenticate a peer in a new thread.
 
         Raises:
-            RuntimeError: There is none left.
+            RuntimeError: No thread can be started.
         """
         thread = threading.Thread(
             target=self._greet, args=(connection,), name="radt-peer", daemon=True
@@ -151,7 +151,7 @@ class Reception:
             prove(connection, self._secret, is_server=True, timeout_s=GREETING_S)
         except OSError:
             self._forget(connection)
-            connection.close()  # that of a stranger, or its peer has gone and comes again
+            connection.close()  # a stranger, or a peer that has gone and will reconnect
             return
         self._forget(connection)
         self._admit(connection)

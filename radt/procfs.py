@@ -1,14 +1,13 @@
-"""What ``/proc`` says of the processes of this machine (proc(5)).
+"""Read process information from ``/proc`` (proc(5)).
 
-Files are read directly: psutil reads three of them for what stands in one and takes ten times as
-long, which with the workers of eight collocated runs would be most of what the collector costs.
-Imports the standard library only.
+Reads the files directly: psutil reads three files where one suffices and takes ten times as long.
+With the data-loader workers of eight collocated runs, that would be most of the collector's CPU
+time. Imports the standard library only.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import signal
 import struct
@@ -17,17 +16,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
+with suppress(ImportError):  # missing on systems that only display results
+    import fcntl
+
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-#: CPU times and start times are counted in ticks.
+#: Unit of CPU times and start times.
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """``/proc/PID/stat`` (proc_pid_stat(5)) of one process, as far as radt needs it.
+    """``/proc/PID/stat`` of a process (proc_pid_stat(5)): the fields that radt uses.
 
-    ``cpu_ticks`` is ``own_cpu_ticks`` and those of children that it has waited for;
+    ``cpu_ticks`` is ``own_cpu_ticks`` plus those of children that it has waited for;
     ``started_ticks`` counts from boot, including suspension.
     """
 
@@ -43,18 +45,18 @@ class ProcessStat:
 
     @property
     def alive(self) -> bool:
-        """Whether it is more than an entry that its parent has not looked at."""
+        """Return True unless it is a zombie or dead."""
         return self.state not in "ZXx"
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """Read one process; None if there is none of that number."""
+    """Read a process's stat, or return None if there is no such process."""
     text = read(f"/proc/{pid}/stat", 4096)
     return _stat_in(text, pid) if text else None
 
 
 def _stat_in(text: bytes, pid: int) -> ProcessStat:
-    # The name, in parentheses, may hold anything, parentheses and spaces included.
+    # The name, in parentheses, may contain anything, including parentheses and spaces.
     fields = text[text.rindex(b")") + 2 :].split(None, 23)
     own_ticks = int(fields[11]) + int(fields[12])
     return ProcessStat(
@@ -74,9 +76,9 @@ def _stat_in(text: bytes, pid: int) -> ProcessStat:
 class ProcessIo:
     """``/proc/PID/io`` (proc_pid_io(5)): bytes since the process began.
 
-    ``read_bytes`` and ``written_bytes`` passed through system calls like read(2), whether a disk, a
-    pipe or the page cache was at the other end. ``disk_read_bytes`` were fetched from storage for
-    it; ``disk_written_bytes`` are to go there. All include children that it has waited for.
+    ``read_bytes`` and ``written_bytes`` passed through system calls such as read(2), to or from a
+    disk, a pipe or the page cache. ``disk_read_bytes`` were fetched from storage;
+    ``disk_written_bytes`` will be written there. All include children that it has waited for.
     """
 
     read_bytes: int
@@ -86,10 +88,10 @@ class ProcessIo:
 
 
 def process_io(pid: int) -> ProcessIo | None:
-    """What a process has read and written; None if it is gone, or the kernel does not count it.
+    """Read a process's I/O counters. None if it is gone or the kernel does not count I/O.
 
     Raises:
-        PermissionError: It is another user's, or has changed its user.
+        PermissionError: The process belongs to another user, or has changed its user.
     """
     counters = _numbers(_read_unless_refused(f"/proc/{pid}/io"))
     if not counters:
@@ -101,7 +103,7 @@ def process_io(pid: int) -> ProcessIo | None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """The parts of resident memory in ``/proc/PID/status``, and what is swapped out; bytes."""
+    """Parts of resident memory in ``/proc/PID/status``, and swapped-out memory, in bytes."""
 
     anon_bytes: int
     file_bytes: int
@@ -110,9 +112,9 @@ class ProcessMemory:
 
 
 def process_memory(pid: int) -> ProcessMemory | None:
-    """What a process' memory is made of.
+    """Return the parts of a process's memory.
 
-    None if it is gone or on its way out, and before Linux 4.5.
+    None if it is gone or exiting, and before Linux 4.5.
     """
     values = _numbers(read(f"/proc/{pid}/status", 1 << 16))
     if b"RssAnon" not in values:
@@ -122,26 +124,26 @@ def process_memory(pid: int) -> ProcessMemory | None:
 
 
 def peak_rss(pid: int) -> int | None:
-    """Peak resident memory in bytes, of the process alone; None if it is gone."""
+    """Return the peak resident memory of a single process in bytes; None if it is gone."""
     kib = _numbers(read(f"/proc/{pid}/status", 1 << 16)).get(b"VmHWM")
     return None if kib is None else kib << 10
 
 
 def process_pss(pid: int) -> int | None:
-    """Proportional set size in bytes: a page that n processes share counts 1/n.
+    """Return the proportional set size in bytes: a page shared by n processes counts 1/n.
 
-    The kernel walks all pages for it: 20 µs a MB. None if it is gone or on its way out, and before
-    Linux 4.14.
+    The kernel walks all pages, which takes 20 µs per MB. None if the process is gone or exiting,
+    and before Linux 4.14.
 
     Raises:
-        PermissionError: It is another user's, or has changed its user.
+        PermissionError: The process belongs to another user, or has changed its user.
     """
     kib = _numbers(_read_unless_refused(f"/proc/{pid}/smaps_rollup")).get(b"Pss")
     return None if kib is None else kib << 10
 
 
 def thread_ids(pid: int) -> list[int]:
-    """Threads of a process; none if it is gone."""
+    """Return the ids of a process's threads; empty if it is gone."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]  # noqa: PTH208 - as below
     except OSError:
@@ -150,7 +152,7 @@ def thread_ids(pid: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class ThreadStat:
-    """``/proc/PID/task/TID/stat``; ``core`` is where it ran last."""
+    """``/proc/PID/task/TID/stat``; ``core`` is the core it last ran on."""
 
     tid: int
     name: str
@@ -160,7 +162,7 @@ class ThreadStat:
 
 
 def thread_stat(pid: int, tid: int) -> ThreadStat | None:
-    """Read one thread; None if it is gone."""
+    """Read a thread's stat, or return None if it is gone."""
     text = read(f"/proc/{pid}/task/{tid}/stat", 4096)
     if not text:
         return None
@@ -176,15 +178,15 @@ def thread_stat(pid: int, tid: int) -> ThreadStat | None:
 
 
 def _printable(name: bytes) -> str:
-    """A thread may call itself anything."""
+    """Decode a thread's name, which may be any bytes."""
     text = name.decode("utf-8", "replace").strip()
     return "".join(letter if letter.isprintable() else "?" for letter in text) or "?"
 
 
 def thread_switches(pid: int, tid: int) -> tuple[int, int] | None:
-    """How often a thread left its core by itself, and how often it was taken off; None if gone.
+    """Return a thread's voluntary and involuntary context switches; None if it is gone.
 
-    A process' own status has those of its first thread only.
+    The status of a process has those of its first thread only.
     """
     text = read(f"/proc/{pid}/task/{tid}/status", 1 << 16)
     at = text.rfind(b"voluntary_ctxt_switches:", 0, text.rfind(b"nonvoluntary_ctxt_switches:"))
@@ -195,7 +197,7 @@ def thread_switches(pid: int, tid: int) -> tuple[int, int] | None:
 
 
 def start_ticks(pid: int) -> int | None:
-    """When a process started; with its number it tells the process from all later ones.
+    """Return a process's start time, which together with its id identifies it among later ones.
 
     None if it is gone or a zombie.
     """
@@ -205,7 +207,7 @@ def start_ticks(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
-    """A process, which a later one with the same id does not equal."""
+    """Identity of a process; a later process with the same id is not equal to it."""
 
     pid: int
     started_ticks: int
@@ -215,7 +217,7 @@ class ProcessId:
         """Return the process that has this id now.
 
         Raises:
-            OSError: This process has no free descriptor to look with.
+            OSError: This process has no free descriptor to read ``/proc`` with.
         """
         try:
             text = _content(f"/proc/{pid}/stat", 4096)
@@ -227,52 +229,38 @@ class ProcessId:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs.
+        """Return True if the process is still running.
 
-        Without a free descriptor nobody can look: whatever has its id is then taken for it, as
-        runs of processes that are gone are ended.
+        Without a free descriptor this cannot be determined. Then any process with this id is
+        assumed to be the same one, because the runs of processes that are gone get ended.
         """
         try:
             text = _content(f"/proc/{self.pid}/stat", 4096)
         except OSError as error:
-            return is_shortage(error) and _has_process(self.pid)
+            return is_shortage(error) and exists(self.pid)
         stat = _stat_in(text, self.pid) if text else None
         return stat is not None and stat.alive and stat.started_ticks == self.started_ticks
 
-    def kill(self) -> None:
-        """Kill it, unless its id belongs to another process now."""
-        try:
-            process = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return
-        try:
-            if self.alive:
-                signal.pidfd_send_signal(process, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            os.close(process)
 
-
-#: A pidfd's ioctl since Linux 6.15, and what it fills in: struct pidfd_info of <linux/pidfd.h>.
+#: A pidfd's ioctl since Linux 6.15 and its result, struct pidfd_info of <linux/pidfd.h>.
 _PIDFD_GET_INFO = 0xC040FF0B
 _PIDFD_INFO = struct.Struct("=Q8x11Ii")
 _PIDFD_INFO_EXIT = 1 << 3
 
 
 class ExitWatch:
-    """Learns how a process ends that is not a child of this one; it must be alive now."""
+    """Watch for the exit code of a process that is not a child; it must be alive at the start."""
 
     def __init__(self, process: ProcessId) -> None:
         self._process = process
         self._descriptor = -1
         with suppress(OSError):  # it has ended
             self._descriptor = os.pidfd_open(process.pid)
-        if not process.alive:  # so the id may be another process' by now
+        if not process.alive:  # its id may belong to another process by now
             self.close()
 
     def exit_code(self) -> int | None:
-        """Return the exit code once it has ended, negative for a signal.
+        """Return the exit code once the process has ended, negative for a signal.
 
         None if unknown: before Linux 6.15, the kernel reports it only until the parent has waited.
         """
@@ -312,7 +300,8 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _has_process(pid: int) -> bool:
+def exists(pid: int) -> bool:
+    """Return True if a process with this id exists, of whichever user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -323,25 +312,40 @@ def _has_process(pid: int) -> bool:
 
 
 def own_start_ticks() -> int:
-    """When this process started; 0 where ``/proc`` is not there."""
+    """Return this process's start time, or 0 without ``/proc``."""
     return start_ticks(os.getpid()) or 0
 
 
 def environment(pid: int) -> list[bytes]:
-    """``NAME=value`` entries that a process was started with; none if it is gone, or another's."""
+    """Return a process's initial ``NAME=value`` entries; empty if it is gone or not readable."""
     return read(f"/proc/{pid}/environ").split(b"\0")
 
 
 def all_pids() -> set[int]:
-    """Numbers of all processes that are visible here."""
-    # Every second: a Path for each would cost ten times as much.
+    """Return the ids of all visible processes."""
+    # Called every second: a Path for each would cost ten times as much.
     return {int(name) for name in os.listdir("/proc") if name.isdigit()}  # noqa: PTH208
 
 
-def boot_ticks(monotonic_ns: int) -> int:
-    """An instant of the monotonic clock as ticks since boot, in which start times are counted.
+def group_members(group: int) -> set[int]:
+    """Return the ids of the live processes in a process group."""
+    stats = (process_stat(pid) for pid in all_pids())
+    return {stat.pid for stat in stats if stat is not None and stat.alive and stat.group == group}
 
-    They include suspension, which monotonic time leaves out.
+
+def has_open(pid: int, path: str) -> bool:
+    """Return True if a process has a file open; False if it may not be inspected."""
+    folder = f"/proc/{pid}/fd"
+    try:
+        return any(os.readlink(f"{folder}/{fd}") == path for fd in os.listdir(folder))  # noqa: PTH115, PTH208
+    except OSError:
+        return False
+
+
+def boot_ticks(monotonic_ns: int) -> int:
+    """Convert a monotonic time to ticks since boot, the unit of start times.
+
+    Those include suspension, which monotonic time leaves out.
     """
     suspended_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
     return (monotonic_ns + suspended_ns) * TICKS_PER_S // 10**9
@@ -349,15 +353,15 @@ def boot_ticks(monotonic_ns: int) -> int:
 
 @cache
 def boot_id() -> str:
-    """The kernel's id of this boot, as monotonic times of different boots do not compare.
+    """Return the kernel's id of this boot: monotonic times of different boots are not comparable.
 
-    Empty where ``/proc`` is not there.
+    Empty without ``/proc``.
     """
     return read("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
 
 
 def pid_namespace() -> str:
-    """Return the namespace that this process sees processes of; empty where it cannot be read."""
+    """Return the PID namespace of this process; empty if it cannot be read."""
     try:
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - as above
     except OSError:
@@ -365,7 +369,7 @@ def pid_namespace() -> str:
 
 
 def read(path: str, limit: int = 1 << 24) -> bytes:
-    """A small file of the kernel's; empty if it is not there (any more), or not ours to read."""
+    """Read a small kernel file; empty if it does not exist (any more) or is not readable."""
     try:
         return _content(path, limit)
     except OSError:
@@ -373,12 +377,12 @@ def read(path: str, limit: int = 1 << 24) -> bytes:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether the caller lacks descriptors or memory: of what it looked at, that says nothing."""
+    """Return True if the caller is out of descriptors or memory: the error says nothing else."""
     return isinstance(error, OSError) and error.errno in _SHORTAGES
 
 
 def _numbers(text: bytes) -> dict[bytes, int]:
-    """``Name:   123 kB`` lines; those without a number are left out."""
+    """Parse ``Name:   123 kB`` lines; lines without a number are left out."""
     numbers = {}
     for line in text.splitlines():
         name, _, rest = line.partition(b":")
@@ -389,10 +393,10 @@ def _numbers(text: bytes) -> dict[bytes, int]:
 
 
 def _read_unless_refused(path: str) -> bytes:
-    """As `read`, but of what is there and may not be read it says so.
+    """Read like `read`, but raise if the file exists and may not be read.
 
     Raises:
-        PermissionError: It is another user's.
+        PermissionError: The process belongs to another user.
     """
     try:
         return _content(path, 1 << 16)

@@ -1,7 +1,7 @@
-"""Names of runs that have none of their own: the script, its arguments and a number.
+"""Default names of runs: the script, its arguments and a number.
 
 ``train lr=0.1 #3`` is the third run of its experiment. The number makes the name unique there; the
-arguments say what it was. Imports the standard library only, as training processes import it.
+arguments distinguish the runs. Imports the standard library only, as training processes import it.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from pathlib import PurePath
 
 from radt.params import split_params
 
-#: More arguments make no name; they are parameters of the run.
+#: Further arguments are left out of the name; they are parameters of the run anyway.
 _MAX_ARGUMENTS = 3
 _MAX_VALUE_CHARS = 20
 _NUMBER = re.compile(r" #(\d+)")
 
 
 def script_name(script: str, arguments: Sequence[str]) -> str:
-    """Return the name of a run after its script and arguments, without a number.
+    """Build a run's name from its script and arguments, without a number.
 
     >>> script_name("train", ["--lr", "0.1", "--amp"])
     'train lr=0.1 amp'
@@ -31,13 +31,13 @@ def script_name(script: str, arguments: Sequence[str]) -> str:
 
 
 def _word(name: str, value: str) -> str:
-    if name.startswith("arg") and name[3:].isdecimal():  # it has no name
+    if name.startswith("arg") and name[3:].isdecimal():  # a positional argument
         return _cut(value)
     return name if value == "true" else f"{name}={_cut(value)}"
 
 
 def _cut(value: str) -> str:
-    """Keep the end of a path, and the beginning of any other text; no line breaks."""
+    """Shorten a value: keep the end of a path, or the beginning of any other text, on one line."""
     value = " ".join(value.split())
     value = PurePath(value).name if "/" in value else value
     return value if len(value) <= _MAX_VALUE_CHARS else f"{value[: _MAX_VALUE_CHARS - 1]}…"
@@ -49,17 +49,17 @@ def numbered(name: str, number: int) -> str:
 
 
 def number_of(name: str) -> int:
-    """Return the number at the end of a name, 0 without one."""
+    """Return the number at the end of a name, or 0."""
     match = _NUMBER.fullmatch(name[name.rfind(" #") :]) if " #" in name else None
     return int(match[1]) if match else 0
 
 
 def script_of(name: str, file: str) -> str:
-    """Return the script whose runs get names such as this one, empty for a name of the user's.
+    """Return the script for which radt generated this name; empty for a name that the user chose.
 
     Args:
         name: The run's name.
-        file: The program, as the parameter ``File`` has it: ``train.py``, ``package.module``.
+        file: The program, as in the parameter ``File``: ``train.py``, ``package.module``.
     """
     for script in dict.fromkeys((PurePath(file).stem, file)):
         if script and (name == script or (name.startswith(f"{script} ") and number_of(name))):
@@ -87,7 +87,7 @@ def child_letter(letter: str, name: str) -> str:
 
 
 def family_of(letter: str) -> tuple[str, str]:
-    """Return the letter of a run's row, and what distinguishes a child within it, if it is one.
+    """Split a run's letter into its row's letter and its name within the row (empty for a parent).
 
     >>> family_of("a"), family_of("a.lenet")
     (('a', ''), ('a', 'lenet'))

@@ -1,8 +1,8 @@
 """Measure the tracking overhead on this machine (``radt selftest``).
 
-Everything runs in a temporary folder with a data folder and a collector of its own, which end with
-the measurement; if it is killed, the collector ends by itself when it has been idle for seconds.
-Measurements against peers, and of the parts of radt, are in ``benchmarks/``.
+Everything runs in a temporary folder with its own data folder and collector, which are removed
+after the measurement; if that is killed, the collector exits after a few idle seconds.
+``benchmarks/`` has comparisons with other trackers and measurements of radt's parts.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from radt import procfs, units
+from radt import units
 from radt.analysis.estimates import mean_interval
 from radt.clock import Clock
 from radt.collector.client import CollectorClient
@@ -33,14 +33,15 @@ from radt.collector.protocol import CollectorStatus, Registration
 from radt.errors import LaunchError, RadtError
 from radt.home import HOME_VARIABLE, RUN_ID_VARIABLE, RUNTIME_VARIABLE, Home, runtime_dir
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
+from radt.processes import command, stop_run
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
 
-#: How many runs are sampled and started together.
+#: Number of runs that are sampled and started together.
 RUNS = 8
 WORKLOADS = 3
-#: The limits are those of docs/measurements.md.
+#: Limits, as in docs/measurements.md.
 RATIO_LIMIT = 1.02
 CPU_LIMIT = 0.02
 MISSED_LIMIT = 0.01
@@ -48,15 +49,15 @@ SKEW_LIMIT_S = 0.02
 
 _STEP_S = 0.01
 _TRIAL_ROUNDS = 50_000
-#: Opening listeners is not part of sampling with them.
+#: Excludes the opening of the listeners from the sampling measurement.
 _SETTLE_S = 1.5
 _TIMEOUT_S = 300.0
 _DELIVERY_S = 60.0
 _COLLECTOR_IDLE_S = 2
-#: Settings of the user that change the overhead; the others would lead to the user's own data.
+#: Settings that change the overhead and are kept; others would lead to the user's own data.
 _KEPT_VARIABLES = frozenset({"RADT_FLUSH_S", "RADT_ARCHIVE_S"})
 
-#: The same work on all CPUs, with radt or without: whatever radt takes, it takes from the work.
+#: The same work on all CPUs, with or without radt: any CPU time of radt delays the work.
 _WORK = """\
 import json, os, sys, time
 from contextlib import nullcontext
@@ -93,7 +94,7 @@ print(json.dumps(took_s))
 
 
 class Verdict(StrEnum):
-    """Whether a measurement is within its limit."""
+    """Position of a measurement relative to its limit."""
 
     WITHIN = "within the limit"
     OVER = "over the limit"
@@ -103,11 +104,11 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One measured quantity.
+    """A measured quantity.
 
     Attributes:
-        key: Stable, for programs.
-        label: For people.
+        key: Stable identifier, for programs.
+        label: Name for display.
         value: In the unit that ``show`` formats; None if the measurement failed.
         limit: The value should be at most this.
         show: Formats the value and the limit.
@@ -128,7 +129,7 @@ class Measurement:
 
     @property
     def verdict(self) -> Verdict:
-        """Within or over the limit only if the whole interval is."""
+        """Return a verdict; within or over the limit only if the whole interval is."""
         if self.value is None:
             return Verdict.FAILED
         low = self.value if self.low is None else self.low
@@ -138,33 +139,25 @@ class Measurement:
         return Verdict.OVER if low > self.limit else Verdict.INCONCLUSIVE
 
     def document(self) -> dict[str, Any]:
-        """Return it for JSON; seconds and ratios, without a unit."""
-        return {
-            "key": self.key,
-            "label": self.label,
-            "value": self.value,
-            "limit": self.limit,
-            "low": self.low,
-            "high": self.high,
-            "verdict": self.verdict.value,
-            "detail": self.detail,
-            "error": self.error,
-        }
+        """Return the measurement for JSON: seconds and ratios, without a unit."""
+        values = asdict(self) | {"verdict": self.verdict.value}
+        del values["show"]
+        return values
 
 
 def run_selftest(
     pairs: int, seconds: float, seed: int, report: Callable[[Measurement], None]
 ) -> list[Measurement]:
-    """Measure start skew, sampling and the time of a run with radt over the same without.
+    """Measure start skew, sampling, and the run time with radt relative to without.
 
     Args:
-        pairs: How many pairs of runs.
-        seconds: How long a run of a pair computes, and how long sampling is measured.
-        seed: Draws which run of a pair goes first.
+        pairs: Number of pairs of runs.
+        seconds: How long a run of a pair computes and sampling is measured.
+        seed: Determines which run of each pair goes first.
         report: Called with each measurement as soon as it is made.
 
     Raises:
-        RadtError: The temporary folders cannot be made.
+        RadtError: The temporary folders cannot be created.
     """
     measurements: list[Measurement] = []
     with _sandbox() as home:
@@ -186,11 +179,11 @@ def run_selftest(
 
 @contextmanager
 def _sandbox() -> Iterator[Home]:
-    """A data folder and a runtime folder for this process and all that it starts."""
+    """Yield a data folder; set up a runtime folder for this process and its child processes."""
     before = dict(os.environ)
     with (
         tempfile.TemporaryDirectory(prefix="radt-selftest-", ignore_cleanup_errors=True) as folder,
-        # Below the usual one: the path of a Unix socket may have only 107 characters.
+        # Inside the usual one: the path of a Unix socket may have only 107 characters.
         tempfile.TemporaryDirectory(dir=runtime_dir(), ignore_cleanup_errors=True) as runtime,
     ):
         home = Home(Path(folder) / "radt-data").create()
@@ -203,31 +196,13 @@ def _sandbox() -> Iterator[Home]:
         try:
             yield home
         finally:
-            _kill_processes(runtime)
+            # The collector and its child processes are identified by their runtime folder.
+            stop_run(runtime, kill_s=_TIMEOUT_S, variable=RUNTIME_VARIABLE)
             os.environ.clear()
             os.environ.update(before)
 
 
-def _kill_processes(runtime: str) -> None:
-    """End the collector and what it started; they are known by their runtime folder."""
-    mark = f"{RUNTIME_VARIABLE}={runtime}".encode()
-    while True:
-        remaining = [
-            pid
-            for pid in procfs.all_pids()
-            if pid != os.getpid() and mark in procfs.environment(pid)
-        ]
-        if not remaining:
-            return
-        for pid in remaining:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it has ended meanwhile
-        time.sleep(0.05)
-
-
-# How together the rows of a workload start -------------------------------------------------------
+# Start skew of a workload's rows ------------------------------------------------------------------
 
 
 def _start_skew(home: Home) -> list[Measurement]:
@@ -241,7 +216,7 @@ def _start_skew(home: Home) -> list[Measurement]:
     ]
     file = home.path / "starts.csv"
     file.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    _run([sys.executable, "-P", "-m", "radt", "run", str(file), "--quiet", "--yes"], home)
+    _run(command("radt", "run", str(file), "--quiet", "--yes"), home)
     with StoreReader(home.store_path) as reader:
         workloads = reader.workloads("starts")
     skews_s = [
@@ -263,11 +238,11 @@ def _start_skew(home: Home) -> list[Measurement]:
     ]
 
 
-# What sampling costs -----------------------------------------------------------------------------
+# Cost of sampling ---------------------------------------------------------------------------------
 
 
 def _sampling(home: Home, seconds: float) -> list[Measurement]:
-    """Record idle processes that are delivered nowhere: what the collector uses is sampling."""
+    """Record idle processes without uploads, so that sampling is the collector's only work."""
     run_ids = [uuid.uuid4().hex for _ in range(RUNS)]
     idle: list[subprocess.Popen[bytes]] = []
     with CollectorClient.connect() as client:
@@ -343,11 +318,11 @@ def _sampled(
     ]
 
 
-# The same work with radt and without -------------------------------------------------------------
+# The same work with and without radt --------------------------------------------------------------
 
 
 def _time_ratio(home: Home, pairs: int, seconds: float, seed: int) -> list[Measurement]:
-    """Return the geometric mean of the ratios, with the t interval of their logarithms."""
+    """Return the geometric mean of the ratios with the t interval of their logarithms."""
     script = home.path / "work.py"
     script.write_text(_WORK, encoding="utf-8")
     processes = len(os.sched_getaffinity(0))
@@ -371,7 +346,7 @@ def _time_ratio(home: Home, pairs: int, seconds: float, seed: int) -> list[Measu
             math.exp(statistics.fmean(logs)),
             RATIO_LIMIT,
             lambda value: units.NO_VALUE if value is None else f"{value:.3f}×",
-            # One pair has no interval, and no verdict.
+            # One pair has no interval and no verdict.
             low=0.0 if interval is None else math.exp(interval.low),
             high=math.inf if interval is None else math.exp(interval.high),
             detail="no confidence interval from 1 pair"
@@ -383,9 +358,9 @@ def _time_ratio(home: Home, pairs: int, seconds: float, seed: int) -> list[Measu
 
 
 def drawn_orders(pairs: int, seed: int) -> list[bool]:
-    """Return whether the run with radt goes first, for each pair.
+    """Return, for each pair, True if the run with radt goes first.
 
-    Of two neighbouring pairs each begins with another run, so that drift (temperature, neighbours)
+    Two neighbouring pairs start with different runs, so that drift (temperature, other processes)
     favours neither.
     """
     chance = random.Random(seed)  # noqa: S311 - not about secrets
@@ -398,14 +373,14 @@ def drawn_orders(pairs: int, seed: int) -> list[bool]:
 
 
 def _work(home: Home, *, tracked: bool, steps: int, rounds: int, processes: int) -> float:
-    """Run the work once, and return how long it took, without imports and radt's begin and end."""
+    """Run the work once; return its duration, excluding imports and radt's start and end."""
     arguments = (str(int(tracked)), str(steps), str(rounds), str(processes))
     output = _run([sys.executable, "-P", "work.py", *arguments], home)
     return float(json.loads(output.strip().splitlines()[-1]))
 
 
 def _wait_delivered(home: Home) -> None:
-    """Wait until nothing of an earlier run is on its way to MLflow."""
+    """Wait until no data of an earlier run is being uploaded to MLflow."""
     deadline_s = time.monotonic() + _DELIVERY_S
     while time.monotonic() < deadline_s:
         with StoreReader(home.store_path) as reader:
@@ -416,7 +391,7 @@ def _wait_delivered(home: Home) -> None:
 
 
 def _run(command: Sequence[str], home: Home) -> str:
-    """Run a program to its end in the data folder, and return its output."""
+    """Run a program to completion in the data folder; return its output."""
     name = "radt" if "-m" in command else command[2]
     try:
         result = subprocess.run(

@@ -1,4 +1,4 @@
-"""Parse and show the values of settings, and find the settings file.
+"""Parse and format values of settings, and find the settings file.
 
 The file is the nearest ``radt.toml``, or ``[tool.radt]`` of a ``pyproject.toml``.
 """
@@ -23,7 +23,7 @@ from radt.units import duration_text, memory_text, parse_duration_s, parse_memor
 
 T = TypeVar("T")
 
-#: What stands for "no limit" where a setting has one.
+#: Means "no limit", for settings that have one.
 NONE = "none"
 HIDDEN = "***"
 
@@ -34,14 +34,13 @@ _RELATIVE_SQLITE = re.compile(r"(sqlite:///)(?![/?]|:memory:)(.+)")
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[T]):
-    """How the values of a setting are written.
+    """Type of a setting's values.
 
     Args:
-        parse: The value of a text, and the folder that relative paths in it start at; raises
-            UsageError.
-        metavar: What help shows for a value; empty for a switch.
-        in_toml: Types that a settings file may write besides a string.
-        show: The value for people.
+        parse: Parses a text, given the base folder of relative paths; raises UsageError.
+        metavar: Placeholder for a value in ``--help``; empty for a switch.
+        in_toml: Types that a settings file may use besides a string.
+        show: Formats a value for display.
     """
 
     parse: Callable[[str, Path], T]
@@ -55,7 +54,7 @@ def _parse_path(text: str, folder: Path) -> Path:
 
 
 def _parse_uri(text: str, folder: Path) -> str:
-    """A URI; SQLite's relative paths become absolute, as other processes have other folders."""
+    """Parse a URI. SQLite's relative paths become absolute, for processes in other folders."""
     absolute = _RELATIVE_SQLITE.sub(
         lambda match: f"{match[1]}{uri_path(str(folder))}/{match[2]}", text.strip()
     )
@@ -64,9 +63,11 @@ def _parse_uri(text: str, folder: Path) -> str:
 
 def _parse_store_uri(text: str, folder: Path) -> str:
     uri = _parse_uri(text, folder)
+    if uri.lower() == NONE:
+        return NONE
     if not is_postgres(uri):
         raise UsageError(
-            f"{masked(uri)!r} is no address of a Postgres database",
+            f"{masked(uri)!r} is not the address of a Postgres database",
             "Write such as postgresql://me@db.example.org/radt; the store on this machine is in "
             "the data folder",
         )
@@ -80,9 +81,7 @@ def _parse_count(text: str, _folder: Path) -> int:
     return int(number)
 
 
-def _parse_limit_s(text: str, _folder: Path) -> float | None:
-    if text.strip().lower() == NONE:
-        return None
+def _parse_limit_s(text: str, _folder: Path) -> float:
     seconds = parse_duration_s(text)
     if seconds == 0:
         raise UsageError("a limit of 0 leaves no time", f"Write such as 10min, or {NONE}")
@@ -129,8 +128,20 @@ def choice(*names: str) -> Kind[str]:
     return Kind(parse, f"[{'|'.join(names)}]")
 
 
+def _or_none(kind: Kind[T]) -> Kind[T | None]:
+    """Return a kind whose values may also be "no limit"."""
+
+    def parse(text: str, folder: Path) -> T | None:
+        return None if text.strip().lower() == NONE else kind.parse(text, folder)
+
+    def show(value: T | None) -> str:
+        return NONE if value is None else kind.show(value)
+
+    return Kind(parse, kind.metavar, kind.in_toml, show)
+
+
 def _show_notify(value: str) -> str:
-    """Hide the secrets of an address: from the path on, of chat services also the host."""
+    """Hide the secrets of an address: from the path on; for chat services also the host."""
     scheme, separator, _ = value.partition("://")
     if not separator or not scheme.isalnum():
         return masked(value)
@@ -145,21 +156,11 @@ URI = Kind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
 STORE_URI = replace(URI, parse=_parse_store_uri)
 NOTIFY_TARGET = replace(TEXT, metavar="COMMAND|URL", show=_show_notify)
 COUNT = Kind(_parse_count, "N", (int,))
-LIMIT_COUNT: Kind[int | None] = Kind(
-    lambda text, folder: None if text.strip().lower() == NONE else _parse_count(text, folder),
-    "N",
-    (int,),
-    show=lambda value: NONE if value is None else f"{value:,}",
-)
+LIMIT_COUNT = _or_none(replace(COUNT, show=lambda value: f"{value:,}"))
 SECONDS = Kind(
     lambda text, _folder: parse_duration_s(text), "TIME", (int, float), show=duration_text
 )
-LIMIT_SECONDS = Kind(
-    _parse_limit_s,
-    "TIME",
-    (int, float),
-    show=lambda value: NONE if value is None else duration_text(value),
-)
+LIMIT_SECONDS = _or_none(replace(SECONDS, parse=_parse_limit_s))
 SWITCH = Kind(_parse_switch, "", (bool,), show=lambda value: "on" if value else "off")
 MEMORY = Kind(lambda text, _folder: parse_memory_bytes(text), "SIZE", show=memory_text)
 NUMBER = Kind(_parse_number, "NUMBER", show=lambda value: f"{value:,g}")
@@ -173,9 +174,9 @@ PYPROJECT_TABLE = "tool.radt"
 
 @dataclass(frozen=True, slots=True)
 class SettingsFile:
-    """A file with settings: ``table`` is the whole of a radt.toml, or [tool.radt] of a pyproject.
+    """A settings file; ``table`` is all of a radt.toml, or [tool.radt] of a pyproject.toml.
 
-    ``where`` is how messages name it.
+    ``where`` is its name in messages.
     """
 
     path: Path
@@ -188,22 +189,22 @@ class SettingsFile:
         return str(self.path)
 
     def key(self, *names: str) -> str:
-        """How a key or table of it is written in the file: ``[models]``, ``[tool.radt.models]``."""
+        """Return a key's or table's full name in the file: ``[models]``, ``[tool.radt.models]``."""
         prefix = [PYPROJECT_TABLE] if self.path.name == PYPROJECT_NAME else []
         return f"[{'.'.join([*prefix, *names])}]"
 
 
 def find_settings(folder: Path) -> SettingsFile | None:
-    """The settings file that holds for this folder: its own, else that of the nearest folder above.
+    """Return the settings file for a folder: its own, else that of the nearest folder above.
 
-    In one folder radt.toml comes before pyproject.toml. A pyproject.toml without ``[tool.radt]`` is
-    none. Settings name commands to run, so a file that another user has put into a folder open to
-    everybody (``/tmp``) is none either.
+    Within a folder, radt.toml takes precedence over pyproject.toml. A pyproject.toml without
+    ``[tool.radt]`` is ignored. Settings name commands to run, so a file of another user in a
+    world-writable folder (``/tmp``) is ignored, too.
 
     Raises:
         UsageError: A file cannot be read, or is not TOML.
     """
-    # Not resolved: above a linked folder is where the link stands.
+    # Not resolved: the folders above are those above a link itself.
     absolute = Path(os.path.abspath(folder))  # noqa: PTH100
     for place in (absolute, *absolute.parents):
         for name in (SETTINGS_NAME, PYPROJECT_NAME):
@@ -222,15 +223,15 @@ def _read(path: Path) -> SettingsFile | None:
         raise UsageError(f"{path} cannot be read: {error.strerror}", "Check its mode") from error
     in_pyproject = path.name == PYPROJECT_NAME
     if in_pyproject and b"radt" not in raw:
-        return None  # also where it is broken: somebody else's tools will say so
-    import tomllib  # takes a good part of what a script's start costs, and few have the file
+        return None  # even if it is broken: other tools will report that
+    import tomllib  # costs a good part of a script's start, and few scripts have the file
 
     try:
         table = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(
             f"{path} is not TOML: {error}",
-            "Mend that place; https://toml.io shows how it is written",
+            "Fix that line; https://toml.io describes the syntax",
         ) from error
     if not in_pyproject:
         return SettingsFile(path, table)

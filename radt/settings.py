@@ -1,7 +1,7 @@
-"""All settings of radt, and where each of their values comes from.
+"""All settings of radt, and the precedence of their sources.
 
-The nearest place counts: the command line, else a variable, else the settings file
-(`radt.setting_values`), else the default.
+The first source that sets a value wins: command line, environment variable, settings file
+(`radt.setting_values`), default.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from radt.setting_values import (
 
 T = TypeVar("T")
 
-#: Tables of a settings file that are read elsewhere: commands, environments, clusters.
+#: Tables of a settings file that other modules read: commands, environments, clusters.
 OTHER_TABLES = frozenset({"models", "environments", "cluster"})
 
 
 class Level(StrEnum):
-    """Where a value comes from, the nearest first."""
+    """Source of a value, highest precedence first."""
 
     COMMAND_LINE = "command line"
     VARIABLE = "variable"
@@ -54,14 +54,13 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Setting(Generic[T]):
-    """One setting.
+    """A setting.
 
     Args:
-        name: Of its option, and of its key in a settings file; empty where there is only a
-            variable.
-        variables: The first that is set and not empty counts.
-        default_text: How the default is described where its value says little.
-        secret: Never shown.
+        name: Name of the option and key in a settings file; empty if there is only a variable.
+        variables: Environment variables; the first that is set and not empty wins.
+        default_text: Description of the default, where the value itself says little.
+        secret: Never show the value.
     """
 
     name: str
@@ -77,335 +76,275 @@ class Setting(Generic[T]):
         return self.name or self.variables[0]
 
     def shown(self, value: T) -> str:
-        """A value for people, without passwords in it."""
+        """Return a value for display, with passwords hidden."""
         return HIDDEN if self.secret else self.kind.show(value)
 
 
-HOME = Setting(
-    "home", ("RADT_HOME",), PATH, Path("radt-data"), "Data folder.", default_text="./radt-data"
-)
-TRACKING_URI = Setting(
+def _option(
+    name: str, kind: Kind[T], default: T, help_text: str, *, default_text: str = "", also: str = ""
+) -> Setting[T]:
+    """Return a setting with an option, a file key and a variable; ``also`` is a second variable."""
+    own = f"RADT_{name.upper().replace('-', '_')}"
+    variables = (own, also) if also else (own,)
+    return Setting(name, variables, kind, default, help_text, default_text)
+
+
+def _variable(
+    name: str,
+    kind: Kind[T],
+    default: T,
+    help_text: str,
+    *,
+    default_text: str = "",
+    secret: bool = False,
+) -> Setting[T]:
+    """Return a setting that only has an environment variable."""
+    return Setting("", (name,), kind, default, help_text, default_text, secret)
+
+
+HOME = _option("home", PATH, Path("radt-data"), "Data folder.", default_text="./radt-data")
+TRACKING_URI = _option(
     "tracking-uri",
-    ("RADT_TRACKING_URI", "MLFLOW_TRACKING_URI"),
     URI,
     "",
     "MLflow's address; none records without MLflow.",
     default_text="mlflow.db in the data folder",
+    also="MLFLOW_TRACKING_URI",
 )
-STORE_URI = Setting(
+STORE_URI = _option(
     "store-uri",
-    ("RADT_STORE_URI",),
     setting_values.STORE_URI,
     "",
     "Postgres database that recorded data is uploaded to.",
     default_text="the tracking URI if it is Postgres",
 )
-REPEAT = Setting("repeat", ("RADT_REPEAT",), COUNT, 1, "Run the whole experiment N times.")
-COOLDOWN = Setting("cooldown", ("RADT_COOLDOWN",), SECONDS, 0.0, "Wait between workloads.")
-WAIT_FOR_FILE = Setting(
+REPEAT = _option("repeat", COUNT, 1, "Run the whole experiment N times.")
+COOLDOWN = _option("cooldown", SECONDS, 0.0, "Wait between workloads.")
+WAIT_FOR_FILE = _option(
     "wait-for-file",
-    ("RADT_WAIT_FOR_FILE",),
     SECONDS,
     30.0,
     "How long to wait for a missing or invalid experiment file before skipping rows.",
 )
-MAX_TIME = Setting(
-    "max-time", ("RADT_MAX_TIME",), LIMIT_SECONDS, None, "End each run's with block after TIME."
-)
-MAX_EPOCH = Setting(
-    "max-epoch",
-    ("RADT_MAX_EPOCH",),
-    LIMIT_COUNT,
-    None,
-    "End each run's with block after N epochs.",
-)
-IGNORED_PARAMS = Setting(
+MAX_TIME = _option("max-time", LIMIT_SECONDS, None, "End each run's with block after TIME.")
+MAX_EPOCH = _option("max-epoch", LIMIT_COUNT, None, "End each run's with block after N epochs.")
+IGNORED_PARAMS = _option(
     "ignored-params",
-    ("RADT_IGNORED_PARAMS",),
     TEXT,
     "seed, random-seed, run-name, output, output-dir, out, out-dir, log, log-dir, logdir, save-dir",
     "Params in which a run may differ from the run alone that it is compared with.",
 )
-SYNC = Setting(
+SYNC = _option(
     "sync",
-    ("RADT_SYNC",),
     choice("start", "context"),
     "start",
     "Where a workload's runs wait for each other: at process start, or at their with block.",
 )
-FAIL_FAST = Setting(
+FAIL_FAST = _option(
     "fail-fast",
-    ("RADT_FAIL_FAST",),
     SWITCH,
     False,
     "Stop a workload at its first run that does not finish, and skip the rest.",
 )
-BUSY = Setting(
+BUSY = _option(
     "busy",
-    ("RADT_BUSY",),
     choice("wait", "fail", "ignore"),
     "wait",
     "What to do when another process is using a device.",
 )
-NOTIFY = Setting(
+NOTIFY = _option(
     "notify",
-    ("RADT_NOTIFY",),
     NOTIFY_TARGET,
     "",
     "Command to run, or address to notify (any of apprise), on a failure and at the end.",
     default_text="nobody",
 )
-ON = Setting(
+ON = _option(
     "on",
-    ("RADT_ON",),
     CLUSTER,
     "",
     "Where to run: slurm, slurm:PARTITION, NAME of [cluster.NAME], or local.",
     default_text="local",
 )
-YES = Setting("yes", ("RADT_YES",), SWITCH, False, "Ask no questions.")
-QUIET = Setting(
-    "quiet",
-    ("RADT_QUIET",),
+YES = _option("yes", SWITCH, False, "Ask no questions.")
+WAIT = _option(
+    "wait",
     SWITCH,
     False,
-    "Suppress run output, and radt's two lines about the run of a script.",
+    "At the end, wait until MLflow and Postgres have all data; exit with an error if they do not.",
+    default_text="only where the collector would be killed, as in a container",
+)
+QUIET = _option(
+    "quiet", SWITCH, False, "Suppress run output, and radt's two lines about the run of a script."
 )
 
-MODE = Setting("", ("RADT_MODE",), TEXT, "", "off: radt.Run does nothing.", default_text="record")
-RANKS = Setting(
-    "",
-    ("RADT_RANKS",),
+MODE = _variable("RADT_MODE", TEXT, "", "off: radt.Run does nothing.", default_text="record")
+RANKS = _variable(
+    "RADT_RANKS",
     choice("auto", "join", "separate"),
     "auto",
     "Record the ranks of a launcher as one run, or as a run each; auto joins those of one "
     "distributed training.",
 )
-RUNTIME_DIR = Setting(
-    "",
-    ("RADT_RUNTIME_DIR",),
+RUNTIME_DIR = _variable(
+    "RADT_RUNTIME_DIR",
     PATH,
     Path(),
     "Sockets, locks and logs of the collector.",
     default_text="private to the user",
 )
-DASHBOARD_TOKEN = Setting(
-    "",
-    ("RADT_DASHBOARD_TOKEN",),
+DASHBOARD_TOKEN = _variable(
+    "RADT_DASHBOARD_TOKEN",
     TEXT,
     "",
     "Token that visitors of the dashboard must enter.",
     default_text="none",
     secret=True,
 )
-DASHBOARD_WRITE_TOKEN = Setting(
-    "",
-    ("RADT_DASHBOARD_WRITE_TOKEN",),
+DASHBOARD_WRITE_TOKEN = _variable(
+    "RADT_DASHBOARD_WRITE_TOKEN",
     TEXT,
     "",
     "Token that visitors of the dashboard must enter to change notes and saved views.",
-    default_text="none: only who uses an own store on this machine may",
+    default_text="none: only the owner of a local store may",
     secret=True,
 )
-DASHBOARD_ARTIFACT_ROOT = Setting(
-    "",
-    ("RADT_DASHBOARD_ARTIFACT_ROOT",),
+DASHBOARD_ARTIFACT_ROOT = _variable(
+    "RADT_DASHBOARD_ARTIFACT_ROOT",
     PATH,
     Path(),
     "Folder of this machine below which the dashboard shows artifacts that MLflow keeps at paths, "
     "besides those of the data folder.",
     default_text="none",
 )
-DASHBOARD_LOAD_URI = Setting(
-    "",
-    ("RADT_DASHBOARD_LOAD_URI",),
+DASHBOARD_LOAD_URI = _variable(
+    "RADT_DASHBOARD_LOAD_URI",
     setting_values.STORE_URI,
     "",
     "The dashboard's Postgres store, with a role that can write: the dashboard imports runs that "
     "only MLflow has.",
     default_text="none",
 )
-ENVIRONMENTS = Setting(
-    "",
-    ("RADT_ENVIRONMENTS",),
+ENVIRONMENTS = _variable(
+    "RADT_ENVIRONMENTS",
     PATH,
     Path(),
     "Folder of built environments, within $XDG_CACHE_HOME unless set.",
     default_text="radt/environments in ~/.cache",
 )
-COLLECTOR_IDLE_S = Setting(
-    "", ("RADT_COLLECTOR_IDLE_S",), NUMBER, 10.0, "Seconds that an idle collector waits for work."
+COLLECTOR_IDLE_S = _variable(
+    "RADT_COLLECTOR_IDLE_S", NUMBER, 10.0, "Seconds that an idle collector waits for work."
 )
-COLLECTOR_OWNER = Setting(
-    "",
-    ("RADT_COLLECTOR_OWNER",),
+COLLECTOR_OWNER = _variable(
+    "RADT_COLLECTOR_OWNER",
     LIMIT_COUNT,
     None,
     "Process id with which the collector ends, as that of a cluster's job does.",
     default_text="none",
 )
-FLUSH_S = Setting(
-    "", ("RADT_FLUSH_S",), POSITIVE, 1.0, "Seconds between the collector's writes to radt.db."
+FLUSH_S = _variable(
+    "RADT_FLUSH_S", POSITIVE, 1.0, "Seconds between the collector's writes to radt.db."
 )
-DISK_SYNC_S = Setting(
-    "",
-    ("RADT_DISK_SYNC_S",),
+DISK_SYNC_S = _variable(
+    "RADT_DISK_SYNC_S",
     NUMBER,
     0.0,
     "Seconds between calls of fdatasync for radt.db, which limit the loss in a power cut; 0 "
     "leaves it to the kernel.",
 )
-COLLECTOR_HANG_S = Setting(
-    "",
-    ("RADT_COLLECTOR_HANG_S",),
+COLLECTOR_HANG_S = _variable(
+    "RADT_COLLECTOR_HANG_S",
     POSITIVE,
     10.0,
     "Seconds after which the collector gives up a listener that does not return.",
 )
-COLLECTOR_PATIENCE_S = Setting(
-    "",
-    ("RADT_COLLECTOR_PATIENCE_S",),
+COLLECTOR_PATIENCE_S = _variable(
+    "RADT_COLLECTOR_PATIENCE_S",
     POSITIVE,
     2.0,
     "Seconds that a script waits at most for its collector, at its start and at its end.",
 )
-COLLECTOR_BUFFER = Setting(
-    "",
-    ("RADT_COLLECTOR_BUFFER",),
+COLLECTOR_BUFFER = _variable(
+    "RADT_COLLECTOR_BUFFER",
     COUNT,
     250_000,
     "Points of a run that the collector keeps in memory while radt.db cannot be written.",
 )
-COLLECTOR_DELIVERY_S = Setting(
-    "",
-    ("RADT_COLLECTOR_DELIVERY_S",),
+COLLECTOR_DELIVERY_S = _variable(
+    "RADT_COLLECTOR_DELIVERY_S",
     NUMBER,
     120.0,
-    "Seconds that an idle collector waits for the upload to MLflow.",
+    "Seconds that an idle collector, or radt at its end (wait), waits for uploads.",
 )
-#: Up to this many CPUs, an upload takes a good part of what a run needs.
+#: On machines with up to this many CPUs, an upload noticeably competes with runs.
 _FEW_CPUS = 4
 
 
 def _cpu_count() -> int:
-    """Return how many CPUs this process may use; all where the system does not say."""
+    """Return the number of CPUs that this process may use; all CPUs if that is unknown."""
     own = getattr(os, "sched_getaffinity", None)
     return len(own(0)) if own is not None else os.cpu_count() or 1
 
 
-UPLOAD_WAIT_S = Setting(
-    "",
-    ("RADT_UPLOAD_WAIT_S",),
+UPLOAD_WAIT_S = _variable(
+    "RADT_UPLOAD_WAIT_S",
     NUMBER,
-    300.0 if _cpu_count() <= _FEW_CPUS else 10.0,  # the start of an upload takes 4 s of a CPU
+    300.0 if _cpu_count() <= _FEW_CPUS else 10.0,  # starting an upload takes 4 s of CPU time
     "Seconds by which running runs delay non-urgent uploads at most; 0 uploads at once, with the "
     "priority of the runs.",
     default_text=f"300 with up to {_FEW_CPUS} CPUs, else 10",
 )
-REPLICATION_S = Setting(
-    "",
-    ("RADT_REPLICATION_S",),
+REPLICATION_S = _variable(
+    "RADT_REPLICATION_S",
     POSITIVE,
     60.0,
     "Seconds between uploads of a running run's samples to Postgres.",
 )
-ARCHIVE_S = Setting(
-    "",
-    ("RADT_ARCHIVE_S",),
-    NUMBER,
-    900.0,
-    "Seconds between archives of a running run; 0 for no archives.",
+ARCHIVE_S = _variable(
+    "RADT_ARCHIVE_S", NUMBER, 900.0, "Seconds between archives of a running run; 0 for no archives."
 )
-CLUSTER_PART_S = Setting(
-    "",
-    ("RADT_CLUSTER_PART_S",),
+CLUSTER_PART_S = _variable(
+    "RADT_CLUSTER_PART_S",
     POSITIVE,
     60.0,
-    "Seconds between what a cluster's node sends of a running run to the shared folder.",
+    "Seconds between a cluster node's uploads of a running run to the shared folder.",
 )
-CLUSTER_POLL_S = Setting(
-    "",
-    ("RADT_CLUSTER_POLL_S",),
-    POSITIVE,
-    15.0,
-    "Seconds between two questions to a cluster's queue.",
+CLUSTER_POLL_S = _variable(
+    "RADT_CLUSTER_POLL_S", POSITIVE, 15.0, "Seconds between two queries of a cluster's queue."
 )
-CLUSTER_BEAT_S = Setting(
-    "",
-    ("RADT_CLUSTER_BEAT_S",),
+CLUSTER_BEAT_S = _variable(
+    "RADT_CLUSTER_BEAT_S",
     POSITIVE,
     10.0,
     "Seconds between a cluster's node's signs of life in the shared folder.",
 )
-CLUSTER_LATE_S = Setting(
-    "",
-    ("RADT_CLUSTER_LATE_S",),
+CLUSTER_LATE_S = _variable(
+    "RADT_CLUSTER_LATE_S",
     POSITIVE,
     90.0,
     "Seconds until a cluster's shared folder shows here what a node has written, at the latest.",
 )
-CLUSTER_PATIENCE_S = Setting(
-    "",
-    ("RADT_CLUSTER_PATIENCE_S",),
+CLUSTER_PATIENCE_S = _variable(
+    "RADT_CLUSTER_PATIENCE_S",
     NUMBER,
     600.0,
     "Seconds that a cluster's job waits at its end for a shared folder that is full or away.",
 )
 
-#: What a settings file may set, or a variable, or, mostly, an option of the command line.
-OPTIONS: tuple[Setting[Any], ...] = (
-    HOME,
-    TRACKING_URI,
-    STORE_URI,
-    REPEAT,
-    COOLDOWN,
-    WAIT_FOR_FILE,
-    MAX_TIME,
-    MAX_EPOCH,
-    IGNORED_PARAMS,
-    SYNC,
-    FAIL_FAST,
-    BUSY,
-    NOTIFY,
-    ON,
-    YES,
-    QUIET,
+SETTINGS: tuple[Setting[Any], ...] = tuple(
+    setting for setting in globals().values() if isinstance(setting, Setting)
 )
-#: Of the user and the machine, not of a project: variables only.
-VARIABLES: tuple[Setting[Any], ...] = (
-    MODE,
-    RANKS,
-    RUNTIME_DIR,
-    DASHBOARD_TOKEN,
-    DASHBOARD_WRITE_TOKEN,
-    DASHBOARD_ARTIFACT_ROOT,
-    DASHBOARD_LOAD_URI,
-    ENVIRONMENTS,
-    COLLECTOR_IDLE_S,
-    COLLECTOR_OWNER,
-    FLUSH_S,
-    DISK_SYNC_S,
-    COLLECTOR_HANG_S,
-    COLLECTOR_PATIENCE_S,
-    COLLECTOR_BUFFER,
-    COLLECTOR_DELIVERY_S,
-    UPLOAD_WAIT_S,
-    REPLICATION_S,
-    ARCHIVE_S,
-    CLUSTER_PART_S,
-    CLUSTER_POLL_S,
-    CLUSTER_BEAT_S,
-    CLUSTER_LATE_S,
-    CLUSTER_PATIENCE_S,
-)
-SETTINGS = (*OPTIONS, *VARIABLES)
+#: Settings for the command line (mostly), a settings file or a variable.
+OPTIONS = tuple(setting for setting in SETTINGS if setting.name)
+#: Settings of the user and the machine rather than of a project: variables only.
+VARIABLES = tuple(setting for setting in SETTINGS if not setting.name)
 
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """A setting's value, the level it is from and the place there: option, variable or file.
+    """A setting's value and its source; ``place`` names the option, variable or file.
 
-    With a ``problem`` the place holds something else than a value, and the value is the default.
+    With a ``problem``, the text at that place is invalid and the value is the default.
     """
 
     setting: Setting[T]
@@ -416,20 +355,20 @@ class Found(Generic[T]):
 
     @property
     def shown(self) -> str:
-        """The value for people, without passwords in it."""
+        """Return the value for display, with passwords hidden."""
         if self.level is Level.DEFAULT and self.setting.default_text:
             return self.setting.default_text
         return self.setting.shown(self.value)
 
 
 class Settings:
-    """The values that hold for one folder.
+    """Values that apply to one folder.
 
     Args:
-        file: The settings file of the folder.
-        given: What the command line says, by setting; None for what it does not mention.
-        environ: The variables.
-        folder: Where relative paths of command line and variables start.
+        file: Settings file of the folder.
+        given: Command-line values by setting; None for settings that were not given.
+        environ: Environment variables.
+        folder: Base of relative paths in the command line and variables.
     """
 
     def __init__(
@@ -451,7 +390,7 @@ class Settings:
         given: Mapping[Setting[Any], str | None] | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> Settings:
-        """The settings that hold for experiments of this folder.
+        """Return the settings for experiments in a folder.
 
         Raises:
             UsageError: The settings file cannot be read.
@@ -459,10 +398,10 @@ class Settings:
         return cls(find_settings(folder), given, environ)
 
     def __getitem__(self, setting: Setting[T]) -> T:
-        """The value.
+        """Return the value.
 
         Raises:
-            UsageError: The nearest place that mentions it holds something else.
+            UsageError: The source with the highest precedence has an invalid value.
         """
         resolved = self.find(setting)
         if resolved.problem is not None:
@@ -470,7 +409,7 @@ class Settings:
         return resolved.value
 
     def find(self, setting: Setting[T]) -> Found[T]:
-        """The value and where it is from; a problem is returned, not raised."""
+        """Return the value with its source; a problem is returned, not raised."""
         text = self._given.get(setting)
         if text is not None:
             return self._parsed(setting, text, Level.COMMAND_LINE, f"--{setting.name}")
@@ -484,7 +423,7 @@ class Settings:
         return Found(setting, self._default(setting))
 
     def problems(self) -> Iterator[UsageError]:
-        """All that is wrong with any setting, and with the keys of the settings file."""
+        """Yield every invalid value of a setting and every unknown key of the settings file."""
         for setting in SETTINGS:
             if problem := self.find(setting).problem:
                 yield problem
@@ -499,7 +438,8 @@ class Settings:
                 )
 
     def check(self) -> None:
-        """
+        """Check all settings.
+
         Raises:
             UsageError: The first of `problems`.
         """
@@ -515,7 +455,7 @@ class Settings:
     def _from_file(self, setting: Setting[T], file: SettingsFile, value: object) -> Found[T]:
         place = f"{file.where}: {setting.name}"
         if type(value) not in (str, *setting.kind.in_toml):
-            problem = UsageError(f"{place}: {value!r} is not a value for it", setting.help)
+            problem = UsageError(f"{place}: {value!r} is not a valid value", setting.help)
             return Found(setting, self._default(setting), Level.FILE, file.where, problem)
         parsed = self._parsed(setting, str(value), Level.FILE, place, file.path.parent)
         return replace(parsed, place=file.where)
@@ -532,19 +472,19 @@ class Settings:
 
 
 def variable(setting: Setting[T], environ: Mapping[str, str] = os.environ) -> Found[T]:
-    """Return what the environment alone says of a setting."""
+    """Return a setting's value from the environment alone."""
     return Settings(None, environ=environ).find(setting)
 
 
 def value_for_script(setting: Setting[T], warn: Callable[[str], None] | None) -> T:
-    """What the settings file of the folder says that the program was started in, else the default.
+    """Return a setting's value from the settings file of the start folder, else the default.
 
     Args:
         setting: The setting.
-        warn: Told of a problem, which then leaves the default; raised if None.
+        warn: Receives a description of the problem, and the default is used; None raises instead.
 
     Raises:
-        UsageError: The settings file cannot be read, or has no value of its kind there.
+        UsageError: The settings file cannot be read or its value is invalid.
     """
     try:
         return Settings.of(start_folder(), environ={})[setting]

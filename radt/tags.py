@@ -2,36 +2,38 @@
 
 from __future__ import annotations
 
-#: Number of CPUs that the runner may give to runs (its own affinity); the same for a pinned run.
+#: Number of CPUs that the runner may assign to runs; pinning a run does not change it.
 CPU_COUNT = "radt.cpu_count"
-#: CPU numbers that the run was pinned to, such as ``0-3,8``; only present on a pinned run.
+#: Memory limit in bytes of the runner's control groups; absent without a limit.
+MEMORY_LIMIT = "radt.memory_limit_bytes"
+#: CPU numbers that the run was pinned to, such as ``0-3,8``; only on pinned runs.
 CPUS = "radt.cpus"
-#: The profiler that slowed the run down. Comparisons leave its workload out unless asked.
+#: Profiler that slowed the run down. Comparisons exclude its workload by default.
 PROFILED = "radt.profiled"
-#: Of the other runs of its workload: the letters of those that were profiled beside it.
+#: On the other runs of its workload: the letters of the runs that were profiled.
 PROFILED_BESIDE = "radt.profiled_beside"
-#: What a profiler has not done, and why.
+#: What a profiler failed to do, and why.
 PROFILER_PROBLEM = "radt.profiler_problem"
-#: What the user has to do for a profiler.
+#: What the user has to do to use a profiler.
 PROFILER_NOTICE = "radt.profiler_notice"
 #: When the run's samples were thinned, and to how many (`radt prune`).
 PRUNED = "radt.pruned"
-#: State in its source of a run that `radt import` imported, at the time of the import.
+#: State of an imported run in its source at the time of `radt import`.
 IMPORTED = "radt.imported"
-#: CPU seconds of the collector and what it started, from the run's start to its end.
+#: CPU seconds of the collector and its child processes, from the run's start to its end.
 TRACKER_CPU_S = "radt.tracker.cpu_s"
-#: What the run's processes wrote into their journals.
+#: Bytes that the run's processes wrote to their journals.
 TRACKER_JOURNAL_BYTES = "radt.tracker.journal_bytes"
 
 # -- written when the run is recorded -------------------------------------------------------------
 
 #: ``service`` for a run that serves the others of its workload (`radt.model.Role`).
 ROLE = "radt.role"
-#: Id of the run whose process trains this one, among others (`radt.Run.child`).
+#: Id of the run whose process also trains this run (`radt.Run.child`).
 PARENT = "radt.parent"
-#: MLflow's id of a run that the script made in MLflow itself, for the uploader to go on with.
+#: MLflow's id of a run that the script created in MLflow itself; the uploader continues that one.
 MLFLOW_RUN = "radt.mlflow_run"
-#: Id of the ended run whose process started this one's, or the job that did.
+#: Id of the ended run whose process or job started this run's process.
 LAUNCHED_BY = "radt.launched_by"
 #: The row's letter within its workload: ``a``, ``b``.
 LETTER = "radt.letter"
@@ -41,27 +43,27 @@ DEVICES = "radt.devices"
 COLLOCATION = "radt.collocation"
 #: Listeners of the run, with plus signs between them.
 LISTENERS = "radt.listeners"
-#: The process that answers for the run until the collector knows of it, too (`Owner`).
+#: The process responsible for the run until the collector knows it (`Owner`).
 RUNNER = "radt.runner"
-#: The options of the start that ran it, such as ``--repeat 3``: `radt status` shows how to resume.
+#: Options of the start that ran it, such as ``--repeat 3``, for the resume hint of `radt status`.
 START = "radt.start"
-#: Number of the repeat and how many there are: ``2/3``; only on repeated workloads.
+#: Number of this repeat and of all repeats, such as ``2/3``; only on repeated workloads.
 REPEAT = "radt.repeat"
-#: The name that the repeats of a workload share.
+#: Name shared by the repeats of a workload.
 SERIES = "radt.series"
-#: On a cluster: the submission, its job (`radt.cluster.spool.JobKey`) and which start of it.
+#: On a cluster: the submission, its job (`radt.cluster.spool.JobKey`) and the attempt's number.
 CLUSTER_SUBMISSION = "radt.cluster.submission"
 CLUSTER_JOB = "radt.cluster.job"
 CLUSTER_ATTEMPT = "radt.cluster.attempt"
-#: The engine's id of that job, such as ``1234_7``, and its name of the node.
+#: The engine's id of the job, such as ``1234_7``, and its name of the node.
 CLUSTER_JOB_ID = "radt.cluster.job_id"
 CLUSTER_NODE = "radt.cluster.node"
-#: How many nodes the run is spread over, and the parts on all but the first (`radt.parts`).
+#: Number of nodes that the run spans, and the parts on all nodes but the first (`radt.parts`).
 CLUSTER_NODES = "radt.cluster.nodes"
 CLUSTER_PARTS = "radt.cluster.parts"
-#: The kind of machine that the node is: other nodes of it may have the run's baseline.
+#: Hardware type of the node. The run's baseline may come from other nodes of the same type.
 CLUSTER_HARDWARE = "radt.cluster.hardware"
-#: The attempt that took the place of the run's: the run counts for nothing.
+#: The attempt that replaced this run's attempt: the run is ignored.
 CLUSTER_SUPERSEDED = "radt.cluster.superseded"
 
 # -- written by people (`radt.store.notes`) -------------------------------------------------------
@@ -69,8 +71,8 @@ CLUSTER_SUPERSEDED = "radt.cluster.superseded"
 #: `YES` or ``no``.
 STARRED = "radt.starred"
 ARCHIVED = "radt.archived"
-#: Before the key of a tag that somebody changed in a Postgres store: what the machine of the run
-#: sends later does not undo it. `YES`, or ``no`` as long as MLflow has not got it.
+#: Prefix of the key of a tag that somebody edited in a Postgres store. Later uploads from the run's
+#: machine do not undo the edit. `YES`, or ``no`` until MLflow has the edit.
 EDITED = "radt.edited."
 YES = "yes"
 
@@ -78,7 +80,7 @@ YES = "yes"
 
 #: radt's id of the run.
 RUN_ID = "radt.run_id"
-#: radt's id of the workload; on the workload's own MLflow run, too.
+#: radt's id of the workload; also on the workload's own MLflow run.
 WORKLOAD_ID = "radt.workload_id"
 #: The workload's label; also on the workload's own MLflow run.
 WORKLOAD = "radt.workload"
@@ -87,13 +89,13 @@ EXPERIMENT = "radt.experiment"
 
 # -- written when the run has ended in MLflow -----------------------------------------------------
 
-#: `radt.model.RunStatus`; MLflow knows fewer.
+#: `radt.model.RunStatus`; MLflow has fewer statuses.
 STATUS = "radt.status"
 #: Why the run ended, if radt ended it or knows the reason.
 END_REASON = "radt.end_reason"
 #: Exit code of the script.
 EXIT_CODE = "radt.exit_code"
-#: Followed by an MLflow key: the name of the series, which MLflow does not accept as it is.
+#: Prefix of an MLflow metric key. The value is the series' name, which MLflow does not accept.
 METRIC_PREFIX = "radt.metric."
 
 # -- written by the inventory before the run starts -----------------------------------------------
@@ -104,7 +106,7 @@ HOST = "radt.host"
 CPU = "radt.cpu"
 #: Version of NVIDIA's driver.
 DRIVER = "radt.driver"
-#: Names of the machine's GPUs, with commas between them.
+#: Comma-separated names of the machine's GPUs.
 GPUS = "radt.gpus"
 #: Version of the run's Python.
 PYTHON = "radt.python"
@@ -117,24 +119,24 @@ GIT_DIRTY = "radt.git.dirty"
 
 #: Free memory of a GPU before the run started; ``index`` is NVML's.
 GPU_MEMORY_FREE_BYTES = "radt.gpu{index}.memory_free_bytes"
-#: Of the run's MIG device.
+#: The run's MIG device.
 MIG_PROFILE = "radt.mig.profile"
 MIG_UUID = "radt.mig.uuid"
 #: ``true`` if radt created the instance.
 MIG_CREATED = "radt.mig.created"
-#: As nvidia-smi writes it, ``start:size``.
+#: ``start:size``, in nvidia-smi's notation.
 MIG_PLACEMENT = "radt.mig.placement"
 MIG_SM_COUNT = "radt.mig.sm_count"
 MIG_MEMORY_FREE_BYTES = "radt.mig.memory_free_bytes"
-#: How many runs share the MPS daemon.
+#: Number of runs that share the MPS daemon.
 MPS_CLIENTS = "radt.mps.clients"
 MPS_THREAD_PERCENTAGE = "radt.mps.thread_percentage"
 MPS_DAEMON_PID = "radt.mps.daemon_pid"
-#: Whether the run was seen on its devices (`radt.collocation.verify.Verdict`), and why not.
+#: Whether the run was observed on its devices (`radt.collocation.verify.Verdict`), and why not.
 VERIFIED = "radt.verified"
 VERIFIED_REASON = "radt.verified.reason"
 
-# -- MLflow's own, as its pages read them ---------------------------------------------------------
+# -- MLflow's own tags, which its pages read ------------------------------------------------------
 
 MLFLOW_PARENT_RUN_ID = "mlflow.parentRunId"
 MLFLOW_USER = "mlflow.user"
@@ -142,7 +144,7 @@ MLFLOW_SOURCE_TYPE = "mlflow.source.type"
 MLFLOW_SOURCE_NAME = "mlflow.source.name"
 #: Shown as "Version".
 MLFLOW_GIT_COMMIT = "mlflow.source.git.commit"
-#: The run's name, also where it changes.
+#: The run's name; MLflow reads changes from here, too.
 MLFLOW_RUN_NAME = "mlflow.runName"
-#: What people say of the run, in Markdown; shown as "Description".
+#: Users' description of the run, in Markdown; shown as "Description".
 MLFLOW_NOTE = "mlflow.note.content"

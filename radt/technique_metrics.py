@@ -1,4 +1,4 @@
-"""The standard metrics of techniques (`radt.loaders`, `radt.training`), logged as plain numbers."""
+"""Standard metrics of techniques (`radt.loaders`, `radt.training`), logged like any metric."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TechniqueMetric:
-    """A metric of a run that a technique records.
+    """A metric that a technique records.
 
     Attributes:
-        name: Its name.
+        name: Name of the metric.
         unit: UCUM.
-        meaning: What its values are.
+        meaning: Description of the values.
     """
 
     name: str
@@ -43,12 +43,12 @@ _BY_NAME = {metric.name: metric for metric in TECHNIQUE_METRICS}
 
 
 def standard_unit(metric: str, unit: str) -> str:
-    """Return the unit of a recorded metric; a technique's own if it had none."""
+    """Return the unit of a recorded metric; a technique's standard unit if none was recorded."""
     known = _BY_NAME.get(metric)
     return known.unit if known is not None and not unit else unit
 
 
 def meaning_of(metric: str) -> str:
-    """Return what a technique's metric is; empty for other metrics."""
+    """Return the meaning of a technique's metric; empty for other metrics."""
     known = _BY_NAME.get(metric)
     return "" if known is None else known.meaning

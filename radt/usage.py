@@ -1,23 +1,24 @@
-"""Totals of a run: what the kernel counted of its processes, exact where curves are sampled.
+"""Exact totals of a run from the kernel's process accounting, where curves are only sampled.
 
-Under ``radt`` the run's keeper (`radt.runner.keeper`) takes the accounts of all processes as it
-reaps them; a script on its own reads its own as its block ends, less those at the block's begin.
-So does a script in a container, of which the keeper has only the client. All write a small file
-into the run's folder, which is still there when the collector is not; who ends the run in the store
-reads it. Of a script that was killed before it could, the collector has its last reading: a lower
-bound, under names of its own. Imports the standard library only.
+Under ``radt``, the run's keeper (`radt.runner.keeper`) collects the usage of all processes as it
+reaps them. A standalone script reads its own usage at the end of its block and subtracts that at
+the beginning. So does a script in a container, where the keeper only sees the container's client.
+Each writes a small file into the run's folder, which survives the collector; the process that ends
+the run in the store reads it. If a script is killed before it can write, the collector's last
+reading serves as a lower bound, under separate names. Imports the standard library only.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The ``listener`` of the series that hold totals: counters from 0 to the total, a peak as it is.
+from radt.files import write_whole
+
+#: ``listener`` of series that hold totals: a counter goes from 0 to the total, a peak is a value.
 KERNEL = "kernel"
 CPU_TIME, RSS_PEAK = "cpu_time_s", "rss_peak_bytes"
 IO_READ, IO_WRITTEN = "io_read_bytes", "io_written_bytes"
@@ -25,7 +26,7 @@ IO_READ, IO_WRITTEN = "io_read_bytes", "io_written_bytes"
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """One number: its key in files and in `radt.totals`, and the metric that it is stored as."""
+    """A total: its key in files and in `radt.totals`, and the metric that it is stored as."""
 
     key: str
     metric: str
@@ -49,7 +50,7 @@ TOTALS = (
 )
 _KEYS = {total.key: total for total in TOTALS}
 
-#: What the numbers cover.
+#: Descriptions of what the numbers cover.
 LAST_READING = (
     "at least: the script was killed, and this is the collector's last reading of its process and "
     "of the children that it had waited for, since the first (/proc/PID/stat, io, status)"
@@ -62,18 +63,18 @@ OF_SCRIPT = (
 
 
 def usage_file(run_dir: Path, rank: int | None = None) -> Path:
-    """Return where the accounts of a run go, or those of one of its ranks."""
+    """Return the path of a run's usage file, or of one rank's."""
     return run_dir / ("usage.json" if rank is None else f"usage-{rank}.json")
 
 
 def lower_bound(key: str) -> str:
-    """Return the key of a total that is at least so much: the rest was not counted."""
+    """Return the key for a lower bound of a total, part of which was not counted."""
     return f"{key}_at_least"
 
 
 def own_usage() -> dict[str, float]:
-    """Return the accounts of this process with the children that it has waited for, by key."""
-    import resource  # not where runs are only looked at, on systems that lack it
+    """Return usage of this process and the children that it has waited for, by key."""
+    import resource  # missing on systems that only display results
 
     usage: dict[str, float] = dict.fromkeys((CPU_TIME, RSS_PEAK), 0.0)
     for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
@@ -92,12 +93,12 @@ def own_usage() -> dict[str, float]:
         io = dict(line.split(": ") for line in lines)
         usage |= {IO_READ: int(io["rchar"]), IO_WRITTEN: int(io["wchar"])}
     except (OSError, ValueError, KeyError):
-        pass  # a kernel that does not count it; then there is no total of it
+        pass  # the kernel does not count I/O, so there are no I/O totals
     return usage
 
 
 def write_growth(path: Path, before: Mapping[str, float]) -> None:
-    """Write the accounts of this process since `before`; a peak is as it is.
+    """Write this process's usage since `before`; a peak is written unchanged.
 
     Raises:
         OSError: The file cannot be written.
@@ -105,16 +106,13 @@ def write_growth(path: Path, before: Mapping[str, float]) -> None:
     usage: dict[str, float | str] = {"method": OF_SCRIPT}
     for key, value in own_usage().items():
         usage[key] = value if _KEYS[key].is_peak else value - before.get(key, 0.0)
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(usage), encoding="utf-8")
-    os.replace(temporary, path)  # noqa: PTH105 - atomic, and says so
+    write_whole(path, json.dumps(usage))
 
 
 def read_usage(run_dir: Path) -> tuple[dict[str, float], str]:
-    """Return a run's totals by key, of all its ranks together, and what they cover.
+    """Return a run's totals by key, over all its ranks, and a description of what they cover.
 
-    What one of several ranks lacks, the run lacks; nothing where there is no file, or a damaged
-    one.
+    A total that any rank lacks is left out. Without files, or with a damaged one, there are none.
     """
     parts = []
     for path in sorted(run_dir.glob("usage*.json")):
@@ -136,10 +134,10 @@ def read_usage(run_dir: Path) -> tuple[dict[str, float], str]:
 
 
 def discard_usage(run_dir: Path) -> None:
-    """Remove the files, whose numbers are in the store.
+    """Remove the usage files once their numbers are in the store.
 
     Raises:
-        OSError: One cannot be removed.
+        OSError: A file cannot be removed.
     """
     for path in run_dir.glob("usage*.json"):
         path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
 """Find the user's script, whatever runs it: Python itself, a launcher, pytest, a worker process.
 
-A launcher (cProfile, a console script, joblib's and submitit's workers) is the main module of its
-process and has a repository of its own, which says nothing about the experiment. Imports the
-standard library only.
+A launcher (cProfile, a console script, workers of joblib and submitit) is the main module of its
+process, but its name and repository say nothing about the experiment. Imports the standard library
+only.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from types import FrameType
 
 from radt.run_name import script_name
 
-#: Name of what is typed into an interpreter or notebook.
+#: Name for code typed into an interpreter or notebook.
 INTERACTIVE = "interactive"
 _LIBRARIES = frozenset({"site-packages", "dist-packages"})
 
 
 @dataclass(frozen=True, slots=True)
 class UserScript:
-    """What a run without a runner is called after.
+    """Script that gives a standalone run its name.
 
-    ``file`` is as in the parameter File, empty for code that was typed in; ``folder`` is in the
-    script's repository, ``arguments`` are its own, not a launcher's; ``function`` is what a worker
-    or a test runner called, else empty.
+    ``file`` is as in the parameter File, empty for code that was typed in. ``folder`` is in the
+    script's repository. ``arguments`` are its own, not a launcher's. ``function`` is the function
+    that a worker or test runner called, else empty.
     """
 
     name: str
@@ -48,8 +48,9 @@ class UserScript:
 def user_script() -> UserScript:
     """Return the script that the calling code belongs to.
 
-    It is the main module, unless that is a launcher: then the outermost frame of the stack that is
-    in neither the standard library nor an installed package. A console script keeps its name.
+    It is the main module, unless that is a launcher: then it is the outermost frame of the stack
+    that is in neither the standard library nor an installed package. A console script keeps its
+    name.
     """
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
@@ -73,7 +74,7 @@ def user_script() -> UserScript:
     if is_program and caller is not None and caller.f_globals is vars(main):
         return _named_after(path, folder, arguments)
     script = _file_of(frame)
-    if sys.argv and Path(sys.argv[0]).resolve() == script:  # the launcher left it its arguments
+    if sys.argv and Path(sys.argv[0]).resolve() == script:  # the launcher passed it its arguments
         return _named_after(script, folder, arguments)
     function = frame.f_code.co_name
     function = function if function.isidentifier() else ""  # <module>, <lambda>
@@ -87,7 +88,7 @@ def _named_after(path: Path, folder: Path, arguments: tuple[str, ...]) -> UserSc
 
 
 def _stack() -> Iterator[FrameType]:
-    """Yield the calling thread's frames, the innermost first."""
+    """Yield the calling thread's frames, innermost first."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - inspect.stack reads the sources
     while frame is not None:
         yield frame
@@ -95,7 +96,7 @@ def _stack() -> Iterator[FrameType]:
 
 
 def _outermost_frame() -> FrameType | None:
-    """Return the outermost frame in a file of the user's."""
+    """Return the outermost frame in one of the user's files."""
     for frame in reversed([*_stack()]):
         path = _file_of(frame)
         if path.is_file() and not _is_installed(path):
@@ -108,12 +109,12 @@ def _file_of(frame: FrameType) -> Path:
 
 
 def _is_typed(frame: FrameType) -> bool:
-    """Return whether the code was typed into a notebook or an interpreter."""
+    """Return True if the code was typed into a notebook or an interpreter."""
     return not (frame.f_code.co_filename.startswith("<frozen") or _file_of(frame).is_file())
 
 
 def _is_installed(path: Path) -> bool:
-    """Return whether a file belongs to Python, an installed package, a console script or radt."""
+    """Return True if a file belongs to Python, an installed package, a console script or radt."""
     python, radt = Path(os.__file__).resolve().parent, Path(__file__).resolve().parent
     return (
         not _LIBRARIES.isdisjoint(path.parts)
@@ -126,7 +127,7 @@ def _is_installed(path: Path) -> bool:
 @cache
 def _program_folders() -> frozenset[Path]:
     """Return the folders that installers write console scripts into."""
-    own = os.path.expanduser("~/.local")  # noqa: PTH111 - of a user who may have no home
+    own = os.path.expanduser("~/.local")  # noqa: PTH111 - the user may have no home
     prefixes = (sys.prefix, sys.base_prefix, "/usr", "/usr/local", own)
     folders = [Path(sys.executable).parent, *(Path(prefix) / "bin" for prefix in prefixes)]
     return frozenset(folder.resolve() for folder in folders)

@@ -18,7 +18,9 @@ from _pytest.assertion import rewrite
 from playwright.sync_api import Playwright, sync_playwright
 
 from tests.support import servers
+from tests.support.daemon import ServerError
 from tests.support.disk import small_disk
+from tests.support.docker import DockerEngine, ran
 from tests.support.mlflow_server import Bucket, MlflowServer
 from tests.support.postgres import Postgres
 from tests.support.s3 import S3Server
@@ -124,12 +126,23 @@ def _rewrite_files(files: list[Path], config: pytest.Config) -> None:
             rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source_hash, made)
 
 
+def _expect_packages(root: Path) -> None:
+    """Say at once what a run of all tests lacks, rather than by the failures of hundreds."""
+    command = ["sh", root / "tests" / "system_packages.sh", "--missing"]
+    if missing := subprocess.run(command, capture_output=True, text=True).stdout.strip():
+        raise pytest.UsageError(
+            f"Not installed: {missing} (Debian's names). Run: sh tests/system_packages.sh"
+        )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The first process of a test run owns the servers; its workers find them by a variable.
 
     It also hides the machine, before it starts them.
     """
     if not hasattr(config, "workerinput"):
+        if config.args_source is pytest.Config.ArgsSource.TESTPATHS:
+            _expect_packages(config.rootpath)
         # Where PYTHONDONTWRITEBYTECODE is set, each of some thousand processes would compile anew.
         for package in ("radt", "frontend", "listeners"):
             compileall.compile_dir(config.rootpath / package, quiet=2, workers=0)
@@ -182,3 +195,29 @@ def mlflow_server(postgres: Postgres, s3: S3Server) -> MlflowServer:
 def mlflow_server_with_auth(postgres: Postgres, s3: S3Server) -> MlflowServer:
     """A tracking server with basic auth; artifacts go through it."""
     return servers.shared_mlflow(postgres, s3, auth=True)
+
+
+@pytest.fixture(scope="session")
+def docker_engine() -> DockerEngine:
+    """A Docker engine that nobody stops; where none can start, the tests that want it are skipped
+    unless ``RADT_TEST_DOCKER`` is ``required``."""
+    try:
+        return servers.shared_docker()
+    except ServerError as error:
+        if os.environ.get("RADT_TEST_DOCKER") == "required":
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def docker(docker_engine: DockerEngine, monkeypatch: pytest.MonkeyPatch) -> DockerEngine:
+    """The Docker engine, which radt, too, finds by `docker` on PATH."""
+    for name, value in docker_engine.environ.items():
+        monkeypatch.setenv(name, value)
+    return docker_engine
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say whether the tests that need Docker were run."""
+    if line := ran(report for found in terminalreporter.stats.values() for report in found):
+        terminalreporter.write_line(line)

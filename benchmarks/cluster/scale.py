@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -17,19 +17,19 @@ from benchmarks.results import Bar, Findings, Table
 from radt import units
 from radt.cluster.collecting import Collection
 from radt.cluster.course import POLL_S, Course
-from radt.cluster.engine import ArrayRequest
+from radt.cluster.engine import ArrayRequest, Shape
+from radt.cluster.executor import submitted_rows, submitted_table
 from radt.cluster.follow import WRITE_S, Follower
-from radt.cluster.rows import submitted_rows, submitted_table
-from radt.cluster.shape import JobArray, Shape, WorkloadKey, arrays_of
-from radt.cluster.simulated import SimulatedEngine
-from radt.cluster.simulated_nodes import SimulatedNodes
-from radt.cluster.spool import Request, Spool, Submission
+from radt.cluster.shaping import arrays_of
+from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
 from radt.cluster.submit import Submitter
-from radt.experiment.status import StatusWriter
+from radt.experiment.status import RowStatus, StatusWriter
 from radt.home import Home
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.notify import Notifier
+from tests.support.simulated import SimulatedEngine
+from tests.support.simulated_nodes import SimulatedNodes
 
 _WORKLOAD_S = 60.0
 _FAULTS = 0.05
@@ -160,7 +160,7 @@ def _cost(rows: int, nodes: int) -> Cost:
             virtual_s=followed.engine.time_s,
             questions=followed.engine.questions["states"],
             cpu=followed.cpu_s / followed.engine.time_s,
-            writes=followed.writes,
+            writes=followed.statuses.writes,
             rss_bytes=followed.rss_bytes,
             settle_s=settle_s,
             files_a_run=sum(path.is_file() for path in followed.spool.path.rglob("*")) / rows,
@@ -169,20 +169,32 @@ def _cost(rows: int, nodes: int) -> Cost:
         )
 
 
+class _CountingWriter(StatusWriter):
+    """Counts how often the file is written."""
+
+    writes = 0
+
+    def set_many(self, statuses: Mapping[int, RowStatus]) -> None:
+        self.writes += 1
+        super().set_many(statuses)
+
+
 class _Experiment:
     """Rows of two shapes on a simulated cluster."""
 
     def __init__(self, folder: Path, rows: int, nodes: int) -> None:
         folder.mkdir()
         self.cpu_s = self.submit_s = 0.0
-        self.submits = self.writes = self.rss_bytes = 0
+        self.submits = self.rss_bytes = 0
         self.engine = SimulatedEngine(
             nodes, gpus=1, node_failures=_FAULTS, preemptions=_FAULTS, fault_within_s=_WORKLOAD_S
         )
         self._home = Home(folder / "radt-data")
+        self._stop = StopRequest()
         began_s = time.perf_counter()
         self.spool = self._spool(folder, rows)
         self.submit_s = time.perf_counter() - began_s
+        self.statuses = _CountingWriter(self.spool.submission.file, submitted_table(self.spool))
         self.rows = submitted_rows(self.spool)
         self.nodes = SimulatedNodes(self.spool, self.rows, _WORKLOAD_S)
         self.engine.runner = self.nodes
@@ -231,7 +243,6 @@ class _Experiment:
                     self.submit_s += time.perf_counter() - began_s
                     self.submits = self.engine.questions["submit"]
                 self.engine.advance(1.0)
-            self.writes = follower.writes
         self.rss_bytes = _peak_rss_bytes()
 
     def settle_afterwards(self) -> float:
@@ -246,7 +257,8 @@ class _Experiment:
             Collection(self.spool, self._home) as collection,
             RunConsole(Console(file=nowhere)) as console,
         ):
-            self._follower(course, console, collection).run(once=True)
+            self._stop.request()  # so that it only brings the file up to date
+            self._follower(course, console, collection).run()
         return time.perf_counter() - began_s
 
     def _follower(self, course: Course, console: RunConsole, collection: Collection) -> Follower:
@@ -255,11 +267,10 @@ class _Experiment:
             course,
             self._home,
             console,
-            engine_name="simulated",
             collection=collection,
-            statuses=StatusWriter(self.spool.submission.file, submitted_table(self.spool)),
+            statuses=self.statuses,
             notifier=Notifier("", lambda _text: None),
-            stop=StopRequest(),
+            stop=self._stop,
             clock=lambda: self.engine.time_s,
         )
 

@@ -19,9 +19,9 @@ from radt.store.records import (
     Samples,
     SeriesBatch,
     SeriesRecord,
-    SummaryRecord,
     WorkloadRecord,
 )
+from radt.store.summaries import SeriesSummary
 from radt.store.writer import StoreWriter
 
 START_NS = 1_780_000_000_000_000_000
@@ -92,7 +92,9 @@ def vast(path: Path, size: Size) -> Path:
             changes = dict.fromkeys(("run_id", "workload_id"), turned)
             changes |= dict.fromkeys(("label", "workload"), label)
             store.execute("BEGIN")
-            for table in ("workload", "run", "param", "series", "marker", "chunk"):
+            for table in (
+                *("workload", "run", "param", "series", "marker", "chunk", "series_summary"),
+            ):
                 columns = [row[1] for row in store.execute(f"PRAGMA table_info({table})")]
                 values = ", ".join(changes.get(name, "{0}").format(name) for name in columns)
                 store.execute(
@@ -251,7 +253,7 @@ def grow(path: Path, run_ids: list[str]) -> None:
             writer.append(summary.series.run_id, [SeriesBatch(0, samples)])
 
 
-def newest(path: Path, run_ids: list[str]) -> list[SummaryRecord]:
+def newest(path: Path, run_ids: list[str]) -> list[SeriesSummary]:
     """Return the summary of each run's first series."""
     with StoreReader(path) as reader:
         return [one for one in reader.summary(run_ids) if one.series.series_no == 0]

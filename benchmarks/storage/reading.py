@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
+from itertools import count
 
 from benchmarks.results import Bar, Findings, Table
 from benchmarks.storage.data import RUN_ID, middle, realistic, series
 from benchmarks.storage.places import Kind, Places
 from benchmarks.timing import median_s
+from radt.frontend.data.series_cache import Ask, Tracks
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from radt.store.writer import StoreWriter
 
-CHART_POINTS = 2000
 MOST_WHOLE_S = 0.5
 MOST_ZOOM_S = 0.05
 
@@ -21,9 +22,9 @@ def measure(places: Places, points: int) -> Findings:
     """Measure the same series in both databases."""
     samples = realistic(1, points)
     table = Table(
-        f"A series of {points:,} points, to {CHART_POINTS:,} of a chart, in ms",
+        f"A series of {points:,} points, to the cells of a chart, in ms",
         ("", *Kind),
-        note="Checksums are verified, and the extremes of every stretch are among the points.",
+        note="Checksums are verified; each cell has the mean and the extremes of its points.",
     )
     found = Findings([table])
     columns = [_measure(places, kind, samples) for kind in Kind]
@@ -47,20 +48,28 @@ def _measure(places: Places, kind: Kind, samples: Samples) -> dict[str, float]:
         writer.append(RUN_ID, [SeriesBatch(0, samples)])
         writer.seal(RUN_ID)
     places.settle(kind, name)
-    first_ns, last_ns = middle(samples)
+    base_ns = int(samples.times_ns[0])
+    start_ns, end_ns = middle(samples)
+    shown = (start_ns - base_ns) / 1e9, (end_ns - base_ns) / 1e9
+    turns = count()
     with StoreReader(address) as reader:
+
+        def chart(tracks: Tracks, part: tuple[float, float] | None = None) -> None:
+            tracks.cells(lambda: reader, Ask(series(0), base_ns, part), 0)
+
+        def zoom(tracks: Tracks) -> None:
+            """Zoom to another stretch each time: one that was seen is kept."""
+            before_s = next(turns) * (shown[1] - shown[0])
+            chart(tracks, (shown[0] - before_s, shown[1] - before_s))
+
         start = time.perf_counter()
-        reader.envelope(RUN_ID, 0, max_points=CHART_POINTS)
+        chart(Tracks())
         cold_s = time.perf_counter() - start
+        known = Tracks()
         times = {
-            "whole": median_s(lambda: reader.envelope(RUN_ID, 0, max_points=CHART_POINTS)),
+            "whole": median_s(lambda: chart(Tracks())),
             "whole, the first time": cold_s,
-            "1 %": median_s(
-                lambda: reader.envelope(
-                    RUN_ID, 0, start_ns=first_ns, end_ns=last_ns, max_points=CHART_POINTS
-                )
-            ),
-            "whole, 400 points": median_s(lambda: reader.envelope(RUN_ID, 0, max_points=400)),
+            "1 %": median_s(lambda: zoom(known)),
             "every point": median_s(lambda: reader.samples(RUN_ID, 0), 3),
             "mean and extremes": median_s(lambda: reader.summary([RUN_ID])),
         }

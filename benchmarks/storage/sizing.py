@@ -13,7 +13,6 @@ from benchmarks.storage import replicating
 from benchmarks.storage.data import SECOND_NS, START_NS, instants, realistic
 from benchmarks.storage.places import Kind, Places
 from radt.delivery.archive.spool import ArchiveSpool
-from radt.delivery.archive.write import write_archive
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
@@ -38,7 +37,7 @@ def measure(places: Places, seconds: int) -> Findings:
         "SQLite, pages in use": _used_bytes(store) / RUNS,
         "SQLite, the file after the first runs": store.stat().st_size / RUNS,
         "Postgres, tables and indexes": _replicated_bytes(places, store) / RUNS,
-        "archive, Parquet and manifest": _archive_bytes(places.folder, store, ids[0]),
+        "archive, a bundle": _archive_bytes(places.folder, store, ids[0]),
     }
     table = Table(
         f"A run of {series_count} series at 1 Hz, {RUNS} together",
@@ -143,10 +142,6 @@ def _replicated_bytes(places: Places, store: Path) -> int:
 
 def _archive_bytes(folder: Path, store: Path, run_id: str) -> int:
     spool = ArchiveSpool(folder / "archive")
-    with spool.locked(), StoreReader(store) as reader:
-        write_archive(reader, run_id, spool)
-    return sum(
-        path.stat().st_size
-        for path in spool.path.rglob("*")
-        if path.suffix in (".parquet", ".json")
-    )
+    with StoreReader(store) as reader:
+        spool.write_bundle(reader, run_id)
+    return sum(path.stat().st_size for path in spool.waiting(run_id))

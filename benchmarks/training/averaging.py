@@ -17,7 +17,6 @@ import psutil
 
 from benchmarks.results import Bar, Findings, Table
 from radt.training.lighthouse import HEARTBEAT_S
-from radt.training.traffic import Traffic
 
 _FOLDER = Path(__file__).parents[2] / "experiments" / "slow-network"
 _SLOW_MBIT = 25
@@ -30,16 +29,21 @@ _AVERAGES = 10
 
 @dataclass(frozen=True)
 class Case:
-    """A model, a link and what a global batch sends over it."""
+    """A model, a link and what a global batch sends over it.
+
+    Attributes:
+        by_bytes: Bytes of a pipeline over bytes of an average: 2·M·A / P on two machines (Atom,
+            section 3.1).
+    """
 
     name: str
     size: str
     mbit: int
-    traffic: Traffic
+    by_bytes: float
 
 
-_SMALL = Traffic(1_052_672, 524_288, 16)
-_LARGE = Traffic(37_773_312, 786_432, 8)
+_SMALL = 2 * 16 * 524_288 / 1_052_672
+_LARGE = 2 * 8 * 786_432 / 37_773_312
 _CASES = (
     Case("1.1 MB, 16 micro-batches, unshaped", "small", 0, _SMALL),
     Case("1.1 MB, 16 micro-batches, 100 Mbit", "small", 100, _SMALL),
@@ -74,13 +78,12 @@ def measure(rounds: int, hivemind: str | None = None) -> Findings:
     for case in _CASES:
         middle = {arm: statistics.median(times[case.name, arm]) for arm in _ARMS}
         gain = min(middle["gpipe"], middle["1f1b"]) / middle["copies"]
-        by_bytes = case.traffic.pipeline_bytes / case.traffic.copies_bytes
         cells = [f"{middle[arm]:.2f}" for arm in _ARMS]
-        table.rows.append((case.name, *cells, f"{gain:.1f}×", f"{by_bytes:.1f}×"))
+        table.rows.append((case.name, *cells, f"{gain:.1f}×", f"{case.by_bytes:.1f}×"))
         if case.mbit == _SLOW_MBIT:
             promise = f"{_SLOW_MBIT} Mbit: at least {_TARGET:.0f} times as fast as pipelines"
             bars.append(Bar(promise, f"{gain:.1f}×", gain >= _TARGET))
-        if not case.traffic.copies_win:
+        if case.by_bytes < 1:
             predicted = "a case where pipelines win, and the planner says so"
             bars.append(Bar(predicted, f"{gain:.1f}×", gain < 1))
     stalls = [_stall_s() for _ in range(rounds)]
@@ -112,8 +115,10 @@ def _peers(rounds: int, hivemind: str) -> Table:
 
 def _averaging(way: str, python: str) -> tuple[float, float]:
     """Return the median time of an average, and its mean CPU time in all processes."""
-    command = [python, "-m", "benchmarks.training.averaging_peer", way, f"{way}-{os.getpid()}"]
+    group = f"{way}-{os.getpid()}"
+    command = [python, "-m", "benchmarks.training.averaging_peer", way, group]
     peers: list[subprocess.Popen[str]] = []
+    lighthouse = _lighthouse(group) if way == "radt" else None
     try:
         addresses: list[str] = []
         for _ in range(2):
@@ -139,6 +144,14 @@ def _averaging(way: str, python: str) -> tuple[float, float]:
             cast("IO[str]", peer.stdin).close()
         for peer in peers:
             peer.wait()
+        if lighthouse is not None:
+            lighthouse.kill()
+            lighthouse.wait()
+
+
+def _lighthouse(group: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "radt.training.lighthouse", "--group", group]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
 
 def _average(peers: list[subprocess.Popen[str]], count: int) -> list[float]:
@@ -171,11 +184,7 @@ def _stall_s() -> float:
     """Return the longest round of the survivors when one of three replicas is killed."""
     with tempfile.TemporaryDirectory() as folder:
         environment = {**os.environ, "RADT_RUNTIME_DIR": folder}
-        lighthouse = subprocess.Popen(
-            [sys.executable, "-m", "radt.training.lighthouse", "--group", "slow-network"],
-            env=environment,
-            stderr=subprocess.DEVNULL,
-        )
+        lighthouse = _lighthouse("slow-network", environment)
         common = ["--arm", "replica", "--json", "--batches", str(_ROUNDS)]
         command = [sys.executable, str(_FOLDER / "train.py"), *common]
         replicas = [

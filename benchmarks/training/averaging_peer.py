@@ -36,7 +36,7 @@ def serve(average: Callable[[], object]) -> None:
 
 
 def with_radt(net: nn.Module, group: str) -> None:
-    """Average by the averager of this library; the first peer starts the lighthouse."""
+    """Average by the averager of this library; a lighthouse of the group has to be there."""
     from radt.training import ElasticAverager, Job
 
     optimizer = torch.optim.SGD(net.parameters(), 0.1)

@@ -22,7 +22,7 @@ from torch.optim import SGD
 from benchmarks.results import Bar, Findings, Table
 from radt.training import offload
 from radt.training.offloading import OffloadedStep
-from radt.training.offloading.swapping import OptimizerClass
+from radt.training.offloading.optimizers import OptimizerClass
 
 _ROOT = Path(__file__).parents[2]
 _WIDTH = 1536

@@ -16,8 +16,8 @@ import torch
 from torch.optim import SGD, AdamW
 
 from benchmarks.training import offload
+from radt.training.offloading.optimizers import OptimizerClass
 from radt.training.offloading.stores import give_memory_back
-from radt.training.offloading.swapping import OptimizerClass
 
 _OPTIMIZERS: dict[str, OptimizerClass] = {
     "sgd": partial(SGD, lr=1e-3),

@@ -21,8 +21,7 @@ from torch.nn import functional
 
 from benchmarks.results import Bar, Findings, Table
 from radt.training import DeviceLease
-from radt.training.preemption import Boundaries, segments_of
-from radt.training.segments import Segment
+from radt.training.preemption import Boundaries, Segment, segments_of
 
 _SCRIPT = Path(__file__).parents[2] / "experiments" / "preemption" / "train.py"
 _STEPS = 64

@@ -47,10 +47,10 @@ def build(folder: Path, root: Path = ROOT) -> Path:
         check=False,
     )
     if done.returncode != 0:
-        raise UsageError(f"the site was not built:\n{_said(done.stdout)}", "Mend what it names")
+        raise UsageError(f"the site was not built:\n{_said(done.stdout)}", "Fix what it names")
     localise(folder / "site")
     if wrong := list(problems(folder / "site")):
-        raise UsageError("\n".join(wrong), "Mend these pages")
+        raise UsageError("\n".join(wrong), "Fix these pages")
     return folder / "site" / "index.html"
 
 

@@ -16,7 +16,7 @@ import radt
 from docs.generator import docstrings, markdown
 from radt import integrations
 from radt.listeners import api as listener_api
-from radt.runner.pending import ExperimentOptions
+from radt.runner.options import StartOptions
 
 #: In the order of a reader; the rest of ``radt.__all__`` follows.
 _FIRST = (
@@ -41,7 +41,7 @@ def api_reference() -> str:
         if not isinstance(found, ModuleType):
             described = found if callable(found) else type(found)  # `radt.config` is an object
             parts.extend(_object(described, f"radt.{name}", 2))
-    parts.extend(_object(ExperimentOptions, "radt.runner.pending.ExperimentOptions", 2))
+    parts.extend(_object(StartOptions, "radt.runner.options.StartOptions", 2))
     parts.extend(_integrations())
     return "\n\n".join(parts)
 

@@ -142,7 +142,7 @@ class Pages:
             return found[0]
         meant = os.path.normpath((PurePosixPath(source).parent / target).as_posix())
         if not (self._root / meant).exists():
-            raise UsageError(f"{source} links to {target}, which is not there", "Mend the link")
+            raise UsageError(f"{source} links to {target}, which is not there", "Fix the link")
         self._wanted(meant)
         start = PurePosixPath(site_path(source)).parent
         return f"{opening}{os.path.relpath(site_path(meant), start)}{anchor or ''}{closing}"

@@ -21,6 +21,8 @@ DIRECTIONS = 4
 CLASSES = len(TINTS) * DIRECTIONS
 #: Fewest and most stripes in an edge; spread evenly over their logarithm.
 STRIPES = (4.0, 32.0)
+#: Levels by which pixels of enlarged files differ at most: about 3 bits a pixel, as photographs.
+GRAIN = 8
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,16 @@ class Images:
         return index, self.paths[index], self.labels[index]
 
 
-def written(folder: Path, part: str, count: int, edge: int, wrong: float = 0.0) -> Images:
+def written(
+    folder: Path, part: str, count: int, edge: int, wrong: float = 0.0, enlarged: int = 0
+) -> Images:
     """Return generated images of a part of the data (``train``, ``validation``).
 
     They are written by the first call; each depends only on its part and number. A share of the
-    labels is ``wrong``: drawn at random.
+    labels is ``wrong``: drawn at random. With ``enlarged``, files have this edge and grain: they
+    show the same and take longer to decode.
     """
-    place = folder / f"{part}-{edge}"
+    place = folder / (f"{part}-{edge}-{enlarged}" if enlarged else f"{part}-{edge}")
     place.mkdir(parents=True, exist_ok=True)
     paths = [place / f"{number:06}.jpg" for number in range(count)]
     with (place / "lock").open("w") as lock:
@@ -51,7 +56,7 @@ def written(folder: Path, part: str, count: int, edge: int, wrong: float = 0.0) 
         missing = [number for number, path in enumerate(paths) if not path.exists()]
         if missing:
             with ProcessPoolExecutor() as processes:
-                work = partial(_write, paths, part, edge)
+                work = partial(_write, paths, part, edge, enlarged)
                 for _ in processes.map(work, missing, chunksize=16):
                     pass
     chance = np.random.default_rng(0)
@@ -62,10 +67,15 @@ def written(folder: Path, part: str, count: int, edge: int, wrong: float = 0.0) 
     return Images(paths, drawn_labels.tolist())
 
 
-def _write(paths: list[Path], part: str, edge: int, number: int) -> None:
+def _write(paths: list[Path], part: str, edge: int, enlarged: int, number: int) -> None:
     chance = np.random.default_rng([number, *part.encode()])
     part_path = paths[number].with_suffix(".part")
-    Image.fromarray(drawn(number % CLASSES, edge, chance)).save(part_path, "JPEG", quality=90)
+    image = Image.fromarray(drawn(number % CLASSES, edge, chance))
+    if enlarged:
+        pixels = np.asarray(image.resize((enlarged, enlarged)), np.int16)
+        grain = chance.integers(-GRAIN, GRAIN + 1, (enlarged, enlarged, 1), np.int16)
+        image = Image.fromarray(np.clip(pixels + grain, 0, 255).astype(np.uint8))
+    image.save(part_path, "JPEG", quality=90)
     part_path.replace(paths[number])
 
 

@@ -128,7 +128,12 @@ class Training:
         self.options = options
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         train = written(
-            options.data, "train", options.samples, options.stored, options.wrong_labels
+            options.data,
+            "train",
+            options.samples,
+            options.stored,
+            options.wrong_labels,
+            options.enlarged,
         )
         validation = written(options.data, "validation", options.validation, options.stored)
         sizes = range(options.min_size, options.size + 1, options.step)
@@ -269,6 +274,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--min-size", type=int, default=48, help="edge at the beginning")
     parser.add_argument("--step", type=int, default=24)
     parser.add_argument("--stored", type=int, default=192, help="edge of the files")
+    parser.add_argument("--enlarged", type=int, default=0, help="edge of the files to train on")
     parser.add_argument("--samples", type=int, default=960)
     parser.add_argument("--wrong-labels", type=float, default=0.3, help="share in training")
     parser.add_argument("--validation", type=int, default=360)

@@ -19,9 +19,13 @@ _CLONE_NEWNET = 0x40000000
 _DEVICE = "radt-link"
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
+#: Where Debian has `tc`, which is not on an ordinary user's PATH.
+_SYSTEM = "/usr/sbin:/sbin"
+
 
 def check() -> None:
     """Exit with what is missing: `ip` or `tc`."""
+    os.environ["PATH"] = f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM}"
     for tool in ("ip", "tc"):
         if shutil.which(tool) is None:
             sys.exit(f"slow-network: {tool} is not installed: apt install iproute2")

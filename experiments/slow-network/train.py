@@ -29,7 +29,6 @@ from torch.nn import functional
 import radt
 from radt.home import RUNTIME_VARIABLE, runtime_dir
 from radt.training import ElasticAverager, Job
-from radt.training.traffic import Traffic
 
 _PORTS = {"lighthouse": 29510, "pipeline": 29511}
 _RATE = 0.02
@@ -218,10 +217,11 @@ def main() -> None:
         sys.stdout.write(json.dumps(found) + "\n")
         return
     parameter_bytes = size.layers * (size.width + 1) * size.width * 4
-    traffic = Traffic(parameter_bytes, size.activation_bytes, size.micro_batches)
+    # Atom, section 3.1: a pipeline sends 2·M·A bytes on two machines, full copies P in all.
+    break_even = parameter_bytes / (2 * size.activation_bytes)
     with radt.Run() as run:
-        predicted = "copies" if traffic.copies_win else "a pipeline"
-        run.log_params({"predicted": f"{predicted} ({traffic.break_even:.1f} to break even)"})
+        predicted = "copies" if size.micro_batches > break_even else "a pipeline"
+        run.log_params({"predicted": f"{predicted} ({break_even:.1f} to break even)"})
         found = on_two_machines(options.arm, size, options.mbit, options.batches)
         for batch, (seconds, sent, loss) in enumerate(found):
             run.log_metrics({"batch_time": seconds, "sent": float(sent), "loss": loss}, step=batch)

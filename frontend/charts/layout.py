@@ -1,4 +1,4 @@
-"""Size, margins, axes, ticks and line names of a figure: everything but the data."""
+"""Size, margins, axes, ticks and line names of a figure: everything except the data."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from datetime import datetime
 
 import numpy as np
 
-from radt.frontend.charts.traces import Figure, Ordinate, Pen, escaped, shortened
-from radt.frontend.data.model import Line, UnitScale
+from radt.frontend.charts.traces import Figure, Ordinate, Pen, escaped
+from radt.frontend.data.model import Line
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.theme import FONT, Ink, Scheme
+from radt.render.labels import shortened
+from radt.units import Scale
 
 _STEPS_S = (
     *(base * 10.0**exponent for exponent in range(-6, 1) for base in (1, 2, 5)),
@@ -56,7 +58,7 @@ _WALL_STEPS_S = (
     *(days * _DAY_S for days in (1, 2, 7, 14, 28, 56, 112, 364)),
 )
 
-#: Titles of the axis where there is room, as on paper.
+#: Titles of the axis if there is room, as on paper.
 TITLES = {
     XAxis.BARRIER: "time since the barrier",
     XAxis.START: "time since the run's start",
@@ -76,11 +78,11 @@ class Abscissa:
     kind: XAxis
     window: Window
     title: str
-    scale: UnitScale = field(default_factory=lambda: UnitScale(1.0, ""))
+    scale: Scale = field(default_factory=lambda: Scale(1.0, ""))
     log: bool = False
 
     def drawn(self, about: int) -> Figure:
-        """Return range, type and about so many ticks, in Plotly's terms."""
+        """Return range, type and about this many ticks, in Plotly's terms."""
         window, factor = self.window, self.scale.factor
         seen = Window(window.start * factor, window.end * factor)
         positions, texts = (
@@ -108,8 +110,10 @@ def axis_ticks(kind: XAxis, window: Window, about: int = 8) -> tuple[list[float]
 
 
 def log_ticks(kind: XAxis, window: Window) -> tuple[list[float], list[str]]:
-    """Return positions on a logarithmic axis and their labels: powers of ten, for less than two of
-    them also 2 and 5 times these; round ones as on other axes within less than one.
+    """Return positions on a logarithmic axis and their labels.
+
+    These are powers of ten; over less than two decades, also 2 and 5 times these; over less than
+    one, round values as on other axes.
     """
     low, high = math.log10(window.start), math.log10(window.end)
     if high - low < 1:
@@ -139,7 +143,7 @@ def _numbers(window: Window, about: int, smallest: float) -> tuple[list[float], 
 
 
 def _wall(window: Window, about: int) -> tuple[list[float], list[str]]:
-    """Return times of day of this machine, with the date at the first and wherever it changes."""
+    """Return times of day of this machine, with the date at the first tick and at each new day."""
     span_s = window.end - window.start
     step_s = next((s for s in _WALL_STEPS_S if span_s / s <= about), _WALL_STEPS_S[-1])
     shift_s = utc_offset_s(window)  # round in local time
@@ -185,9 +189,9 @@ _TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20
 class Look:
     """Style of a figure: colours, size in cells of the grid, for ``paper`` or the screen.
 
-    Paper has no pointer, so details that hovering would show are written out. ``small`` is one of
-    many charts: without names at the lines, titles and marks. ``shown_px`` is its height on the
-    screen, 0 if unknown.
+    On paper there is no hovering, so details are written out. ``small`` is one of many charts:
+    without names at the lines, titles and marks. ``shown_px`` is its height on the screen, 0 if
+    unknown.
     """
 
     scheme: Scheme = Scheme.LIGHT
@@ -217,8 +221,8 @@ def layout_of(
 ) -> Figure:
     """Return the layout of a figure without its data.
 
-    ``title`` is that of the y axis. ``rug_px`` are kept free at the bottom for marks, which the x
-    axis's title explains by ``marks``.
+    ``title`` is that of the y axis. ``rug_px`` is the height reserved at the bottom for marks,
+    which the x axis's title explains with ``marks``.
     """
     bottom_px = _BOTTOM_PX + (_SECOND_LINE_PX if x.kind is XAxis.WALL else 0)
     bottom_px += 0 if look.small else _TITLE_PX
@@ -250,7 +254,7 @@ def layout_of(
         "font": {"family": FONT, "size": 12, "color": ink.text},
         "showlegend": False,
         "dragmode": "zoom",
-        # The page's own tooltip (static/compare_cursor.js) names what it shows by few words.
+        # The page's own tooltip (static/compare_cursor.js) is more concise.
         "hovermode": False,
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
         "transition": {"duration": 0},
@@ -283,14 +287,14 @@ def layout_of(
 
 
 def add_second_axis(layout: Figure, limits: tuple[float, float], title: str, ink: Ink) -> None:
-    """Give a layout a second y axis, ``y3``, at the right."""
+    """Add a second y axis, ``y3``, to the right of a layout."""
     layout["margin"]["r"] = _LEFT_PX + _TITLE_PX
     layout["yaxis3"] = layout["yaxis"] | {
         "range": list(limits),
         "overlaying": "y",
         "anchor": "x",
         "side": "right",
-        "tickmode": "auto",  # round values of its own, rather than those beside the grid
+        "tickmode": "auto",  # its own round values, rather than those beside the grid
         "showgrid": False,
         "title": _y_title(title, ink),
     }
@@ -336,7 +340,7 @@ def end_labels(
         x, values = line.curve.x, ordinate.of(line.curve.values)
         finite = np.isfinite(values)
         seen = np.flatnonzero(finite & (x <= window.end))
-        # A line that ended before the window has no end here, unless it reaches across.
+        # A line that ended before the window has no name here, unless it crosses the window.
         if len(seen) and finite[x >= window.start].any():
             value = float(values[seen[-1]])
             if ordinate.log:

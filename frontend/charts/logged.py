@@ -8,7 +8,7 @@ from radt.frontend.theme import FONT, HUE_COUNT, INKS, Scheme, colour
 
 
 def template(scheme: Scheme) -> dict[str, Any]:
-    """Return what a figure looks like where it does not say so itself."""
+    """Return defaults for the look of figures."""
     ink = INKS[scheme]
     axis = {
         "gridcolor": ink.grid,
@@ -49,5 +49,5 @@ def template(scheme: Scheme) -> dict[str, Any]:
     }
 
 
-#: By scheme, as a page gets them.
+#: Templates by scheme, as pages receive them.
 TEMPLATES = {scheme.value: template(scheme) for scheme in Scheme}

@@ -1,7 +1,7 @@
-"""The timeline of machines: a row a device, a lane for each run that was there at the same time.
+"""The timeline of machines: one row per device, with a lane for each simultaneous run.
 
-With many runs neighbours that would be thinner than a line become one bar, and never more bars are
-drawn than a browser draws at once: whoever zooms in sees each run.
+With many runs, neighbours thinner than a line become one bar, so that there are never more bars
+than browsers can draw. Zooming in shows each run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 #: The axis has times of day, with the date below.
 CLOCK_PX = 40
-#: Heights of a lane, for few lanes and for many, and of the space around those of a device.
+#: Heights of a lane, for few lanes and for many, and of the space around a device's lanes.
 _LANE_PX, _SMALL_LANE_PX = 24, 16
 _FEW_LANES = 40
 _SPACE_PX = 8
@@ -68,9 +68,9 @@ def machines_px(places: Sequence[Place]) -> int:
 
 
 def machine_timeline(places: Sequence[Place], window: Window, scheme: Scheme) -> Figure:
-    """Draw the runs of all devices; the y axis is in pixels from the top.
+    """Draw the runs of all devices. The y axis is in pixels from the top.
 
-    ``customdata`` of a bar are its text, its workload ("" if it is of several), start and end.
+    ``customdata`` of a bar are its text, its workload ("" for several), start and end.
     """
     ink, lane = INKS[scheme], lane_px(places)
     lanes: list[tuple[float, Sequence[Bar]]] = []
@@ -114,7 +114,7 @@ def machine_timeline(places: Sequence[Place], window: Window, scheme: Scheme) ->
 def _drawn(
     lanes: Sequence[tuple[float, Sequence[Bar]]], window: Window, shortest_s: float
 ) -> list[_Drawn]:
-    """Return the bars in the window, the thinnest of them merged until there are few enough."""
+    """Return the bars in the window, merging the thinnest until there are few enough."""
     while True:
         drawn = [_Drawn(y, bar) for y, bars in lanes for bar in binned(bars, window, shortest_s)]
         if len(drawn) <= max(_MOST_BARS, len(lanes)) or shortest_s > window.end - window.start:
@@ -170,6 +170,6 @@ def _ends(ends: Sequence[_Drawn], scheme: Scheme) -> Figure:
 
 
 def _border(y: float, ink: Ink) -> Figure:
-    """A line between two machines."""
+    """Return a line between two machines."""
     line = {"width": 1, "color": ink.axis}
     return {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": y, "y1": y, "line": line}

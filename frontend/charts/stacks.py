@@ -9,24 +9,24 @@ from typing import Any
 import numpy as np
 
 from radt.frontend.charts.timeline import LEFT_PX, RIGHT_PX, Figure, frame_layout, frame_note
-from radt.frontend.charts.traces import typed
-from radt.frontend.data.model import UnitScale, unit_scale
+from radt.frontend.charts.traces import Ordinate, Pen, line_traces, typed
 from radt.frontend.data.spec import Window
 from radt.frontend.data.workload.model import Band, StackData, Total
 from radt.frontend.theme import INKS, Ink, Scheme, colour, translucent
 from radt.store.records import Float64Array
+from radt.units import Scale, scale_of
 
 STRIP_PX = 128
 _TOP_PX, _BOTTOM_PX = 8, 20
-#: A device's value that exceeds the runs' by this factor is written, not drawn: it would press
-#: the runs flat.
+#: If a device's value exceeds the runs' by this factor, it is written rather than drawn, as it
+#: would flatten the runs.
 _OFF_SCALE = 6.0
 _AIR = 1.06
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One line of a strip's legend; ``ordinal`` None for the device."""
+    """One line of a strip's legend. ``ordinal`` is None for the device."""
 
     name: str
     text: str
@@ -45,7 +45,7 @@ class DrawnStrip:
 
 
 def strip_figure(data: StackData, scheme: Scheme, cores: int | None) -> DrawnStrip:
-    """Stack the shares, first run on top as in the list, and draw the device's line above."""
+    """Stack the shares, first run on top as in the list. Draw the device's line above them."""
     ink = INKS[scheme]
     stacked: Float64Array = np.zeros(len(data.at_s))
     for band in data.bands:
@@ -56,7 +56,7 @@ def strip_figure(data: StackData, scheme: Scheme, cores: int | None) -> DrawnStr
     is_off = bool(data.bands) and total_top > _OFF_SCALE * top > 0
     drawn_top = top if is_off else max(top, total_top)
     quantity = data.strip.quantity
-    scale = unit_scale(quantity.drawn_unit, drawn_top)
+    scale = scale_of(quantity.drawn_unit, drawn_top)
     traces: list[Figure] = []
     floor: Float64Array = np.zeros(len(data.at_s))
     hovers: list[Figure] = []
@@ -68,13 +68,13 @@ def strip_figure(data: StackData, scheme: Scheme, cores: int | None) -> DrawnStr
         floor = ceiling
     traces += hovers
     if not is_off:
-        traces += [
-            _total_trace(total, scale, scheme, ink, first=place == 0, stacked=bool(data.bands))
-            for place, total in enumerate(data.totals)
-        ]
+        for place, total in enumerate(data.totals):
+            traces += _total_traces(
+                total, scale, scheme, ink, first=place == 0, stacked=bool(data.bands)
+            )
     layout = frame_layout(ink, data.window, STRIP_PX)
     layout["margin"] = {"l": LEFT_PX, "r": RIGHT_PX, "t": _TOP_PX, "b": _BOTTOM_PX, "pad": 0}
-    layout["hovermode"] = False  # the tooltip is the page's own (static/workload.js)
+    layout["hovermode"] = False  # the page has its own tooltip (static/workload.js)
     highest = drawn_top * scale.factor * _AIR or 1.0
     layout["yaxis"] = {
         "range": [0, highest],
@@ -115,16 +115,16 @@ def _area(
     band: Band,
     floor: Float64Array,
     ceiling: Float64Array,
-    scale: UnitScale,
+    scale: Scale,
     scheme: Scheme,
 ) -> tuple[Figure, Figure]:
-    """Return one closed outline per stretch without gaps, and its upper edge for the cursor."""
+    """Return a closed outline per part without gaps, and its upper edge for the cursor."""
     stroke = colour(band.runs[0].ordinal, scheme) if len(band.runs) == 1 else INKS[scheme].dim
     edges = np.flatnonzero(np.diff(np.concatenate(([0], data.known.view(np.int8), [0]))))
     xs: list[Any] = []
     ys: list[Any] = []
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
-        # Cells are drawn to their borders, so that a single one is visible.
+        # Cells are drawn to their edges, so that a single one is visible.
         left = np.repeat(data.edges_s[start : stop + 1], 2)[1:-1]
         xs += [left, left[::-1], [math.nan]]
         ys += [np.repeat(ceiling[start:stop], 2), np.repeat(floor[start:stop], 2)[::-1], [math.nan]]
@@ -136,7 +136,7 @@ def _area(
         "y": typed(np.concatenate(ys) * scale.factor) if ys else [None],
         "fill": "toself",
         "fillcolor": translucent(stroke, 0.72),
-        # Neighbours may have the same hue.
+        # Neighbours may have the same hue, so outline them.
         "line": {"width": 0.8, "color": INKS[scheme].paper},
         "hoverinfo": "skip",
     }
@@ -154,38 +154,32 @@ def _area(
     return area, hover
 
 
-def _total_trace(
-    total: Total, scale: UnitScale, scheme: Scheme, ink: Ink, *, first: bool, stacked: bool
-) -> Figure:
+def _total_traces(
+    total: Total, scale: Scale, scheme: Scheme, ink: Ink, *, first: bool, stacked: bool
+) -> list[Figure]:
     stroke = ink.text if total.owner is None else colour(total.owner.ordinal, scheme)
     name = total_name(total)
-    trace: Figure = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": typed(total.readings.at_s),
-        "y": typed(total.readings.values * scale.factor),
-        "line": {"color": stroke, "width": 1.4},
-        "connectgaps": False,
-        "meta": {"name": name, "colour": stroke},
-    }
+    ordinate = Ordinate(scale.factor, scale.label)
+    *band, trace = line_traces(total.line, Pen(stroke), ordinate, marked=False, smoothed=False)
+    for part in band:
+        del part["meta"]  # no values for the tooltip
+    trace |= {"name": name, "meta": {"name": name, "colour": stroke}}
     if first and not stacked and total.owner is None:
-        trace["fill"] = "tozeroy"
-        trace["fillcolor"] = translucent(ink.dim, 0.12)
-    return trace
+        trace |= {"fill": "tozeroy", "fillcolor": translucent(ink.dim, 0.12)}
+    return [*band, trace]
 
 
 def total_name(total: Total) -> str:
     """Return the name of a total: ``machine``, ``gpu0``, ``a on gi1/ci0``, ``a``."""
     if total.owner is None:
-        return total.name
-    part = total.name.partition("/")[2]
+        return total.line.label
+    part = total.line.label.partition("/")[2]
     name = total.owner.record.letter or total.owner.record.name
     return f"{name} on {part}" if part else name
 
 
-def _readings(data: StackData, scale: UnitScale) -> tuple[Reading, ...]:
-    """Return the mean (or the peak, where that counts) of each line within the visible time."""
+def _readings(data: StackData, scale: Scale) -> tuple[Reading, ...]:
+    """Return the mean of each line within the visible time, or the peak where that counts."""
     is_peak = data.strip.resource.peak
     lines = [
         Reading(
@@ -220,7 +214,7 @@ def _notes(data: StackData, cores: int | None, *, is_off: bool) -> tuple[str, ..
     return tuple(notes)
 
 
-def _figure_text(value: float, scale: UnitScale) -> str:
+def _figure_text(value: float, scale: Scale) -> str:
     if not math.isfinite(value):
         return "–"
     if not value:
@@ -231,9 +225,10 @@ def _figure_text(value: float, scale: UnitScale) -> str:
 
 
 def _seen(total: Total, window: Window) -> Float64Array:
-    at_s = total.readings.at_s
-    values: Float64Array = total.readings.values[(at_s >= window.start) & (at_s <= window.end)]
-    return values
+    x, values = total.line.curve.x, total.line.curve.values
+    values = values if total.line.high is None else total.line.high
+    seen: Float64Array = values[(x >= window.start) & (x <= window.end)]
+    return seen
 
 
 def _largest(values: Float64Array) -> float:

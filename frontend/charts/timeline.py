@@ -1,7 +1,7 @@
 """The Workload page's timeline, and the layout that all figures of the page share.
 
 All have the same left and right margin and the same time axis, so that an instant is at the same
-place in each of them. Figures are plain dictionaries in Plotly's JSON (`charts.timeseries`).
+position in each of them. Figures are plain dictionaries in Plotly's JSON (`charts.timeseries`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
         "transition": {"duration": 0},
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": ink.dim, "activecolor": ink.text},
         "xaxis": {
-            "showspikes": False,  # the page's own cursor line runs through all rows
+            "showspikes": False,  # the page's own cursor line crosses all rows
             "range": [window.start, window.end],
             "tickvals": positions,
             "ticktext": texts,
@@ -81,21 +81,21 @@ def blank(height_px: int) -> Figure:
 AXIS_PX = 24
 #: Row heights of the timeline, for few runs and for many.
 ROW_PX, SMALL_ROW_PX = 40, 24
-#: Height of a lane below a run's bar, and of the bars in it.
+#: Height of a lane below a run's bar, and of its bars.
 LANE_PX = 14
 _LANE_BAR_PX = 8
 _BELOW_LANES_PX = 6
 FEW_RUNS = 12
-#: The width that bars are merged for; on wider screens they are a little wider than needed.
+#: Width for which bars are merged. On wider screens, merged bars are slightly too wide.
 _PLOT_PX = 1000
 _THINNEST_PX = 2.5
 _LABELLED_PX = 18
 _MAX_LABELS = 400
 #: The alternating opacities of epochs.
 _STRONG, _WEAK = 0.92, 0.62
-#: The opacity of merged spans with much time between them.
+#: The opacity of merged spans that cover little of their time.
 _FAINTEST = 0.5
-#: The colour of what failed.
+#: The colour of failures.
 BAD = {Scheme.LIGHT: "#c22f2f", Scheme.DARK: "#ff8080"}
 _ENDED_BADLY = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.OOM, RunStatus.TIMEOUT)
 
@@ -202,10 +202,10 @@ def bars_trace(
     width: float,
     fills: Sequence[str],
 ) -> Figure:
-    """Return a trace of bars, each at its y and with its fill.
+    """Return a trace of bars, each with its y and its fill.
 
-    Their texts are for the page's own tooltip (static/workload.js), to which Plotly says only which
-    bar is below the pointer.
+    Their texts are for the page's own tooltip (static/workload.js), which learns from Plotly only
+    which bar is under the pointer.
     """
     edge_s = 0.1 * (window.end - window.start)
     starts = [max(bar.start_s, window.start - edge_s) for _, bar in bars]
@@ -232,7 +232,7 @@ def _epochs(
     strokes: Sequence[str],
     width: float,
 ) -> Figure:
-    """Draw epochs in two alternating strengths, which shows their borders without lines."""
+    """Draw epochs with two alternating opacities, which shows their boundaries without lines."""
     opacities, places = [], dict.fromkeys(range(len(strokes)), 0)
     for row, _ in bars:
         opacities.append(_STRONG if places[row] % 2 == 0 else _WEAK)
@@ -293,7 +293,7 @@ def _instants(events: Sequence[tuple[float, Bar]], ink: Ink) -> Figure:
 def _ends(
     lives: Sequence[Life], middles: Sequence[float], window: Window, scheme: Scheme
 ) -> Figure:
-    """Mark the end of each run that did not finish; the reason is written beside the row."""
+    """Mark the end of each run that did not finish. The reason is written beside the row."""
     bad = [
         (middle, life)
         for middle, life in zip(middles, lives, strict=True)

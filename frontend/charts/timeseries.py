@@ -1,8 +1,8 @@
 """The figure of one metric.
 
-Figures are plain dictionaries in Plotly's own JSON: `plotly.graph_objects` would check every
-attribute in Python on every update. The server decides both axes' ranges, so that all charts of a
-page show the same range and each uses its height for the visible data.
+Figures are plain dictionaries in Plotly's own JSON, as `plotly.graph_objects` would validate every
+attribute in Python on every update. The server determines the ranges of both axes, so that all
+charts of a page show the same x range and each uses its height for the visible data.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from radt.analysis.lines import Curve
 from radt.frontend.charts.layout import (
-    HEIGHT_PX,
     MAX_LABELS,
     RUG_GAP_PX,
     TITLES,
@@ -38,13 +38,13 @@ from radt.frontend.charts.traces import (
     mark_words,
     rug,
 )
-from radt.frontend.data.labels import apart
-from radt.frontend.data.model import ChartData, Curve, Line, unit_scale
+from radt.frontend.data.model import ChartData, Line
 from radt.frontend.data.spec import Band, Level, Relative, Window, XAxis
 from radt.frontend.theme import INKS, Scheme, colour
-from radt.units import plural
+from radt.render.labels import apart
+from radt.units import plural, scale_of
 
-__all__ = ["BLANK", "Figure", "Look", "config", "figure", "notice", "y_range"]
+__all__ = ["Figure", "Look", "config", "figure", "notice", "y_range"]
 
 _MAX_RUG_ROWS = 12
 _MARKED_POINTS = 24
@@ -60,31 +60,15 @@ _NOTHING = {
     XAxis.METRIC: "no run has values of both metrics at the same time",
 }
 
-# Plotly fails when a subplot first appears in an update that changes nothing else, so both always
-# exist: the one for the lines and the one for the marks below it.
+# Plotly fails if a subplot first appears in an update that changes nothing else. So both always
+# exist: one for the lines and one for the marks below them.
 _ANCHORS: tuple[Figure, ...] = tuple(
     {"type": "scatter", "x": [None], "y": [None], "yaxis": axis, "name": ""} for axis in ("y", "y2")
 )
 
 
-#: An empty graph until its data arrive, so that the page's placeholder stays visible.
-BLANK: Figure = {
-    "data": [*_ANCHORS],
-    "layout": {
-        "height": HEIGHT_PX,
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "xaxis": {"visible": False},
-        "yaxis": {"visible": False},
-        "yaxis2": {"visible": False, "domain": [0, 0.001]},
-        "showlegend": False,
-        "modebar": {"orientation": "v"},
-    },
-}
-
-
 def config(filename: str) -> Any:
-    """Return options of every graph on every page; ``filename`` is that of a saved picture."""
+    """Return the options of every graph. ``filename`` is the name of a saved picture."""
     return {
         "displaylogo": False,
         # Plotly's "Share chart" uploads the data to its cloud.
@@ -120,7 +104,7 @@ def figure(data: ChartData, look: Look) -> Figure:
     ]
     ordinate = ordinate_of(data, shown)
     limits = y_limits(data, shown, ordinate, x.window)
-    # With a second axis at the right there is no room for the names of lines.
+    # A second axis on the right leaves no space for the names of lines.
     labelled = drawn if len(drawn) <= MAX_LABELS and not look.small and not data.second else []
     ticks = [tick for tick in data.ticks if tick.x > 0 or not x.log]
     rug_rows = max((tick.row for tick in ticks), default=-1) + 1
@@ -135,7 +119,7 @@ def figure(data: ChartData, look: Look) -> Figure:
     margin = layout["margin"]
     margin["r"] += room_px([line for line, _ in labelled])
     plot_px = look.height_px - margin["t"] - margin["b"] - rug_px
-    # A few points are shown as single readings, in all lines of a chart or in none.
+    # A few points are drawn as single readings, in all lines of a chart or in none.
     marked = _has_few_points(shown)
     traces = [*_ANCHORS]
     for line, pen in drawn:
@@ -182,7 +166,7 @@ def figure(data: ChartData, look: Look) -> Figure:
 def _add_second(
     data: ChartData, layout: Figure, traces: list[Figure], x: Abscissa, look: Look, place: int
 ) -> Figure:
-    """Draw the lines of the second y axis; ``place`` counts the lines of the first."""
+    """Draw the lines of the second y axis. ``place`` is the number of lines on the first."""
     shorts = apart([line.short for line in data.lines])
     lines = [replace(line, short=short) for line, short in zip(data.lines, shorts, strict=True)]
     if x.log:
@@ -218,7 +202,7 @@ def _titled(metric: str, ordinate: Ordinate) -> str:
 
 
 def _scale(axis: Figure, ordinate: Ordinate, limits: tuple[float, float]) -> None:
-    """Set how a y axis counts."""
+    """Set the tick format of a y axis."""
     axis["type"] = "log" if ordinate.log else "linear"
     if ordinate.log:
         axis["dtick"] = "D1" if limits[1] - limits[0] < 2 else 1
@@ -262,9 +246,9 @@ def notice(text: str, scheme: Scheme) -> Figure:
 
 
 def abscissa_of(data: ChartData, lines: Sequence[Line]) -> Abscissa:
-    """Choose title, unit and range of the x axis; a logarithmic one begins at the first value > 0.
+    """Choose title, unit and range of the x axis. A logarithmic one begins at the first value > 0.
 
-    Times of day have no zero to count from, so they have no logarithm.
+    Times of day have no natural zero, so they have no logarithm.
     """
     window, log = data.window, data.spec.log_x and data.x is not XAxis.WALL
     if log:
@@ -275,7 +259,7 @@ def abscissa_of(data: ChartData, lines: Sequence[Line]) -> Abscissa:
         window = Window(start, window.end) if log else window
     if data.x is not XAxis.METRIC:
         return Abscissa(data.x, window, TITLES[data.x], log=log)
-    scale = unit_scale(data.x_unit, max(abs(window.start), abs(window.end)))
+    scale = scale_of(data.x_unit, max(abs(window.start), abs(window.end)))
     title = f"growth of {data.spec.over}" if data.x_growth else data.spec.over
     title += f" ({scale.label})" if scale.label else ""
     return Abscissa(data.x, window, title, scale, log=log)
@@ -298,7 +282,7 @@ def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
     log = data.spec.log
     if data.relative is Relative.RATIO:
         return Ordinate(1.0, "×", log=log)
-    scale = unit_scale(data.quantity.drawn_unit, max(map(_largest, lines), default=0.0))
+    scale = scale_of(data.quantity.drawn_unit, max(map(_largest, lines), default=0.0))
     if data.relative is Relative.DIFFERENCE:
         # The difference of two shares is not a share.
         label = "pp" if scale.label == "%" else scale.label
@@ -335,7 +319,7 @@ def y_limits(
 
 
 def _is_small(limits: tuple[float, float], *, log: bool) -> bool:
-    """Return whether ticks would get an SI prefix below 1 (``100µ``), wrong for unitless values."""
+    """Return True if ticks would get an SI prefix below 1 (``100µ``), wrong for unitless values."""
     return limits[0] < -3 if log else max(abs(end) for end in limits) < 0.005
 
 
@@ -349,7 +333,7 @@ def y_range(
 ) -> tuple[float, float]:
     """Return the lowest and highest value within the window, scaled, with a margin.
 
-    A ``robust`` range leaves out the lowest and highest 5 % of the points, as TensorBoard does.
+    A ``robust`` range excludes the lowest and highest 5 % of the points, as in TensorBoard.
     """
     lows, highs = [], []
     for line in lines:
@@ -369,7 +353,7 @@ def y_range(
         return (0.1, 1.0) if ordinate.log else (0.0, 1.0)
     low, high = min(lows), max(highs)
     if ordinate.log:
-        # Values that differ by rounding only are one.
+        # Values that differ only by rounding count as one.
         air = (high / low) ** 0.06 if high > low * (1 + 1e-9) else 2.0
         return low / air, high * air
     if from_zero and low >= 0:
@@ -385,7 +369,7 @@ def _largest(line: Line) -> float:
 
 
 def _band_text(data: ChartData, lines: Sequence[Line]) -> str:
-    """Return what lines and bands are where these are not single samples: for the chart's head."""
+    """Return the meaning of lines and bands that are not single samples, for the chart's head."""
     each = max((line.samples_each for line in lines), default=1.0)
     words = []
     if data.ema > 0:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from radt.frontend.data.model import BoolArray, Line, Tick
+from radt.frontend.data.model import Line, Tick
 from radt.frontend.theme import DASHES, Scheme, colour, inks, translucent
 from radt.model import MarkerKind
-from radt.store.records import Float64Array
+from radt.store.records import BoolArray, Float64Array
 
 Figure = dict[str, Any]
 
@@ -34,7 +34,7 @@ class Pen:
 
     @classmethod
     def of(cls, line: Line, place: int, scheme: Scheme, *, monochrome: bool) -> Pen:
-        """Return the pen of a line; ``place`` is its index among the lines drawn."""
+        """Return the pen of a line. ``place`` is its index among the drawn lines."""
         if monochrome:
             greys = inks(_GREYS, scheme)
             return cls(greys[place // len(DASHES) % _GREYS], DASHES[place % len(DASHES)])
@@ -52,7 +52,7 @@ class Pen:
 class Ordinate:
     """Scale of the y axis: ``factor`` times the stored value, in ``unit``.
 
-    ``signed`` are differences; ``log`` cannot show values of 0 or less.
+    ``signed`` values are differences. ``log`` cannot show values of 0 or less.
     """
 
     factor: float
@@ -78,9 +78,9 @@ def typed(values: Float64Array) -> dict[str, str]:
 def line_traces(
     line: Line, pen: Pen, ordinate: Ordinate, *, marked: bool, smoothed: bool
 ) -> list[Figure]:
-    """Return a line with its band; the line is dotted where runs are missing.
+    """Return a line with its band. The line is dotted where runs are missing.
 
-    ``marked`` dots each point; ``smoothed`` says that the band holds the measured values.
+    ``marked`` adds a dot at each point. ``smoothed`` says that the band has the measured values.
     """
     traces = []
     if line.low is not None and line.high is not None:
@@ -127,14 +127,14 @@ def _stroke(line: Line, values: Float64Array, pen: Pen, *, marked: bool) -> Figu
 
 
 def _lonely_points(values: Float64Array) -> BoolArray:
-    """Return the points between two gaps; they need a dot to be visible."""
+    """Return the points between two gaps, which need a dot to be visible."""
     finite = np.isfinite(values)
     beside = np.concatenate(([False], finite[:-1])) | np.concatenate((finite[1:], [False]))
     return finite & ~beside
 
 
 def _band(line: Line, low: Float64Array, high: Float64Array, pen: Pen, *, edged: bool) -> Figure:
-    """Return one closed outline per stretch without gaps; ``edged`` if it may have no height."""
+    """Return a closed outline per part without gaps. ``edged`` if its height may be zero."""
     finite = np.isfinite(low) & np.isfinite(high)
     edges = np.flatnonzero(np.diff(np.concatenate(([0], finite.view(np.int8), [0]))))
     xs: list[npt.ArrayLike] = []
@@ -157,7 +157,7 @@ def _band(line: Line, low: Float64Array, high: Float64Array, pen: Pen, *, edged:
     }
 
 
-#: Marks by kind: name, symbol in text, symbol of Plotly's, difference of its size to a row's.
+#: Marks by kind: name, symbol in text, Plotly symbol, size difference from a row's height.
 _MARKS = (
     ("epochs", "❘", "line-ns-open", 1, (MarkerKind.EPOCH,)),
     ("spans", "◆", "diamond", 2, (MarkerKind.PHASE, MarkerKind.SPAN)),
@@ -207,7 +207,7 @@ def _marks(
 
 
 def hairlines(ticks: Sequence[Tick], stroke: dict[int, str]) -> list[Figure]:
-    """Draw epochs and phases as vertical hairlines, unless there are too many to tell apart."""
+    """Draw epochs and phases as vertical hairlines, unless there are too many to distinguish."""
     for kinds in ((MarkerKind.EPOCH, MarkerKind.PHASE), (MarkerKind.PHASE,)):
         shown = [tick for tick in ticks if tick.kind in kinds]
         if 0 < len(shown) <= _MAX_HAIRLINES:
@@ -229,13 +229,5 @@ def _hairline(tick: Tick, stroke: str) -> Figure:
 
 
 def escaped(text: str) -> str:
-    """Escape a name, because Plotly interprets some HTML in texts."""
+    """Escape a name, as Plotly interprets some HTML in texts."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def shortened(text: str, characters: int) -> str:
-    """Leave out the middle of a long name: names that begin alike often differ at their ends."""
-    if len(text) <= characters:
-        return text
-    tail = (characters - 1) * 2 // 3
-    return f"{text[: characters - 1 - tail]}…{text[-tail:]}"

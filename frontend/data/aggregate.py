@@ -1,13 +1,13 @@
 """One line per workload: the mean or sum of its runs, and the band between their extremes.
 
 Each cell of the grid has the mean, the minimum and the maximum of all values recorded in it, so
-that peaks survive in the band however coarse the grid is.
-Runs log at their own pace; on the common grid a run without a point in a cell contributes the
-straight line between its neighbours, or a sum would drop wherever one of the runs happens to pause.
-Before its first and after its last point a run adds nothing to a sum: it was not running. In a gap
-it was running and its value is unknown, so the sum is missing, not smaller; likewise before the
-first and after the last point of a series without a regular interval. A mean is that of the runs
-present, and marked as partial where some are missing.
+that the band shows peaks however coarse the grid is. Runs log at different rates. On the common
+grid, a run without a point in a cell contributes the interpolation between its neighbours;
+otherwise a sum would drop whenever one of the runs pauses. Before its first and after its last
+point a run adds nothing to a sum: it was not running. In a gap it was running and its value is
+unknown, so the sum is missing, not smaller; likewise before the first and after the last point of a
+series without a regular interval. A mean covers the present runs, and is marked as partial if some
+are missing.
 """
 
 from __future__ import annotations
@@ -20,27 +20,22 @@ from hashlib import blake2b
 import numpy as np
 
 from radt.analysis.estimates import CONFIDENCE, student_quantile
+from radt.analysis.lines import Curve, OnGrid, exponential_mean, grid, moving_mean, on_grid
 from radt.frontend.data.axes import Axis, started_s
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
-from radt.frontend.data.cells import (
-    Cells,
-    exponential_mean,
-    group_starts,
-    mean_within,
-    power_of_two,
-)
 from radt.frontend.data.lines import Feed, without_parts
-from radt.frontend.data.model import BoolArray, Curve, Line
+from radt.frontend.data.model import Line
 from radt.frontend.data.spec import ID_DIGITS, Aggregate, Band, Relative, Window
 from radt.model import Scope
-from radt.store.records import Float64Array, SeriesRecord
+from radt.store.cells import Cells
+from radt.store.records import BoolArray, Float64Array, SeriesRecord
 
 GRID_CELLS = 800
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """All points of one run or device; ``interval`` is None if they are irregular.
+    """All points of one run or device. ``interval`` is None for irregular points.
 
     ``lived`` is the run's lifetime on the x axis, from start to end.
     """
@@ -49,25 +44,19 @@ class Member:
     interval: float | None
     lived: tuple[float, float] | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class OnGrid:
-    """One member on the grid: mean, minimum and maximum of each cell (M,), NaN if absent.
-
-    ``owed`` (M,) is True where the member was running but has no value.
-    """
-
-    middle: Float64Array
-    low: Float64Array
-    high: Float64Array
-    owed: BoolArray
+    def owed(self, values: OnGrid, edges: Float64Array) -> BoolArray:
+        """Return the cells in which it was running but has no value."""
+        if self.interval is not None or self.lived is None:
+            return np.zeros(len(values.mean), dtype=bool)
+        middle, (start, end) = (edges[:-1] + edges[1:]) / 2, self.lived
+        return np.asarray(np.isnan(values.mean) & (middle >= start) & (middle <= end))
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """The feeds of one workload that are drawn as one line, with its name and colour.
 
-    ``listener`` is empty if there is only one. A group of workloads, not one, has a ``name``.
+    ``listener`` is empty if there is only one. A group of several workloads has a ``name``.
     """
 
     feeds: tuple[Feed, ...]
@@ -99,7 +88,7 @@ class Group:
 def groups(
     shown_feeds: Sequence[Feed], tints: Tints, names: Mapping[str, str] | None = None
 ) -> tuple[Group, ...]:
-    """Group the feeds by workload, or by the ``names`` of the groups of their runs, by run id.
+    """Group the feeds by workload, or by the ``names`` of their runs' groups, by run id.
 
     Feeds of different listeners are never mixed.
     """
@@ -151,21 +140,21 @@ def workload_line(
     members = [member for member in members if len(member.cells)]
     if not members:
         return None
-    edges = grid(members, window, zero)
+    edges = edges_of(members, window, zero)
     count = f"{aggregate} of {len(members)}" if len(members) > 1 else ""
     method = f"{group.listener} {count}".strip()
     label = f"{group.name or group.run.workload_name}  {method}".strip()
-    cells = [on_grid(curve, edges) for curve in members]
-    line = combine(cells, edges, aggregate, label, group.run)
+    cells = [on_grid(member.cells, edges) for member in members]
+    line = combine(members, cells, edges, aggregate, label, group.run)
     if band is not Band.RANGE and len(line.curve.x):
         line = _spread(line, cells, edges, band)
     if smoothing_width > 0 or ema > 0:
         around = [curve for curve in surroundings if len(curve.cells)] or members
-        far = grid(around, None, zero) if surroundings else edges
+        far = edges_of(around, None, zero) if surroundings else edges
         whole = line
         if surroundings:
-            on_far = [on_grid(curve, far) for curve in around]
-            whole = combine(on_far, far, aggregate, label, group.run)
+            on_far = [on_grid(member.cells, far) for member in around]
+            whole = combine(around, on_far, far, aggregate, label, group.run)
         line = smoothed(line, whole, far, smoothing_width, ema)
     return replace(
         line,
@@ -179,11 +168,11 @@ def workload_line(
 
 
 def _spread(line: Line, cells: Sequence[OnGrid], edges: Float64Array, band: Band) -> Line:
-    """Return the mean of a group with the interval or deviation of its members where it has two."""
+    """Return the mean of a group with the interval or deviation of its members, if two exist."""
     middle = (edges[:-1] + edges[1:]) / 2
     first = int(np.searchsorted(middle, line.curve.x[0] - (edges[1] - edges[0]) / 4))
     seen = slice(first, first + len(line.curve.x))
-    values = np.stack([member.middle[seen] for member in cells])
+    values = np.stack([member.mean[seen] for member in cells])
     known = np.isfinite(values)
     counts = known.sum(axis=0)
     mean = line.curve.values
@@ -209,77 +198,32 @@ def smoothed(line: Line, whole: Line, edges: Float64Array, width: float, ema: fl
         averages = exponential_mean(values[known], np.ones(len(middle)), ema)
         mean = np.interp(line.curve.x, middle, averages)
     else:
-        gaps = np.concatenate(([False], np.diff(np.flatnonzero(known)) > 1))
-        mean = mean_within(middle - half, middle + half, values[known], gaps, line.curve.x, width)
+        gap, ones = np.diff(np.flatnonzero(known), prepend=0) > 1, np.ones(len(middle))
+        ends, own = (middle - half, middle + half), values[known]
+        cells = Cells(*ends, own, own, own, ones, ones, gap, *ends)
+        mean = moving_mean(cells, line.curve.x, width)
     mean[~np.isfinite(line.curve.values)] = np.nan
     return replace(line, curve=Curve(line.curve.x, mean))
 
 
-def grid(members: Sequence[Member], window: Window | None, zero: float = 0.0) -> Float64Array:
-    """Return the edges of the cells (M + 1,): never finer than readings, at most about
-    `GRID_CELLS`.
-
-    Widths are powers of two, so that a growing line keeps its cells, and digests fall into them.
-    """
-    start = min(float(member.cells.first[0]) for member in members)
-    end = max(float(member.cells.last[-1]) for member in members)
-    if window is not None:
-        start, end = max(start, window.start), min(end, window.end)
-    span = max(end - start, 1e-6)
+def edges_of(members: Sequence[Member], window: Window | None, zero: float = 0.0) -> Float64Array:
+    """Return the edges of the cells (M + 1,), which are never finer than the readings."""
     intervals = [member.interval for member in members if member.interval is not None]
-    # Float64 leaves few digits after the point for seconds since 1970.
-    finest = 8 * float(np.spacing(max(abs(start), abs(end))))
-    width = power_of_two(max(span / GRID_CELLS, min(intervals, default=0.0), finest))
-    if all(np.array_equal(member.cells.first, member.cells.last) for member in members):
-        # Half a cell earlier: readings at multiples of the interval fall into the middle of cells.
-        zero -= width / 2
-    first = math.floor((start - zero) / width)
-    count = max(1, math.floor((end - zero) / width) - first + 1)
-    return zero + width * np.arange(first, first + count + 1, dtype=np.float64)
-
-
-def on_grid(member: Member, edges: Float64Array) -> OnGrid:
-    """Return the values of one member in the cells between the edges."""
-    count = len(edges) - 1
-    width = float(edges[-1] - edges[0]) / count
-    middles = (edges[:-1] + edges[1:]) / 2
-    cells = member.cells
-    number = np.floor((cells.middle - edges[0]) / width)
-    inside = slice(*np.searchsorted(number, [0, count]))
-    value, low, high = (np.full(count, np.nan) for _ in range(3))
-    shown = cells.taken(inside)
-    if len(shown):
-        starts = group_starts(number[inside])
-        place = number[inside][starts].astype(np.int64)
-        merged = shown.merged(starts)
-        value[place], low[place], high[place] = merged.mean, merged.low, merged.high
-    empty = np.isnan(value)
-    value[empty] = between(cells, middles[empty])
-    low[empty], high[empty] = value[empty], value[empty]
-    owed = np.zeros(count, dtype=bool)
-    if member.interval is None and member.lived is not None:
-        start, end = member.lived
-        owed = np.isnan(value) & (middles >= start) & (middles <= end)
-    return OnGrid(value, low, high, owed)
-
-
-def between(cells: Cells, at: Float64Array) -> Float64Array:
-    """Interpolate linearly between the points; NaN outside them and within gaps."""
-    if not len(cells):
-        return np.full(len(at), np.nan)
-    middle = cells.middle
-    result: Float64Array = np.interp(at, middle, cells.mean, left=np.nan, right=np.nan)
-    if len(cells) > 1:
-        right = np.clip(np.searchsorted(middle, at), 1, len(cells) - 1)
-        result[cells.gap[right]] = np.nan
-    return result
+    within = (-math.inf, math.inf) if window is None else (window.start, window.end)
+    parts = [member.cells for member in members]
+    return grid(parts, GRID_CELLS, within, zero=zero, finest=min(intervals, default=0.0))
 
 
 def combine(
-    cells: Sequence[OnGrid], edges: Float64Array, aggregate: Aggregate, label: str, run: RunEntry
+    members: Sequence[Member],
+    cells: Sequence[OnGrid],
+    edges: Float64Array,
+    aggregate: Aggregate,
+    label: str,
+    run: RunEntry,
 ) -> Line:
-    """Combine the members. The band of a mean spans the members; of a sum, the sums of extremes."""
-    middles = np.stack([member.middle for member in cells])
+    """Combine the members. The band of a mean spans the members; a sum's, the sums of extremes."""
+    middles = np.stack([member.mean for member in cells])
     lows = np.stack([member.low for member in cells])
     highs = np.stack([member.high for member in cells])
     known = np.isfinite(middles)
@@ -288,7 +232,8 @@ def combine(
     if aggregate is Aggregate.SUM:
         value, low, high = (np.nansum(stack, axis=0) for stack in (middles, lows, highs))
         shown &= ~(in_gap(known)).any(axis=0)
-        shown &= ~np.stack([member.owed for member in cells]).any(axis=0)
+        for member, values in zip(members, cells, strict=True):
+            shown &= ~member.owed(values, edges)
     else:
         with np.errstate(invalid="ignore"):
             value = np.nansum(middles, axis=0) / known.sum(axis=0)
@@ -337,10 +282,10 @@ def _lived(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """Baseline of a comparison: one curve per measured run or device.
+    """Baseline of a comparison, with one curve per measured run or device.
 
     The keys of ``curves`` are the part of a line's key after the run or workload (a device, a
-    listener); ``keys`` are those of the baseline's own lines.
+    listener). ``keys`` are those of the baseline's own lines.
     """
 
     name: str
@@ -397,7 +342,7 @@ def value_at(curve: Curve, x: Float64Array) -> Float64Array:
     """Interpolate linearly; NaN outside the points and within gaps."""
     if not len(curve.x):
         return np.full(len(x), np.nan)
-    # A NaN among the points is a gap: no line leads to it or from it.
+    # A NaN among the points is a gap, so no line leads to it or from it.
     result: Float64Array = np.interp(x, curve.x, curve.values, left=np.nan, right=np.nan)
     return result
 

@@ -1,5 +1,6 @@
-"""The x axis of a chart: maps seconds since the barrier to time, epochs or steps, and holds the
-marks of epochs, phases and spans.
+"""The x axis of a chart: maps seconds since the barrier to time, epochs or steps.
+
+It also holds the marks of epochs, phases and spans.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from radt.analysis.lines import Shift, XMap
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.cells import Cells, Shift, XMap
 from radt.frontend.data.model import Tick
+from radt.frontend.data.series_cache import Ask
 from radt.frontend.data.spec import Window, XAxis
 from radt.model import MarkerKind
-from radt.store.records import MarkerRecord
+from radt.store.cells import Cells
+from radt.store.records import MarkerRecord, SeriesRecord
 from radt.units import duration
 
 _SHORTEST = 1.0
@@ -25,8 +28,8 @@ _SHORTEST = 1.0
 class Axis:
     """An x axis with one map per run id. ``whole`` is the range without a zoom.
 
-    Over steps there are no ``maps``: each point has its own step. Those for another metric give the
-    seconds since the barrier, by which values are paired (`radt.frontend.data.over`).
+    Over steps there are no ``maps``: each point has its own step. Over another metric, maps return
+    the seconds since the barrier, by which values are paired (`radt.frontend.data.over`).
     """
 
     kind: XAxis
@@ -39,17 +42,18 @@ class Axis:
 
     @property
     def is_time(self) -> bool:
-        """Whether the axis is in seconds."""
+        """True if the axis is in seconds."""
         return self.kind not in (XAxis.STEP, XAxis.EPOCH, XAxis.METRIC)
 
     @property
     def follows_lines(self) -> bool:
-        """Whether its range is that of the lines, and instants have no position on it."""
+        """True if its range is that of the lines, and instants have no position on it."""
         return self.kind in (XAxis.STEP, XAxis.METRIC)
 
-    def place(self, run: RunEntry, cells: Cells) -> Cells:
-        """Map the cells of a run from seconds to this axis."""
-        return cells.on_steps() if self.by_step else cells.mapped(self.maps[run.run_id])
+    def zero_of(self, run: RunEntry) -> float:
+        """Return the position of a run's barrier on an axis of time; else 0."""
+        onto = self.maps.get(run.run_id)
+        return onto.by if isinstance(onto, Shift) else 0.0
 
     def x_of(self, run: RunEntry, elapsed_s: float) -> float:
         """Return the position of an instant of a run; NaN if unknown."""
@@ -57,14 +61,20 @@ class Axis:
             return math.nan
         return float(self.maps[run.run_id](np.array([elapsed_s]))[0])
 
-    def asked(self, run: RunEntry, window: Window | None) -> tuple[float | None, float | None]:
-        """Return a range of the axis in seconds since the run's barrier, or in steps."""
-        if window is None or self.kind is XAxis.METRIC:
-            return None, None
-        if self.by_step:
-            return window.start, window.end
-        back = self.maps[run.run_id].back
-        return back(window.start), back(window.end)
+    def ask(self, run: RunEntry, record: SeriesRecord, window: Window | None, variant: str) -> Ask:
+        """Return the request for a series that is drawn on this axis as part of ``run``."""
+        onto = self.maps[run.run_id] if self.kind is XAxis.EPOCH else None
+        zero = self.zero_of(run)
+        shown = None if window is None else (window.start - zero, window.end - zero)
+        return Ask(
+            record,
+            run.origin_ns,
+            shown,
+            by_step=self.by_step,
+            onto=onto,
+            every_point=self.kind is XAxis.METRIC,
+            variant=variant,
+        )
 
 
 def axis_of(
@@ -73,9 +83,9 @@ def axis_of(
     ends_s: Mapping[str, float],
     markers: Sequence[MarkerRecord],
 ) -> Axis:
-    """Return the axis of runs; ``ends_s`` are their ends or newest samples, in s after the barrier.
+    """Return the axis of runs. ``ends_s`` are their ends or newest samples, in s after the barrier.
 
-    The range of steps or of another metric is not known here: it follows from the lines
+    The range of steps or of another metric is not known here, as it depends on the lines
     (`whole_of`).
     """
     longest_s = max((ends_s[run_id] for run_id in runs), default=_SHORTEST)
@@ -104,9 +114,9 @@ def axis_of(
 
 
 def whole_of(placed: Iterable[Cells], shortest: float = _SHORTEST) -> Window:
-    """Return the range from the first to the last point of all lines, of at least ``shortest``.
+    """Return the range from the first to the last point of all lines, at least ``shortest`` long.
 
-    With ``shortest`` 0, only a range of a single value is made wider.
+    With ``shortest`` 0, only a range of a single value is widened.
     """
     spans = [(float(cells.first[0]), float(cells.last[-1])) for cells in placed if len(cells)]
     start = min((first for first, _ in spans), default=0.0)
@@ -122,7 +132,7 @@ def started_s(run: RunEntry) -> float:
 
 
 def is_epoch(marker: MarkerRecord) -> bool:
-    """Return whether a marker is an epoch of the run's first process; the others repeat it."""
+    """Return whether a marker is an epoch of the run's first process. Other processes repeat it."""
     return marker.kind is MarkerKind.EPOCH and not marker.process
 
 
@@ -167,7 +177,7 @@ def _epoch_map(
     return XMap(seconds, np.array([*done, done[-1] + 1]))
 
 
-#: The limit on marks of one run; with more marks, those in between are left out.
+#: Maximum number of marks of one run. Further ones are left out evenly.
 MAX_MARKS = 400
 
 

@@ -8,11 +8,12 @@ its first run.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, takewhile
 
+from radt.analysis.selection import Omission, Reason, Selection, read_tags, select
 from radt.frontend.data.source import Source
 from radt.frontend.theme import HUE_COUNT
 from radt.model import Role, RunStatus
@@ -21,19 +22,20 @@ from radt.store.reader import StoreReader
 from radt.store.records import ExperimentSummary, RunRecord, WorkloadRecord
 from radt.tags import PARENT, PROFILED, PRUNED, ROLE
 
-#: The limit on runs shown until the user chooses: the eight distinguishable colours.
+#: Maximum number of runs shown until the user chooses: the number of distinguishable colours.
 AUTOMATIC_RUNS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """A run, its workload, and its place among the experiment's runs (from 0).
+    """A run, its workload, and its index among the experiment's runs (from 0).
 
     ``profiled`` is the profiler that slowed the run down, ``pruned`` describes deleted samples and
     when they were deleted; both are empty for none. ``is_elsewhere_too`` says that another machine
     has a workload of the same label, ``is_service`` that the run serves others of its workload.
-    ``parent`` is the run that a run within a run belongs to (`radt.Run.child`).
-    Where several experiments are compared, ``prefix`` is the name of the run's experiment.
+    ``parent`` is the run that a child run belongs to (`radt.Run.child`). ``omission`` says why the
+    run does not count (`radt.analysis.selection`), None if it does. If several experiments are
+    compared, ``prefix`` is the name of the run's experiment.
     """
 
     record: RunRecord
@@ -46,11 +48,17 @@ class RunEntry:
     is_elsewhere_too: bool = False
     is_service: bool = False
     parent: RunEntry | None = None
+    omission: Reason | None = None
     prefix: str = ""
 
     @property
     def run_id(self) -> str:
         return self.record.run_id
+
+    @property
+    def is_archived(self) -> bool:
+        """Return whether the run is archived, so that lists leave it out."""
+        return self.omission is Omission.ARCHIVED
 
     @property
     def origin_ns(self) -> int:
@@ -63,13 +71,8 @@ class RunEntry:
         return " ".join(filter(None, (self.workload_name, self.mark)))
 
     @property
-    def own_name(self) -> str:
-        """Like `short`, for columns and headings that already name machine and experiment."""
-        return f"{self.record.workload} {self.mark}" if self.mark else self.record.workload
-
-    @property
     def mark(self) -> str:
-        """What distinguishes it in its workload: its letter, or a child's name; or nothing."""
+        """Its distinction within its workload: its letter, or a child's name; or nothing."""
         if self.alone:
             return ""
         is_only_child = self.parent is not None and self.parent.alone
@@ -77,9 +80,9 @@ class RunEntry:
 
     @property
     def workload_name(self) -> str:
-        """The workload's label, with machine or experiment where the label is ambiguous.
+        """The workload's label, with machine or experiment if the label is ambiguous.
 
-        A script that was run by itself has no label and uses the run's name.
+        A script run on its own has no label and uses the run's name.
         """
         if self.parent is not None:
             return self.parent.workload_name
@@ -94,7 +97,7 @@ class RunEntry:
 
     @property
     def second_name(self) -> str:
-        """The run's own name where it differs from its workload's and its letter, else empty."""
+        """The run's own name if it differs from its workload's and its letter, else empty."""
         return self.name if self.record.workload and self.parent is None else ""
 
     @property
@@ -106,7 +109,7 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEntry:
-    """A workload, its runs, and its place among the experiment's workloads (from 0)."""
+    """A workload, its runs, and its index among the experiment's workloads (from 0)."""
 
     record: WorkloadRecord
     runs: tuple[RunEntry, ...]
@@ -114,8 +117,13 @@ class WorkloadEntry:
 
     @property
     def trained(self) -> tuple[RunEntry, ...]:
-        """Its runs without services, and without runs within runs."""
+        """Its runs without services and child runs."""
         return tuple(run for run in self.runs if not run.is_service and run.parent is None)
+
+    @property
+    def listed(self) -> tuple[RunEntry, ...]:
+        """Its runs without archived ones."""
+        return tuple(run for run in self.runs if not run.is_archived)
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -124,12 +132,12 @@ class WorkloadEntry:
 
     @property
     def is_profiled(self) -> bool:
-        """Whether a profiler slowed down one of the runs, and thereby the others."""
+        """True if a profiler slowed down one of the runs, and thereby the others."""
         return any(run.profiled for run in self.runs)
 
     @property
     def status(self) -> RunStatus:
-        """RUNNING while a run is running, else the worst status of its runs."""
+        """RUNNING if any run is running, else the worst status of its runs."""
         whole = (run for run in self.runs if run.parent is None)
         states = {run.record.status for run in whole} or {self.record.status}
         return RunStatus.RUNNING if RunStatus.RUNNING in states else RunStatus.worst(states)
@@ -151,10 +159,11 @@ class _Ids:
 
 @dataclass(frozen=True)
 class Catalog:
-    """One experiment without its samples; ``workloads`` are sorted by age, oldest first."""
+    """One experiment without its samples. ``workloads`` are sorted by age, oldest first."""
 
     experiment: str
     workloads: tuple[WorkloadEntry, ...] = field(default=())
+    selection: Selection = field(default_factory=Selection)
 
     @cached_property
     def runs(self) -> Mapping[str, RunEntry]:
@@ -195,22 +204,22 @@ class Catalog:
     def automatic(self) -> tuple[str, ...]:
         """Return the runs of the newest whole workloads, as many as there are colours.
 
-        Workloads that have not started do not count; a newest workload with more runs is shown
-        whole. Profiled workloads are shown only if there are no others: profiling distorts
-        measurements.
+        Workloads that have not started do not count. A newest workload with more runs is shown
+        whole. Profiled workloads are shown only if there are no others, as profiling distorts
+        measurements. Archived runs are not shown.
         """
         chosen: list[str] = []
-        begun = [w for w in self.workloads if any(r.record.started_ns for r in w.runs)]
+        begun = [w for w in self.workloads if any(r.record.started_ns for r in w.listed)]
         begun = [w for w in begun if not w.is_profiled] or begun
         for workload in reversed(begun or self.workloads[-1:]):
-            if chosen and len(chosen) + len(workload.runs) > AUTOMATIC_RUNS:
+            if chosen and len(chosen) + len(workload.listed) > AUTOMATIC_RUNS:
                 break
-            chosen.extend(run.run_id for run in workload.runs)
+            chosen.extend(run.run_id for run in workload.listed)
         return self.ordered(chosen)
 
 
 def read_experiments(source: Source) -> Sequence[ExperimentSummary]:
-    """Return all experiments, the last active first.
+    """Return all experiments, the most recently active first.
 
     Raises:
         StoreError: The store cannot be read.
@@ -219,7 +228,7 @@ def read_experiments(source: Source) -> Sequence[ExperimentSummary]:
 
 
 def read_catalog(source: Source, experiment: str) -> Catalog:
-    """Read an experiment; from memory while the store has not changed.
+    """Read an experiment, from memory if the store has not changed.
 
     Raises:
         StoreError: The store cannot be read.
@@ -228,25 +237,20 @@ def read_catalog(source: Source, experiment: str) -> Catalog:
     def read(reader: StoreReader) -> Catalog:
         runs = reader.runs(experiment=experiment)
         workloads = {workload.workload_id: workload for workload in reader.workloads(experiment)}
-        profiled = reader.tagged(PROFILED, experiment)
-        pruned = reader.tagged(PRUNED, experiment)
-        services = {
-            run_id
-            for run_id, role in reader.tagged(ROLE, experiment).items()
-            if role == Role.SERVICE
-        }
-        parents = reader.tagged(PARENT, experiment)
+        tags = read_tags(reader, experiment)
+        selection = select(runs, tags)
         runs_of: dict[str, list[RunRecord]] = {}
         for record in runs:
             runs_of.setdefault(record.workload_id, []).append(record)
         in_order = sorted(workloads.values(), key=lambda w: (w.created_ns, w.label, w.workload_id))
-        return Catalog(experiment, _entries(in_order, runs_of, profiled, pruned, services, parents))
+        entries = _entries(in_order, runs_of, tags, selection)
+        return Catalog(experiment, entries, selection)
 
     return source.remember(("catalog", experiment), read)
 
 
 def _run_order(run: RunRecord) -> tuple[object, ...]:
-    """Return a sort key: by letter; runs within a run follow it, in the order they began."""
+    """Return a sort key: by letter; child runs follow their parent, in the order of their start."""
     row, child = family_of(run.letter)
     begin_ns = run.created_ns if child else 0
     return *letter_order(row), begin_ns, run.letter, run.run_id
@@ -255,11 +259,10 @@ def _run_order(run: RunRecord) -> tuple[object, ...]:
 def _entries(
     workloads: Sequence[WorkloadRecord],
     runs_of: Mapping[str, list[RunRecord]],
-    profiled: Mapping[str, str],
-    pruned: Mapping[str, str],
-    services: Collection[str],
-    parents: Mapping[str, str],
+    tags: Mapping[str, Mapping[str, str]],
+    selection: Selection,
 ) -> tuple[WorkloadEntry, ...]:
+    nothing: Mapping[str, str] = {}
     hosts_of: dict[str, set[str]] = {}
     for records in runs_of.values():
         for record in records:
@@ -268,20 +271,22 @@ def _entries(
     ordinal = 0
     for index, workload in enumerate(workloads):
         records = sorted(runs_of.get(workload.workload_id, ()), key=_run_order)
-        is_one = sum(record.run_id not in parents for record in records) == 1
+        is_one = sum(PARENT not in tags.get(record.run_id, ()) for record in records) == 1
         runs: dict[str, RunEntry] = {}
         for place, record in enumerate(records):  # parents come before their children
+            own = tags.get(record.run_id, nothing)
             runs[record.run_id] = RunEntry(
                 record,
                 workload,
                 ordinal + place,
                 index,
-                alone=is_one and record.run_id not in parents,
-                profiled=profiled.get(record.run_id, ""),
-                pruned=pruned.get(record.run_id, ""),
+                alone=is_one and PARENT not in own,
+                profiled=own.get(PROFILED, ""),
+                pruned=own.get(PRUNED, ""),
                 is_elsewhere_too=len(hosts_of[record.workload]) > 1,
-                is_service=record.run_id in services,
-                parent=runs.get(parents.get(record.run_id, "")),
+                is_service=own.get(ROLE) == Role.SERVICE,
+                parent=runs.get(own.get(PARENT, "")),
+                omission=selection.reasons.get(record.run_id),
             )
         ordinal += len(runs)
         entries.append(WorkloadEntry(workload, tuple(runs.values()), index))
@@ -290,16 +295,16 @@ def _entries(
 
 @dataclass(frozen=True, slots=True)
 class Stroke:
-    """Look of a line: indices of its colour and its dash in `radt.frontend.theme`."""
+    """Look of a line: indices of its colour and its dash pattern in `radt.frontend.theme`."""
 
     hue: int
     dash: int = 0
 
 
 def told_apart(wanted: Iterable[Stroke]) -> list[Stroke]:
-    """Return strokes of which no two are alike, as near to those wanted as possible.
+    """Return distinct strokes, as close as possible to those wanted.
 
-    Up to eight have eight different hues; more keep their hues and differ by their dashes.
+    Up to eight have eight different hues. More keep their hues and differ by their dash patterns.
     """
     wanted = list(wanted)
     found: list[Stroke] = []
@@ -341,12 +346,12 @@ class Tints:
         return self._runs[run.run_id]
 
     def workload(self, run: RunEntry) -> Stroke:
-        """Return the stroke of a run's workload: of its first run, unless another has its hue."""
+        """Return the stroke of a run's workload: that of its first run, unless the hue is taken."""
         return self._workloads[run.record.workload_id]
 
 
 def tint(catalog: Catalog, run_id: str, run: RunEntry | None = None) -> int:
-    """Return a run's colour index within its experiment; ``run`` if the run is gone."""
+    """Return a run's colour index within its experiment. Pass ``run`` if the run may be gone."""
     entry = catalog.runs.get(run_id, run)
     if entry is None:
         return 0

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from radt.analysis.lines import EMPTY, Curve
 from radt.frontend.data import aggregate as aggregating
 from radt.frontend.data.aggregate import Baseline, against, suffix
 from radt.frontend.data.axes import Axis, axis_of, is_epoch, ticks, whole_of
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints, told_apart
-from radt.frontend.data.cells import NO_CELLS, Cells, Shift, united
 from radt.frontend.data.lines import (
     WIDTH_PX,
     Facts,
@@ -18,15 +17,14 @@ from radt.frontend.data.lines import (
     Sight,
     feeds,
     group_names,
-    mean_curve,
     params_of,
     points_each,
+    read,
     run_line,
 )
 from radt.frontend.data.metrics import quantity_of, series_of
-from radt.frontend.data.model import EMPTY, ChartData, Curve, Line, Tick
+from radt.frontend.data.model import ChartData, Line, Tick
 from radt.frontend.data.over import OtherMetric
-from radt.frontend.data.series_cache import GAP_INTERVALS, Ask
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import (
     Aggregate,
@@ -41,11 +39,11 @@ from radt.frontend.data.spec import (
 )
 from radt.frontend.selection import Selection
 from radt.model import Scope
-from radt.store import growth
+from radt.store.cells import NO_CELLS, Cells
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, MarkerRecord, SeriesRecord
 
-#: The number of series checked for steps: as a rule all series of a metric have them, or none.
+#: Maximum number of series checked for steps: usually all series of a metric have them, or none.
 _ASKED_FOR_STEPS = 12
 
 
@@ -65,7 +63,7 @@ def axes_of(source: Source, selection: Selection, metric: str) -> tuple[XAxis, .
 
 
 def natural_x(source: Source, selection: Selection, metric: str) -> XAxis:
-    """Return the axis of a metric where the user chose none: steps if a script logged it with them.
+    """Return the default axis of a metric: steps if a script logged it with them.
 
     Raises:
         StoreError: The store cannot be read.
@@ -78,15 +76,17 @@ def natural_x(source: Source, selection: Selection, metric: str) -> XAxis:
 def _have_steps(source: Source, series: tuple[SeriesRecord, ...]) -> bool:
     """Return whether any of the series has steps."""
 
+    asked = set(series)
+
     def read(reader: StoreReader) -> bool:
-        with reader.snapshot() as connection:
-            return any(growth.has_steps(connection, one.run_id, one.series_no) for one in series)
+        summaries = reader.summary([one.run_id for one in series])
+        return any(each.lowest_step is not None for each in summaries if each.series in asked)
 
     return source.remember(("steps", series), read)
 
 
 def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
-    """Return the x axis of the chosen runs, shared by all charts.
+    """Return the x axis of the chosen runs, which all charts share.
 
     Raises:
         StoreError: The store cannot be read.
@@ -108,7 +108,7 @@ def chart_data(
     """Return the data of a chart for the chosen runs; None if none of them has the metric.
 
     ``window`` is the visible part of the chart's x axis, None for all. Lines have up to two samples
-    for each of ``width_px``; of more, the mean and the extremes.
+    per pixel of ``width_px``. With more samples, they have means and extremes.
 
     Raises:
         StoreError: The store cannot be read, or a chunk is damaged.
@@ -153,7 +153,7 @@ class _Chart:
         self.quantity = quantity_of(series)
         self.aggregate = spec.aggregate
         if self.aggregate is Aggregate.AUTO:
-            # Repeats did not run together: their sum has no meaning.
+            # Repeats did not run at the same time, so their sum has no meaning.
             is_group = spec.level_of(board) is Level.GROUP
             self.aggregate = Aggregate.MEAN if is_group else self.quantity.default_aggregate
         self.tints = Tints(source, self.runs.values())
@@ -171,7 +171,7 @@ class _Chart:
             whole = whole_of(cells) if self.axis.by_step else whole_of(cells, shortest=0.0)
             self.axis = replace(self.axis, whole=whole)
             if window is not None and (window.end < whole.start or window.start > whole.end):
-                # Some metrics count epochs, others batches: a zoom need not mean both.
+                # Some metrics count epochs, others batches, so they may not share a zoom.
                 self.window = window = None
         whole = self.axis.whole
         self.smoothing_width = (whole.end - whole.start) * spec.smoothing_of(board) / 100
@@ -241,8 +241,8 @@ class _Chart:
             self.placed[feed.key] = self.over.place(feed, cells) if self.over else NO_CELLS
         return self.placed[feed.key]
 
-    def run_line(self, feed: Feed) -> Line | None:
-        if feed.key in self.spec.hidden:
+    def run_line(self, feed: Feed, *, even_hidden: bool = False) -> Line | None:
+        if feed.key in self.spec.hidden and not even_hidden:
             return hidden_line(feed.key, feed.label, feed.short, feed.stroke)
         around = self.read(feed, self.around) if self.around is not None else None
         points = points_each(
@@ -250,7 +250,9 @@ class _Chart:
             self.width_px,
         )
         sight = Sight(
-            self.window, self.smoothing_width, around, points, self.ema, log=self.spec.log_x
+            *(self.window, self.smoothing_width, around, points, self.ema),
+            log=self.spec.log_x,
+            zero=self.axis.zero_of(feed.parts[0][0]),
         )
         return run_line(feed, self.read(feed, self.window), sight)
 
@@ -258,14 +260,12 @@ class _Chart:
         if group.key in self.spec.hidden and not even_hidden:
             line = hidden_line(group.key, group.short, group.short, group.stroke)
             return replace(line, is_workload=True)
-        first = self.axis.maps.get(group.run.run_id)
-        shift = first.by if isinstance(first, Shift) else 0.0
         return aggregating.workload_line(
             group,
             self.members(group, self.window),
             self.aggregate,
             self.window,
-            zero=shift,
+            zero=self.axis.zero_of(group.run),
             smoothing_width=self.smoothing_width,
             ema=self.ema,
             surroundings=self.members(group, self.around) if self.around is not None else (),
@@ -299,11 +299,9 @@ class _Chart:
         keys = set()
         for feed in self.feeds:
             if any(run.run_id in ids for run, _ in feed.parts):
-                around = self.read(feed, self.around) if self.around is not None else None
-                sight = Sight(self.window, self.smoothing_width, around, ema=self.ema)
-                curve = mean_curve(self.read(feed, self.window), sight)
-                if len(curve.x):
-                    curves[suffix(feed.key)] = curve
+                line = self.run_line(feed, even_hidden=True)
+                if line is not None:
+                    curves[suffix(feed.key)] = line.curve
                     keys.add(feed.key)
         return Baseline(name, curves, frozenset(keys))
 
@@ -328,14 +326,14 @@ class _Chart:
 
 
 def _drawn(level: Level, single: Sequence[Feed], whole: Sequence[Feed]) -> Level:
-    """Return what the lines of a chart are; AUTO for lines of both runs and workloads."""
+    """Return what the lines of a chart are; AUTO if some are runs and some workloads."""
     if level is Level.GROUP:
         return level
     return Level.AUTO if whole and single else Level.WORKLOAD if whole else Level.RUN
 
 
 def hidden_line(key: str, label: str, short: str, stroke: Stroke) -> Line:
-    """Return a hidden line: listed, without data."""
+    """Return a hidden line, which is listed but has no data."""
     return Line(key, label, short, stroke.hue, EMPTY, dash=stroke.dash, hidden=True)
 
 
@@ -355,7 +353,7 @@ def _ends_s(source: Source, runs: Mapping[str, RunEntry]) -> dict[str, float]:
         for run_id, run in runs.items()
         if run.record.ended_ns is None and run.record.started_ns is not None
     )
-    newest = source.remember(("newest", going_on), lambda reader: _newest(reader, going_on))
+    newest = source.remember(("newest", going_on), lambda reader: reader.newest_ns(going_on))
     ends_ns = {
         run_id: run.record.ended_ns or newest.get(run_id, run.origin_ns)
         for run_id, run in runs.items()
@@ -363,52 +361,5 @@ def _ends_s(source: Source, runs: Mapping[str, RunEntry]) -> dict[str, float]:
     return {run_id: (ends_ns[run_id] - run.origin_ns) / 1e9 for run_id, run in runs.items()}
 
 
-def _newest(reader: StoreReader, run_ids: Sequence[str]) -> Mapping[str, int]:
-    if not run_ids:
-        return {}
-    with reader.snapshot() as connection:
-        newest = growth.newest(connection, run_ids)
-    missing = [run_id for run_id in run_ids if run_id not in newest]
-    for summary in reader.summary(missing) if missing else ():
-        run_id = summary.series.run_id
-        newest[run_id] = max(newest.get(run_id, 0), summary.last_ns)
-    return newest
-
-
 def _markers(source: Source, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]:
     return source.remember(("markers", run_ids), lambda reader: reader.markers(run_ids))
-
-
-def read(
-    source: Source, feed: Feed, axis: Axis, gaps: Sequence[GapRecord], window: Window | None
-) -> Cells:
-    """Read the cells of a feed; every point near ``window``, unless there are too many.
-
-    Raises:
-        StoreError: The store cannot be read, or a chunk is damaged.
-    """
-    parts = []
-    longest = math.inf
-    # A device's series from several runs is placed on the x axis by the first of them.
-    first = feed.parts[0][0]
-    start, end = axis.asked(first, window)
-    for run, record in feed.parts:
-        ask = Ask(record, run.origin_ns, start, end, axis.by_step, run.pruned)
-        cells = source.cells(ask, ended=run.record.status.ended)
-        if holes := _holes(run, record, gaps):
-            cells = cells.broken_at(holes)
-        parts.append(axis.place(first, cells))
-        if record.interval_s is not None and axis.is_time:
-            longest = GAP_INTERVALS * record.interval_s
-    return united(parts, longest)
-
-
-def _holes(run: RunEntry, record: SeriesRecord, gaps: Sequence[GapRecord]) -> list[float]:
-    """Return the starts of recorded gaps of this series, in seconds."""
-    return [
-        (gap.start_ns - run.origin_ns) / 1e9
-        for gap in gaps
-        if gap.run_id == record.run_id
-        and gap.listener == record.counted_as
-        and gap.series_no in (-1, record.series_no)
-    ]

@@ -11,9 +11,9 @@ from radt.errors import StoreError
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 
-#: Delay before a database that did not answer is tried again.
+#: Delay before retrying a database that did not answer.
 RETRY_S = 2.0
-#: The shortest interval between polls of a database, whatever the number of browsers.
+#: Minimum interval between polls of a database, regardless of the number of browsers.
 _ASK_INTERVAL_S = 0.8
 
 
@@ -27,9 +27,9 @@ class NothingRecordedError(StoreError):
 class Connection(ABC):
     """Opens one store, and reopens it after a failure. Thread-safe.
 
-    ``opened`` counts the openings: data read from an earlier one are stale. ``ask_interval_s`` is
-    how long a polled revision stays valid. ``outlives_outages`` says that data read before may be
-    shown while the store cannot be read.
+    ``opened`` counts the openings; data read from an earlier one are stale. ``ask_interval_s`` is
+    the time for which a polled revision stays valid. ``outlives_outages`` says that earlier data
+    may be shown while the store cannot be read.
     """
 
     ask_interval_s = 0.0
@@ -57,7 +57,7 @@ class Connection(ABC):
         """
 
     def lost(self, reader: StoreReader) -> None:
-        """Drop a reader that failed; the next one is new and checks the schema again."""
+        """Drop a reader that failed. The next one is new and checks the schema again."""
         with self._lock:
             if reader is self._reader:
                 self._close()
@@ -103,7 +103,7 @@ class FileConnection(Connection):
 
 
 class DatabaseConnection(Connection):
-    """A Postgres database. Only one thread at a time waits for a database that does not answer."""
+    """A Postgres database. Only one thread at a time waits for an unresponsive database."""
 
     ask_interval_s = _ASK_INTERVAL_S
     outlives_outages = True
@@ -124,7 +124,7 @@ class DatabaseConnection(Connection):
         with self._lock:
             if self._reader is None:
                 if self._error is not None and time.monotonic() < self._retry_at:
-                    # A new exception: each thread writes its own traceback to it.
+                    # Raise a new exception: each thread adds its own traceback to it.
                     raise type(self._error)(self._error.message, self._error.remedy)
                 try:
                     self._reader = StoreReader(self.address)

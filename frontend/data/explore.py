@@ -1,58 +1,47 @@
-"""Columns of the Explore page: one value a run, of a param, of a metric, or of its times."""
+"""Columns of the Explore page: one value per run, of a param, of a metric, or of its times."""
 
 from __future__ import annotations
 
 import math
-import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from statistics import fmean
+from itertools import compress
 from typing import Any
 
 from sqlalchemy import text
 
-from radt.analysis.quantities import THROUGHPUT_METRICS
-from radt.analysis.reading import of_runs, rows_of
+from radt.analysis.metric_columns import Statistic
+from radt.analysis.quantities import THROUGHPUT_METRICS, Direction, direction_of
 from radt.frontend.data.catalog import Catalog, RunEntry, read_catalog
 from radt.frontend.data.metric_columns import metric_columns
-from radt.frontend.data.model import unit_scale
+from radt.frontend.data.run_facts import time_per_epoch_s
 from radt.frontend.data.source import Source
-from radt.frontend.search.find import duration_s, find
+from radt.frontend.search.find import find
 from radt.frontend.search.query import as_number
 from radt.frontend.selection import latest_experiment
 from radt.frontend.view import View
-from radt.model import SOFTWARE, MarkerKind, SeriesKind
-from radt.store.counters import rate_unit
-from radt.store.metric_columns import Statistic
+from radt.model import SOFTWARE, SeriesKind
 from radt.store.reader import StoreReader
+from radt.units import scale_of
 
 PARAM, METRIC, TIME = "param", "metric", "time"
 LOGGED = "Logged by scripts"
-#: What accuracy is compared with at first, if it was measured.
-_COSTS = ("metric:process.gpu.energy.last", "metric:gpu.energy.last", "metric:gpu.power.mean")
-#: Params of rows that describe how radt starts a run, or repeat the others.
+#: Default metrics on the x axis, against accuracy, if they were measured.
+_COSTS = ("metric:process.gpu.energy.last", "metric:gpu.energy.last")
+#: Params of rows that describe how radt starts a run, or repeat other params.
 _NOT_VARIED = frozenset({"Params", "Cpus", "Timeout", "Environment"})
-#: A text that is different in each of more runs than this (a path, a name) orders nothing.
+#: Maximum number of distinct texts in a column. With more, it is a path or a name and has no useful
+#: order.
 _MOST_TEXTS = 20
-#: Names of metrics of which less is better.
-_LESS = re.compile(
-    "loss|error|perplexity|time|latency|duration|wait|energy|power|memory|carbon|temperature",
-    re.IGNORECASE,
-)
-
 _METRICS = text(
-    "SELECT series.metric, MIN(series.kind), "
+    "SELECT series.metric, MIN(series.kind), MAX(series.unit), "
     "MAX(CASE WHEN series.listener = :software THEN 1 ELSE 0 END) "
     "FROM series JOIN run ON run.run_id = series.run_id "
     "WHERE run.experiment = :experiment GROUP BY series.metric ORDER BY series.metric"
 ).bindparams(software=SOFTWARE)
-_EPOCHS = of_runs(
-    "SELECT run_id, start_ns, end_ns FROM marker WHERE run_id IN :ids AND kind = :kind "
-    "AND process = '' AND end_ns IS NOT NULL ORDER BY run_id, start_ns, marker_no",
-    kind=MarkerKind.EPOCH.value,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +52,21 @@ class Choice:
         key: ``param:lr``, ``metric:accuracy.max``, ``time:epoch``.
         title: Its name on an axis.
         group: Its heading in the list of columns.
-        less: Whether less is better; None for params, of which nothing is better.
+        better: Which values are better.
     """
 
     key: str
     title: str
     group: str
-    less: bool | None = None
+    better: Direction = Direction.NEITHER
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """Values of all runs, None where a run has none.
 
-    Those of a text are places in ``texts``, which are sorted; numbers are in ``unit`` (UCUM).
+    The browser gets only finite values, as no axis can show others. Text values are indices into
+    ``texts``, which are sorted; numbers are in ``unit`` (UCUM).
     """
 
     values: Sequence[float | None]
@@ -84,11 +74,14 @@ class Column:
     unit: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """Return it for the browser, with the factor and the name of the unit to show."""
-        known = [abs(value) for value in self.values if value is not None]
-        scale = unit_scale(self.unit, max(known, default=0.0))
+        """Return it for the browser, with the factor and the name of the displayed unit."""
+        values = [
+            None if value is None or not math.isfinite(value) else value for value in self.values
+        ]
+        known = [abs(value) for value in values if value is not None]
+        scale = scale_of(self.unit, max(known, default=0.0))
         return {
-            "values": self.values,
+            "values": values,
             "texts": self.texts,
             "factor": scale.factor,
             "unit": scale.label,
@@ -97,7 +90,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Explored:
-    """The runs of an experiment that match the search, and what there is to compare of them."""
+    """The runs of an experiment that match the search, and the columns to compare them by."""
 
     source: Source
     experiment: str
@@ -108,8 +101,13 @@ class Explored:
         return [run.run_id for run in self.runs]
 
     @cached_property
+    def counts(self) -> list[bool]:
+        """Return whether each run counts. Other runs are shown, but never as the best."""
+        return [run.omission is None for run in self.runs]
+
+    @cached_property
     def params(self) -> Mapping[str, Column]:
-        """The params that differ between the runs, by name."""
+        """Params that differ between the runs, by name."""
         of_runs = self.source.remember(
             ("params", self.experiment),
             lambda reader: reader.params_of(list(self._catalog.runs)),
@@ -127,15 +125,15 @@ class Explored:
 
     @cached_property
     def choices(self) -> Mapping[str, Choice]:
-        """The columns by key: params, logged metrics, times, hardware metrics."""
+        """All columns by key: params, logged metrics, times, hardware metrics."""
         rows = self.source.remember(("explored", self.experiment), self._metrics)
         choices = [Choice(f"{PARAM}:{name}", name, "Params") for name in self.params]
-        choices += _choices([row for row in rows if row[2]], LOGGED)
+        choices += _choices([row for row in rows if row[3]], LOGGED)
         choices += [
-            Choice(f"{TIME}:epoch", "time per epoch", "Times", less=True),
-            Choice(f"{TIME}:duration", "duration", "Times", less=True),
+            Choice(f"{TIME}:epoch", "time per epoch", "Times", Direction.LOWER),
+            Choice(f"{TIME}:duration", "duration", "Times", Direction.LOWER),
         ]
-        choices += _choices([row for row in rows if not row[2]], "Measured by listeners")
+        choices += _choices([row for row in rows if not row[3]], "Measured by listeners")
         return {choice.key: choice for choice in choices}
 
     def column(self, key: str) -> Column:
@@ -149,36 +147,37 @@ class Explored:
             return self.params[name]
         if kind == TIME:
             if name == "epoch":
-                epochs = self.source.remember(("epochs", self.experiment), self._epochs_s)
+                epochs = time_per_epoch_s(self.source)
                 return Column([epochs.get(run_id) for run_id in self.run_ids], unit="s")
-            return Column([duration_s(run) for run in self.runs], unit="s")
+            now_ns = time.time_ns()
+            return Column([run.record.lasted_s(now_ns) for run in self.runs], unit="s")
         metric, _, statistic = name.rpartition(".")
         found = metric_columns(self.source, [metric]).get(metric)
         if found is None:
             return Column([None] * len(self.runs))
         values = found.values(Statistic(statistic), self.run_ids).tolist()
-        is_rate = found.kind is SeriesKind.COUNTER and statistic == Statistic.MEAN
+        diverged = found if statistic == Statistic.LAST else ()
         return Column(
-            [value if math.isfinite(value) else None for value in values],
-            unit=rate_unit(found.unit).unit if is_rate else found.unit,
+            [
+                None if math.isnan(value) and run_id not in diverged else value
+                for run_id, value in zip(self.run_ids, values, strict=True)
+            ],
+            unit=found.unit_of(Statistic(statistic)),
         )
+
+    def counted(self, column: Column) -> Column:
+        """Return a column with only the runs that count."""
+        return replace(column, values=list(compress(column.values, self.counts)))
 
     @property
     def _catalog(self) -> Catalog:
-        """All runs of the experiment, for what is remembered whatever the search."""
+        """All runs of the experiment, for data cached independently of the search."""
         return read_catalog(self.source, self.experiment)
 
-    def _metrics(self, reader: StoreReader) -> list[tuple[str, str, bool]]:
+    def _metrics(self, reader: StoreReader) -> list[tuple[str, str, str, bool]]:
         with reader.snapshot() as connection:
             rows = connection.execute(_METRICS, {"experiment": self.experiment}).all()
-        return [(metric, kind, bool(is_logged)) for metric, kind, is_logged in rows]
-
-    def _epochs_s(self, reader: StoreReader) -> dict[str, float]:
-        """Return the time per epoch by run, without the first of several, as in reports."""
-        lengths: dict[str, list[float]] = {}
-        for run_id, start_ns, end_ns in rows_of(reader, _EPOCHS, list(self._catalog.runs)):
-            lengths.setdefault(run_id, []).append((end_ns - start_ns) / 1e9)
-        return {run_id: fmean(of_run[1:] or of_run) for run_id, of_run in lengths.items()}
+        return [(metric, kind, unit, bool(is_logged)) for metric, kind, unit, is_logged in rows]
 
 
 def explored(source: Source, view: View) -> Explored:
@@ -198,7 +197,7 @@ def explored(source: Source, view: View) -> Explored:
 
 
 def column_of(texts: Sequence[str | None]) -> Column:
-    """Return the values of a param: numbers if all of them are."""
+    """Return the values of a param, as numbers if all of them are."""
     numbers = {each: as_number(each) for each in set(texts) if each is not None}
     if None not in numbers.values():
         return Column([None if each is None else numbers[each] for each in texts])
@@ -206,14 +205,14 @@ def column_of(texts: Sequence[str | None]) -> Column:
     return Column([None if each is None else places[each] for each in texts], tuple(places))
 
 
-#: The names of statistics of a gauge; a counter has its growth, and that by time.
+#: Names of a gauge's statistics. A counter has its growth, and its growth rate.
 _OF_GAUGES = {Statistic.LAST: "last", Statistic.MAX: "max", Statistic.MIN: "min"}
 _OF_READINGS = {Statistic.MEAN: "mean", Statistic.MAX: "max", Statistic.MIN: "min"}
 _OF_COUNTERS = {Statistic.LAST: "total", Statistic.MEAN: "rate"}
 
 
-def _choices(rows: Iterable[tuple[str, str, bool]], group: str) -> Iterator[Choice]:
-    for metric, kind, is_logged in rows:
+def _choices(rows: Iterable[tuple[str, str, str, bool]], group: str) -> Iterator[Choice]:
+    for metric, kind, unit, is_logged in rows:
         if kind == SeriesKind.COUNTER:
             statistics = _OF_COUNTERS
         else:
@@ -223,15 +222,15 @@ def _choices(rows: Iterable[tuple[str, str, bool]], group: str) -> Iterator[Choi
                 f"{METRIC}:{metric}.{statistic}",
                 f"{metric} {word}",
                 group,
-                less=bool(_LESS.search(metric)),
+                direction_of(metric, statistic, unit),
             )
 
 
-#: Options of a view: the columns that are shown, and the direction of an axis.
+#: Options of a view: the shown columns, and the direction of an axis.
 X, Y, COLOUR, AXES, TARGET = (f"explore.{name}" for name in ("x", "y", "colour", "axes", "target"))
 X_BEST, Y_BEST = "explore.xbest", "explore.ybest"
 SEPARATOR = ";"
-#: The limit on axes side by side, and how many are shown at first.
+#: Maximum number of parallel axes, and the number shown at first.
 MAX_AXES = 32
 _FIRST_AXES = 5
 
@@ -244,9 +243,18 @@ class Best(StrEnum):
     NONE = "none"
 
 
+_BEST = {
+    Direction.LOWER: Best.LOW,
+    Direction.HIGHER: Best.HIGH,
+    Direction.NEITHER: Best.NONE,
+}
+#: Suffix of the statistic with the best value of a logged metric.
+_BEST_OF = {Direction.LOWER: ".min", Direction.HIGHER: ".max"}
+
+
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the page shows: keys of columns, ``colour`` empty for none.
+    """The page's choices: keys of columns, ``colour`` empty for none.
 
     An empty ``x`` says that there is nothing to compare.
     """
@@ -261,10 +269,11 @@ class Shown:
 
     @classmethod
     def of(cls, options: Mapping[str, str], choices: Mapping[str, Choice]) -> Shown:
-        """Return what a view's options name, as far as it is there, else what tells most.
+        """Return the columns that a view's options name, if they exist, else the most informative.
 
-        At first that is the highest (or lowest) value of the first logged metric over the energy,
-        or else over the time per epoch; its colours show in parallel coordinates what gives it.
+        The default is the highest (or lowest) value of the first logged metric over the energy, or
+        else over the time per epoch; its colours show in parallel coordinates which params lead to
+        it.
         """
         logged = [key for key, one in choices.items() if one.group == LOGGED]
         measured = [key for key in choices if key.startswith(_COSTS)]
@@ -272,7 +281,7 @@ class Shown:
             (
                 key
                 for key in logged
-                if key.endswith(".min" if choices[key].less else ".max")
+                if key.endswith(_BEST_OF.get(choices[key].better, ()))
                 and not choices[key].title.startswith(THROUGHPUT_METRICS)
             ),
             next(iter(logged), f"{TIME}:duration"),
@@ -284,7 +293,7 @@ class Shown:
 
         x = chosen(X, next(iter(measured), f"{TIME}:epoch"))
         y = chosen(Y, best_metric)
-        target = chosen(TARGET, y if choices[y].less is not None else best_metric)
+        target = chosen(TARGET, best_metric if y.startswith(f"{PARAM}:") else y)
         axes = [key for key in options.get(AXES, "").split(SEPARATOR) if key in choices]
         return cls(
             x,
@@ -300,6 +309,4 @@ class Shown:
 def _best(option: str | None, choice: Choice) -> Best:
     if option in list(Best):
         return Best(option)
-    if choice.less is None:
-        return Best.NONE
-    return Best.LOW if choice.less else Best.HIGH
+    return _BEST[choice.better]

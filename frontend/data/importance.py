@@ -1,8 +1,8 @@
-"""How much a metric depends on each param: permutation importance of a random forest.
+"""Compute how much a metric depends on each param: permutation importance in a random forest.
 
-Each tree of the forest predicts the runs that it has not seen (Breiman, Random Forests, 2001,
-sections 3.1 and 10). The importance of a param is by how much the R² of these predictions falls
-when the param's values are shuffled among the runs; it may be more than 1.
+Each tree of the forest predicts the runs that it was not trained on (Breiman, Random Forests, 2001,
+sections 3.1 and 10). The importance of a param is the decrease in the R² of these predictions when
+the param's values are shuffled among the runs; it may be more than 1.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from radt.errors import UsageError
 from radt.frontend.data.explore import Column
 from radt.store.records import Float64Array
 
-#: Fewer runs than this say nothing about a param.
+#: Minimum number of runs for a meaningful result.
 MIN_RUNS = 20
 _TREES = 100
 _SHUFFLES = 3
@@ -27,7 +27,7 @@ _SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class ParamImportance:
-    """By how much R² falls without a param: the mean of several shuffles, and their deviation."""
+    """Decrease in R² without a param: the mean of several shuffles, and its deviation."""
 
     param: str
     mean: float
@@ -38,8 +38,8 @@ class ParamImportance:
 class Importance:
     """The importance of params for a metric, the highest first.
 
-    ``r2`` is the share of the variance that the forest explains of runs that it has not seen, from
-    ``run_count`` runs; ``left_out`` runs have no value of the metric.
+    ``r2`` is the share of the variance that the forest explains for unseen runs. ``run_count`` runs
+    were used; ``left_out`` runs have no value of the metric.
     """
 
     run_count: int
@@ -55,7 +55,7 @@ def importance_of(params: Mapping[str, Column], target: Column) -> Importance:
         UsageError: Fewer than `MIN_RUNS` runs have the metric, no param differs among them, or the
             metric is the same in all.
     """
-    # Loading it takes a second, and few visitors want it.
+    # Importing it takes a second, and few visitors need it.
     from sklearn.ensemble import RandomForestRegressor
 
     values = _array(target.values)
@@ -111,5 +111,5 @@ def _array(values: Sequence[float | None]) -> Float64Array:
 
 
 def _differs(values: Float64Array) -> bool:
-    """Return whether there are two values; a missing one is a value, too."""
+    """Return whether there are two values. A missing value counts as one."""
     return len(np.unique(values)) > 1

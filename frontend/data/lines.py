@@ -6,26 +6,37 @@ one line, named after the device, instead of several on top of each other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from radt.analysis.baselines import ignored_params, plain_name
+from radt.analysis.lines import (
+    Curve,
+    exponential_mean,
+    moving_mean,
+    pauses,
+    reduced,
+    union,
+    with_gaps,
+)
+from radt.frontend.data.axes import Axis
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
-from radt.frontend.data.cells import Cells, exponential_mean, moving_mean
-from radt.frontend.data.labels import apart
-from radt.frontend.data.model import EMPTY, SCOPE_WORDS, BoolArray, Curve, Line
+from radt.frontend.data.model import SCOPE_WORDS, Line
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Window
 from radt.model import Scope
-from radt.store.records import Float64Array, SeriesRecord
+from radt.render.labels import apart
+from radt.store.cells import GAP_INTERVALS, Cells
+from radt.store.records import Float64Array, GapRecord, SeriesRecord
 from radt.units import plural
 
-#: The width of lines in a wide chart, and their points: two for each pixel.
+#: Default width of lines in a wide chart, with two points per pixel.
 WIDTH_PX = 800
 LINE_POINTS = 2 * WIDTH_PX
-#: The limit on points of all lines together: browsers draw each one.
+#: Maximum number of points of all lines together, as browsers draw each one.
 _CHART_POINTS = 16_000
 _LEAST_POINTS = 400
 _SHARED = (Scope.HOST, Scope.GPU, Scope.MIG)
@@ -34,7 +45,7 @@ _TOTAL = "total"
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """All series that become one line: of one process, or of one device as all its runs saw it."""
+    """All series that become one line: of one process, or of one device in all its runs."""
 
     key: str
     label: str
@@ -45,7 +56,7 @@ class Feed:
 
     @property
     def is_total(self) -> bool:
-        """Whether it is the sum of single devices, if there are any.
+        """True if it is the sum of single devices, if there are any.
 
         A run's series without an entity is its first process, not a sum of the others.
         """
@@ -114,7 +125,7 @@ def feeds(
         suffix = f" {listener}" if several else ""
         stroke = Stroke(0)
         if tints:
-            # Each MLflow run has devices of its own: MLflow does not record which are the same.
+            # Treat devices of MLflow runs as separate: MLflow does not record which are the same.
             alone = first.record.is_from_mlflow
             stroke = tints.run(first) if alone else tints.workload(first)
         own.append(
@@ -137,76 +148,101 @@ def _key(stem: str, record: SeriesRecord, *, several: bool) -> str:
 
 
 def without_parts(feeds: Sequence[Feed]) -> Sequence[Feed]:
-    """Return the totals where there are any: together with their parts, values count twice."""
+    """Return only the totals, if any: together with their parts, values would count twice."""
     totals = {feed.whole for feed in feeds if feed.is_total}
     return [feed for feed in feeds if feed.is_total or feed.whole not in totals]
+
+
+def read(
+    source: Source, feed: Feed, axis: Axis, gaps: Sequence[GapRecord], window: Window | None
+) -> Cells:
+    """Read the cells of a feed: every point near ``window``, unless there are too many.
+
+    Raises:
+        StoreError: The store cannot be read, or a chunk is damaged.
+    """
+    parts = []
+    longest_s = math.inf
+    # The first run of a device's series places all of them on the x axis.
+    first = feed.parts[0][0]
+    for run, record in feed.parts:
+        ask = axis.ask(first, record, window, run.pruned)
+        cells = source.cells(ask, ended=run.record.status.ended)
+        if holes_s := holes_of(record, gaps, first.origin_ns):
+            cells = cells.broken_at(holes_s)
+        parts.append(cells)
+        if record.interval_s is not None:
+            longest_s = GAP_INTERVALS * record.interval_s
+    return union(parts, longest_s).shifted(axis.zero_of(first))
+
+
+def holes_of(record: SeriesRecord, gaps: Sequence[GapRecord], origin_ns: int) -> list[float]:
+    """Return the starts of the recorded gaps of a series, in seconds since an origin."""
+    return [
+        (gap.start_ns - origin_ns) / 1e9
+        for gap in gaps
+        if gap.run_id == record.run_id
+        and gap.listener == record.counted_as
+        and gap.series_no in (-1, record.series_no)
+    ]
 
 
 def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
     """Return the line of a feed; None without points.
 
-    With more points than the chart has room for, and where it is smoothed, the line is a mean, and
-    its band spans the measured values.
+    If there are more points than fit, or if it is smoothed, the line is a mean, and its band spans
+    the measured values.
     """
     shown = cells if sight.window is None else _seen(cells, sight.window)
     if not len(shown):
         return None
     visible = sight.window or Window(float(shown.first[0]), float(shown.last[-1]))
     span = visible.end - visible.start
+    low = high = None
     bare = len(shown) <= sight.max_points and bool((shown.count == 1).all())
     if bare and not sight.is_smoothed:
-        curve, low, high = points_of(shown, span, sight.max_points), None, None
+        shown = replace(shown, gap=pauses(shown, span, sight.max_points))
+        x, values = with_gaps(shown, shown.mean)
     else:
-        stretches = _stretches(shown, sight.max_points // 2, span, log=sight.log)
-        pauses = _pauses(stretches, span, sight.max_points)
-        stretches = replace(stretches, gap=pauses)
-        values = _smoothed(stretches, cells, sight)
-        curve = Curve(stretches.middle, values)
-        curve, low, high = _with_gaps(stretches, curve, stretches.low, stretches.high)
         bare = False
+        shown = reduced(shown, sight.max_points // 2, span, zero=sight.zero, log=sight.log)
+        shown = replace(shown, gap=pauses(shown, span, sight.max_points))
+        x, values, low, high = with_gaps(
+            shown, _smoothed(shown, cells, sight), shown.low, shown.high
+        )
     return Line(
         feed.key,
         feed.label,
         feed.short,
         feed.stroke.hue,
-        curve,
+        Curve(x, values),
         low,
         high,
         estimated=feed.estimated,
         dash=feed.stroke.dash,
-        samples_each=1.0 if bare else float(stretches.count.mean()),
+        samples_each=1.0 if bare else float(shown.count.mean()),
     )
 
 
-def _smoothed(stretches: Cells, cells: Cells, sight: Sight) -> Float64Array:
-    """Return a value per stretch: the mean of its values, or of those around or before it."""
+def _smoothed(drawn: Cells, cells: Cells, sight: Sight) -> Float64Array:
+    """Return a value per cell: the mean of its values, or of those around or before it."""
     around = cells if sight.surroundings is None else sight.surroundings
     if sight.smoothing_width > 0:
-        return moving_mean(around, stretches.middle, sight.smoothing_width)
+        return moving_mean(around, drawn.middle, sight.smoothing_width)
     if sight.ema > 0:
         averages = exponential_mean(around.mean, around.count, sight.ema)
-        return np.interp(stretches.last, around.last, averages)
-    return stretches.mean
-
-
-def mean_curve(cells: Cells, sight: Sight) -> Curve:
-    """Return one value per visible stretch, as the basis of comparisons."""
-    shown = cells if sight.window is None else _seen(cells, sight.window)
-    if not len(shown):
-        return EMPTY
-    stretches = _stretches(shown, LINE_POINTS // 2, float(shown.last[-1] - shown.first[0]))
-    values = _smoothed(stretches, cells, sight)
-    curve, _, _ = _with_gaps(stretches, Curve(stretches.middle, values), values, values)
-    return curve
+        return np.interp(drawn.last, around.last, averages)
+    return drawn.mean
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """The visible part of lines: ``window`` None for all.
+    """The visible part of lines. ``window`` is None for all.
 
     A line is smoothed over ``smoothing_width`` units of the x axis, or exponentially with the
-    weight ``ema``, with the data around the window in ``surroundings``. It is drawn with at most
-    about ``max_points``, which are equally far apart on a ``log`` axis.
+    weight ``ema``, using the data around the window in ``surroundings``. It is drawn with at most
+    about ``max_points``, which are equally spaced on a ``log`` axis. ``zero`` is an edge of the
+    cells of digests.
     """
 
     window: Window | None = None
@@ -215,6 +251,7 @@ class Sight:
     max_points: int = LINE_POINTS
     ema: float = 0.0
     log: bool = False
+    zero: float = 0.0
 
     @property
     def is_smoothed(self) -> bool:
@@ -222,50 +259,9 @@ class Sight:
 
 
 def points_each(lines: int, width_px: int = WIDTH_PX) -> int:
-    """Return the number of points per line; extremes stay, stretches get longer."""
+    """Return the number of points per line. With fewer, cells get wider and keep their extremes."""
     most = min(LINE_POINTS, 2 * width_px)
     return max(_LEAST_POINTS, min(most, _CHART_POINTS // max(1, lines)))
-
-
-def points_of(cells: Cells, span: float, max_points: int = LINE_POINTS) -> Curve:
-    """Return all points, with NaN in the gaps that are visible in a chart of ``span``."""
-    cells = replace(cells, gap=_pauses(cells, span, max_points))
-    return _with_gaps(cells, Curve(cells.middle, cells.mean), cells.low, cells.high)[0]
-
-
-def _stretches(cells: Cells, count: int, span: float, *, log: bool = False) -> Cells:
-    """Return about ``count`` stretches of equally many cells; none crosses a visible gap.
-
-    With ``log`` they are equally wide on a logarithmic axis instead.
-    """
-    if len(cells) <= count:
-        return cells
-    starts = np.arange(count, dtype=np.int64) * len(cells) // count
-    positive = cells.first[cells.first > 0]
-    if log and len(positive):
-        edges = np.geomspace(positive[0], positive[-1], count)[:-1]
-        starts = np.append(0, np.searchsorted(cells.first, edges).clip(max=len(cells) - 1))
-    breaks = np.flatnonzero(_pauses(cells, span, 2 * count))
-    return cells.merged(np.unique(np.concatenate([starts, breaks])))
-
-
-def _pauses(cells: Cells, span: float, pixels: int) -> BoolArray:
-    """Return the visible gaps if there are more points than pixels, else all."""
-    if len(cells) <= pixels:
-        return cells.gap
-    pause = cells.first - np.concatenate((cells.first[:1], cells.last[:-1]))
-    return np.asarray(cells.gap & (pause * pixels > span))
-
-
-def _with_gaps(
-    cells: Cells, curve: Curve, low: Float64Array, high: Float64Array
-) -> tuple[Curve, Float64Array, Float64Array]:
-    where = np.flatnonzero(cells.gap[1:]) + 1
-    if not len(where):
-        return curve, low, high
-    middles = (cells.last[where - 1] + cells.first[where]) / 2
-    values, low, high = (np.insert(column, where, np.nan) for column in (curve.values, low, high))
-    return Curve(np.insert(curve.x, where, middles), values), low, high
 
 
 def _seen(cells: Cells, window: Window) -> Cells:
@@ -280,10 +276,10 @@ _MAX_TEXT = 32
 def group_names(
     params: Mapping[str, Mapping[str, str]], runs: Mapping[str, RunEntry], group_by: str
 ) -> dict[str, str]:
-    """Return the name of each run's group: of its value of a parameter, or of its repeats.
+    """Return the name of each run's group: its value of a parameter, or its repeats' name.
 
-    Repeats have the same name and the same parameters, except for those that do not change the
-    work (`radt.settings.IGNORED_PARAMS`).
+    Repeats have the same name and the same parameters, except for those that do not change the work
+    (`radt.settings.IGNORED_PARAMS`).
     """
     if group_by:
         return {
@@ -300,7 +296,7 @@ def group_names(
 
 
 def varying(params: Mapping[str, Mapping[str, str]], runs: Iterable[str]) -> list[str]:
-    """Return the parameters in which the runs differ."""
+    """Return the parameters that differ between the runs."""
     keys = dict.fromkeys(key for own in params.values() for key in own)
     return [key for key in keys if len({params.get(run, {}).get(key) for run in runs}) > 1]
 
@@ -352,7 +348,7 @@ class Facts:
 def distinguishing(
     params: Mapping[str, Mapping[str, str]], runs: Mapping[str, RunEntry]
 ) -> tuple[str, ...]:
-    """Return the parameters in which the runs differ, except those that only repeat names."""
+    """Return the parameters that differ between the runs, except those that only repeat names."""
     names = [run.record.name for run in runs.values()]
     differing = [
         key
@@ -363,9 +359,9 @@ def distinguishing(
 
 
 def placed(run: RunEntry) -> str:
-    """Return a run's devices and sharing: ``GPU 0 · mps``, ``cpu``."""
+    """Return a run's devices and sharing: ``GPU 0 · mps``, ``cpu``, ``unknown``."""
     record = run.record
-    devices = record.devices if record.devices == "cpu" else f"GPU {record.devices}"
+    devices = f"GPU {record.devices}" if record.devices[:1].isdigit() else record.devices
     return devices if record.collocation in ("", "-") else f"{devices} · {record.collocation}"
 
 

@@ -1,12 +1,12 @@
-"""The timeline of machines: which run was on which device when, and what ran beside it.
+"""The timeline of machines: which run was on which device when, and which runs were beside it.
 
-It shows the runs of an experiment, or those of all experiments on one day of this machine's time.
-Runs that were on a device at the same time are in lanes of it. Times are seconds since 1970.
+It shows the runs of an experiment, or those of all experiments on one day in this machine's time
+zone. Runs that were on a device at the same time are in separate lanes of it. Times are seconds
+since 1970.
 """
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -17,16 +17,15 @@ from sqlalchemy import text
 
 from radt import units
 from radt.frontend.data.catalog import RunEntry, read_catalog, tint
-from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
-from radt.frontend.data.store_facts import newest_samples
 from radt.frontend.data.workload.devices import indices
 from radt.frontend.data.workload.model import Bar, BarKind
 from radt.frontend.data.workload.subject import experiment_of
 from radt.frontend.view import View
-from radt.model import RunStatus
+from radt.model import STATUS_WORDS, RunStatus
 from radt.parts import from_tag
+from radt.render.labels import natural
 from radt.store.reader import StoreReader
 from radt.tags import CLUSTER_NODE, CLUSTER_PARTS
 
@@ -34,9 +33,9 @@ DAY_OPTION = "timeline.day"
 _UNKNOWN_HOST = "machine not known"
 _MOST_BESIDE = 6
 _SHORTEST_S = 1.0
-#: Times of others do not fit into the store's columns.
+#: Years whose times fit into the store's columns.
 _YEARS = range(1971, 2200)
-#: Borders of days are multiples of this in every time zone.
+#: In every time zone, days begin at multiples of this.
 _QUARTER_S = 900
 _QUARTERS = text("SELECT DISTINCT started_ns / 900000000000 FROM run WHERE started_ns IS NOT NULL")
 _EXPERIMENTS = text(
@@ -48,7 +47,7 @@ _WORKS = (RunStatus.FINISHED, RunStatus.RUNNING)
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What is shown: an experiment, or a day of all of them."""
+    """The scope of the page: an experiment, or one day of all experiments."""
 
     experiment: str = ""
     day: date | None = None
@@ -78,7 +77,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A device of a machine. Bars of a lane do not overlap; ``key`` is the workload's id.
+    """A device of a machine. Bars in a lane do not overlap. ``key`` is the workload's id.
 
     ``ends`` are the ends of runs that did not finish, by lane; ``runs`` counts its runs.
     """
@@ -93,7 +92,7 @@ class Place:
         return sum(map(len, self.lanes))
 
     def busy(self, window: Window) -> float:
-        """Return the share of the window in which any run was there."""
+        """Return the share of the window in which at least one run was there."""
         busy_s, until_s = 0.0, window.start
         for bar in sorted((bar for lane in self.lanes for bar in lane), key=_start):
             end_s = min(bar.end_s, window.end)
@@ -104,7 +103,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class MachineTimeline:
-    """All places, and all runs that have started; ``whole`` is the time that they took."""
+    """All places, and all runs that have started. ``whole`` is the time that they span."""
 
     places: tuple[Place, ...]
     runs: tuple[RunEntry, ...]
@@ -112,7 +111,7 @@ class MachineTimeline:
     most_at_once: int
 
     def zoomed(self, view: View) -> Window | None:
-        """Return the part of the time that a view has zoomed to; None if it shows all of it."""
+        """Return the part of the time that a view is zoomed to; None if it shows all of it."""
         zoom, whole = view.windows.get(XAxis.WALL), self.whole
         if zoom is None:
             return None
@@ -121,7 +120,7 @@ class MachineTimeline:
 
 @dataclass(frozen=True, slots=True)
 class _Stay:
-    """A run on a device."""
+    """A run's stay on a device."""
 
     run: RunEntry
     start_s: float
@@ -145,7 +144,7 @@ def read_days(source: Source) -> Sequence[date]:
 
 
 def read_timeline(source: Source, scope: Scope) -> MachineTimeline:
-    """Return where the runs were, and when.
+    """Return the places of the runs over time.
 
     Raises:
         StoreError: The store cannot be read.
@@ -170,19 +169,18 @@ def _read(source: Source, reader: StoreReader, scope: Scope) -> MachineTimeline:
                 run,
                 ordinal=tint(catalog, run.run_id, run),
                 prefix=name if len(experiments) > 1 else "",
-                is_elsewhere_too=False,  # its row says where it was
+                is_elsewhere_too=False,  # its row names the machine
             )
             for run in catalog.runs.values()
-            if run.parent is None and run.record.started_ns is not None
+            if run.parent is None and run.record.started_ns is not None and not run.is_archived
         )
     open_ids = [run.run_id for run in runs if run.record.ended_ns is None]
-    with reader.snapshot() as connection:
-        newest = newest_samples(connection, open_ids)
+    newest = reader.newest_ns(open_ids)
     stays = [_stay(run, newest.get(run.run_id, 0)) for run in runs]
     if limits is not None:
         stays = [s for s in stays if s.end_s >= limits.start and s.start_s < limits.end]
     by_place: dict[tuple[str, str], list[_Stay]] = {}
-    # Rows of a workload in the order of their letters: they start within milliseconds.
+    # Keep rows of a workload in the order of their letters: they start within milliseconds.
     for stay in sorted(stays, key=lambda stay: (stay.run.origin_ns, stay.run.ordinal)):
         for place in _places(stay.run, nodes):
             by_place.setdefault(place, []).append(stay)
@@ -198,17 +196,17 @@ def _experiments(reader: StoreReader, limits: Window) -> list[str]:
 
 
 def _stay(run: RunEntry, newest_ns: int) -> _Stay:
-    """A run that has not ended was there until its newest sample."""
+    """Return the stay of a run; of an unfinished one, until its newest sample."""
     start_ns = run.record.started_ns or run.record.created_ns
     end_ns = run.record.ended_ns or newest_ns
     return _Stay(run, start_ns / 1e9, max(start_ns, end_ns) / 1e9)
 
 
 def _places(run: RunEntry, nodes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    """Return machine and device of a run, several if it has several GPUs or nodes."""
+    """Return the machines and devices of a run, which may have several GPUs or nodes."""
     gpus = indices(run.record.devices)
     if run.run_id in nodes:
-        # Numbers of GPUs are places in its job, not those of the node.
+        # Its GPU numbers are indices within its job, not those of the node.
         device = "GPUs" if gpus else _device(run)
         return [(host, device) for host in nodes[run.run_id]]
     host = run.record.host or _UNKNOWN_HOST
@@ -222,11 +220,7 @@ def _device(run: RunEntry) -> str:
 def _natural(place: tuple[str, str]) -> tuple[object, ...]:
     """Sort ``node2`` before ``node10``, and GPUs before CPUs."""
     host, device = place
-    numbered = [
-        [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
-        for name in place
-    ]
-    return numbered[0], not device.startswith("GPU"), numbered[1], host
+    return natural(host), not device.startswith("GPU"), natural(device), host
 
 
 def _place(host: str, device: str, stays: Sequence[_Stay]) -> Place:
@@ -299,7 +293,7 @@ def _whole(stays: Iterable[_Stay], limits: Window | None) -> Window:
 
 
 def _most_at_once(stays: Iterable[_Stay]) -> int:
-    """Return how many runs there were at a time, at most."""
+    """Return the maximum number of simultaneous runs."""
     changes = [(at, step) for s in stays for at, step in ((s.start_s, 1), (s.end_s, -1))]
     most = now = 0
     for _, step in sorted(changes):

@@ -1,8 +1,8 @@
 """Metrics of the selected runs, the charts shown by default, and the hidden lines.
 
-Hidden runs and workloads are kept in the view's options. An option's text is short, so that a long
-list takes several options: ``compare.hidden``, ``compare.hidden2`` and so on, each with the first
-parts of line keys: ``r…`` for runs, ``w…`` for workloads.
+Hidden runs and workloads are stored in the view's options. The text of an option is limited, so a
+long list is spread over several: ``compare.hidden``, ``compare.hidden2`` and so on, each with the
+first parts of line keys: ``r…`` for runs, ``w…`` for workloads.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from radt.technique_metrics import meaning_of, standard_unit
 from radt.usage import KERNEL
 
 AUTOMATIC_CHARTS = 4
-#: Hardware metrics, the most informative of a training run first. Metrics in one line are similar:
-#: the first that is recorded stands for the others. ``system/…`` are MLflow's.
+#: Hardware metrics, the most informative for a training run first. Metrics on the same line are
+#: similar: the first one that is recorded represents the others. ``system/…`` are MLflow's.
 _TELLING = (
     (
         *("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization"),
@@ -67,7 +67,7 @@ def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
     standard = meaning_of(first.metric)
     return Quantity(
         first.metric,
-        # One listener's counter may be another's rate.
+        # The same metric may be a counter of one listener and a rate of another.
         min(drawn) if mixed else standard_unit(first.metric, first.unit),
         first.scope,
         SeriesKind.GAUGE if mixed else first.kind,
@@ -84,8 +84,8 @@ def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:
     return tuple(sorted(of_metrics, key=lambda q: (q.listener != SOFTWARE, q.listener, q.metric)))
 
 
-#: Titles of the sections of charts, in order; metrics of scripts with a prefix (``train/loss``)
-#: have a section of their own after the first.
+#: Titles of the sections of charts, in order. Script metrics with a prefix (``train/loss``) have
+#: separate sections after the first.
 _SECTIONS = {
     Scope.RUN: "logged by the script",
     Scope.PROCESS: "process",
@@ -96,7 +96,7 @@ _SECTIONS = {
 
 
 def sections(available: Iterable[Quantity]) -> Mapping[str, Sequence[str]]:
-    """Return all metrics by name in sections, for the small charts of all of them."""
+    """Return all metrics by name in sections, for the overview of small charts."""
     placed: dict[tuple[int, str], list[str]] = {}
     ranks = list(_SECTIONS)
     for quantity in sorted(available, key=lambda q: q.metric):

@@ -2,48 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
+from radt.analysis.lines import Curve
 from radt.frontend.data.spec import Aggregate, Band, ChartSpec, Level, Relative, Window, XAxis
-from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
+from radt.model import MarkerKind, Scope, SeriesKind
 from radt.store.counters import rate_unit
 from radt.store.records import (
+    BoolArray,
     Float64Array,
 )
 
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SMALL_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-#: UCUM units that take a prefix, and their common spelling.
-_SCALED = {"By": "B", "By/s": "B/s"} | {
-    unit: unit for unit in ("W", "J", "Hz", "V", "A", "g", "g/h")
-}
-_AS_IS = {"Cel": "°C", "cores": "cores", "1/s": "/s"}
 _RATIO = "1"
-#: The spelling of a ratio in MLflow and other tools.
+#: The unit of a ratio in MLflow and other tools.
 _PERCENT = "%"
-#: Counted things stand in braces (UCUM's annotations): ``{threads}``.
+#: Units of counts begin with a brace (UCUM's annotations): ``{threads}``.
 _COUNTED = "{"
-#: Units whose values add up over simultaneous processes, in addition to all rates per second.
+#: Units whose values add up over simultaneous processes, besides all rates per second.
 _ADDITIVE = frozenset({"By", "W", "J", "cores", "g", "g/h", "{threads}", "{processes}"})
-
-
-@dataclass(frozen=True, slots=True)
-class UnitScale:
-    """Scale of a unit: the drawn value is the stored value times ``factor``, in ``label``."""
-
-    factor: float
-    label: str
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """Properties of a metric that charts need.
 
-    ``methods`` are those of its series, each once; ``scopes`` all of its scopes, ``scope`` the
+    ``methods`` are those of its series, each once; ``scopes`` are all of its scopes, ``scope`` the
     first.
     """
 
@@ -71,7 +55,7 @@ class Quantity:
 
     @property
     def explanation(self) -> str:
-        """Method of obtaining the values; empty if the name says it."""
+        """How the values are obtained; empty if the name says it."""
         sentences = list(self.methods)
         if self.kind is SeriesKind.COUNTER:
             sentences.append(
@@ -92,7 +76,7 @@ class Quantity:
 
     @property
     def from_zero(self) -> bool:
-        """Whether the axis starts at zero, so that heights can be compared."""
+        """True if the axis starts at zero, so that heights can be compared."""
         unit = self.drawn_unit
         return _adds_up(unit) or unit in (_RATIO, _PERCENT) or unit.startswith(_COUNTED)
 
@@ -100,25 +84,6 @@ class Quantity:
 def drawn_unit(unit: str, kind: SeriesKind) -> str:
     """Return the unit of the drawn values: counters are drawn as rates."""
     return rate_unit(unit).unit if kind is SeriesKind.COUNTER else unit
-
-
-def unit_scale(unit: str, largest: float) -> UnitScale:
-    """Choose the prefix so that the largest magnitude reads well; ratios become per cent."""
-    if unit == _RATIO:
-        return UnitScale(100.0, "%")
-    if unit == "s":
-        small = next((p for p in _SMALL_PREFIXES if largest >= p[0]), _SMALL_PREFIXES[0])
-        return UnitScale(1 / small[0], small[1] + "s")
-    if unit not in _SCALED:
-        return UnitScale(1.0, _AS_IS.get(unit, unit.replace("{", "").replace("}", "")))
-    symbol = _SCALED[unit]
-    for size, prefix in _PREFIXES:
-        if largest >= size:
-            # Memory is sold in powers of 1000 with a capital K; for thousands the SI has k.
-            return UnitScale(
-                1 / size, ("K" if prefix == "k" and symbol in ("B", "B/s") else prefix) + symbol
-            )
-    return UnitScale(1.0, symbol)
 
 
 def _adds_up(unit: str) -> bool:
@@ -135,31 +100,16 @@ SCOPE_WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
-    """Points in the order of ``x`` (N,), which is in units of the chart's axis; values (N,).
-
-    NaN is a gap. Values are as stored; those of counters are mean rates since the previous reading.
-    """
-
-    x: Float64Array
-    values: Float64Array
-
-
-EMPTY = Curve(np.empty(0), np.empty(0))
-
-
-@dataclass(frozen=True, slots=True)
 class Line:
-    """A curve with its name and the ordinal that gives its colour.
+    """A curve with its name and the ordinal that determines its colour.
 
     ``key`` identifies the line permanently: views name hidden and highlighted lines by it.
     ``label`` is the full name, ``short`` fits beside the line, ``facts`` are shown on hover;
-    ``ordinal`` is for `radt.frontend.theme.colour`, ``dash`` for its `DASHES`. ``low`` and
-    ``high`` (N,) are the edges of its band; ``partial`` (N,) is True where some of the runs are
-    missing; ``estimated`` says that the values were apportioned, not measured. A ``hidden`` line
-    has no points: it is listed, not drawn. ``members`` are the keys of the runs of a
-    group, ``samples_each`` is the mean number of samples of which
-    each of its points is the mean.
+    ``ordinal`` is for `radt.frontend.theme.colour`, ``dash`` for its `DASHES`. ``low`` and ``high``
+    (N,) are the edges of its band; ``partial`` (N,) is True where some of the runs are missing;
+    ``estimated`` says that the values were apportioned, not measured. A ``hidden`` line has no
+    points: it is listed, not drawn. ``members`` are the keys of the runs of a group,
+    ``samples_each`` is the mean number of samples behind each of its points.
     """
 
     key: str
@@ -181,10 +131,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """An instant of a run, or a span of it until ``end``.
+    """An instant of a run, or a time span until ``end``.
 
-    ``row`` counts the runs of the chart from 0, ``ordinal`` is the place of its colour, ``x`` and
-    ``end`` are on the chart's axis.
+    ``row`` counts the runs of the chart from 0, ``ordinal`` is its colour index, ``x`` and ``end``
+    are on the chart's axis.
     """
 
     row: int
@@ -200,12 +150,12 @@ class Tick:
 class ChartData:
     """Everything that a chart shows.
 
-    ``x``, ``level`` and ``relative`` are the decisions for ``spec``: ``level`` is AUTO if there are
-    lines of both runs and workloads, ``relative`` OFF if there is nothing to compare with.
-    ``aggregate`` is how runs were combined into lines of workloads, None without such lines.
-    ``window`` is the visible part of the x axis, also without a zoom. ``x_unit`` is the unit of the
-    metric on the x axis, and ``x_growth`` says that it is a counter's growth. ``second`` is what
-    the second y axis shows. ``notes`` describe deviations from what users would expect.
+    ``x``, ``level`` and ``relative`` are the settings resolved from ``spec``: ``level`` is AUTO if
+    there are lines of both runs and workloads, ``relative`` OFF if there is nothing to compare
+    with. ``aggregate`` says how runs were combined into lines of workloads, None without such
+    lines. ``window`` is the visible part of the x axis, also without a zoom. ``x_unit`` is the unit
+    of the metric on the x axis, and ``x_growth`` says that it is a counter's growth. ``second`` is
+    the content of the second y axis. ``notes`` describe deviations from users' expectations.
     """
 
     quantity: Quantity
@@ -225,19 +175,3 @@ class ChartData:
     x_growth: bool = False
     second: ChartData | None = None
     notes: tuple[str, ...] = ()
-
-
-#: Names of run statuses for users. Running out of memory is a result, not a failure.
-STATUS_WORDS: Mapping[RunStatus, str] = {
-    RunStatus.SCHEDULED: "waiting",
-    RunStatus.RUNNING: "running",
-    RunStatus.FINISHED: "finished",
-    RunStatus.FAILED: "failed",
-    RunStatus.KILLED: "killed",
-    RunStatus.TIMEOUT: "timed out",
-    RunStatus.OOM: "OOM",
-    RunStatus.SKIPPED: "skipped",
-}
-
-
-BoolArray = npt.NDArray[np.bool_]

@@ -1,13 +1,12 @@
 """Charts over another metric: loss over energy, accuracy over loss.
 
-A point of such a chart is two recorded values of the same run. Each value of the series with fewer
-values is paired with that value of the other which was recorded nearest to it in time, unless there
-is a gap (`radt.frontend.data.cells.Cells.over`). A counter, such as energy, counts by its growth
-since the run's first reading. Nothing is interpolated: only where runs become one line (workloads,
-groups) and where a line is smoothed, values are calculated as over time. Of a series with more
-values than `radt.frontend.data.series_cache.RAW_POINTS`, the values are means of short stretches.
+A point of such a chart is two recorded values of the same run. Each value of the shorter series is
+paired with the value of the other series that was recorded nearest to it in time, unless there is a
+gap (`radt.analysis.lines.paired`). A counter, such as energy, counts by its growth since the run's
+first reading. Nothing is interpolated, except where runs become one line (workloads, groups) or a
+line is smoothed: these values are computed as over time.
 
-Points are joined in the order of x, so that a line has one direction whatever the other metric did.
+Points are joined in the order of x, so that a line never turns back even if the other metric does.
 """
 
 from __future__ import annotations
@@ -17,20 +16,24 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from radt.analysis.lines import digest, paired
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.cells import Cells, of_points
 from radt.frontend.data.lines import Feed
 from radt.frontend.data.metrics import quantity_of
-from radt.frontend.data.series_cache import GAP_INTERVALS, Ask
+from radt.frontend.data.series_cache import Ask
 from radt.frontend.data.source import Source
 from radt.model import SeriesKind
+from radt.store.cells import GAP_INTERVALS, NO_CELLS, Cells, of_points
 from radt.store.counters import increases
 from radt.store.reader import StoreReader
 from radt.store.records import SeriesRecord
 
+#: Above this number of pairs, only a digest is kept.
+MAX_PAIRS = 500_000
+
 
 class OtherMetric:
-    """The metric of a chart's x axis; ``series`` are all of its series, ``runs`` those drawn.
+    """The metric of a chart's x axis. ``series`` are all of its series, ``runs`` those drawn.
 
     ``unit`` is that of x.
     """
@@ -50,14 +53,14 @@ class OtherMetric:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is left out or chosen, of the lines placed so far."""
+        """Notes on omissions and choices for the lines placed so far."""
         return (
             *(f"{name} has no values for the x axis" for name in self._without),
             *(f"{name} for the x axis, of several devices" for name in self._one_of_several),
         )
 
     def place(self, feed: Feed, cells: Cells) -> Cells:
-        """Return the values of a line, given over seconds, over those of this metric.
+        """Return the values of a line, given over seconds, over the values of this metric.
 
         Raises:
             StoreError: The store cannot be read, or a chunk is damaged.
@@ -65,10 +68,11 @@ class OtherMetric:
         record = self._beside(feed)
         if record is None:
             self._without[feed.short] = None
-            return cells.part(0, 0)
+            return NO_CELLS
         intervals = [one.interval_s for one in (record, feed.parts[0][1]) if one.interval_s]
         farthest_s = GAP_INTERVALS * max(intervals, default=math.inf)
-        return cells.over(self._cells(record), farthest_s)
+        points = paired(cells, self._cells(record), farthest_s)
+        return digest(points) if len(points) > MAX_PAIRS else points
 
     def _beside(self, feed: Feed) -> SeriesRecord | None:
         """Return the series of the same run: of the same device, or else the total."""
@@ -89,7 +93,7 @@ class OtherMetric:
         if record.kind is SeriesKind.COUNTER:
             key = ("growth", record, run.pruned)
             return self._source.remember(key, lambda reader: _growth(reader, record, run.origin_ns))
-        ask = Ask(record, run.origin_ns, variant=run.pruned)
+        ask = Ask(record, run.origin_ns, every_point=True, variant=run.pruned)
         return self._source.cells(ask, ended=run.record.status.ended)
 
 

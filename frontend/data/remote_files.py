@@ -1,8 +1,8 @@
 """Artifacts that only MLflow has: of runs of other machines, in S3 or at its server.
 
-Only the server or database that this dashboard's own settings name is asked, never one that only
-the store names (`MlflowLocation.of`). Files that are looked at are copied into a temporary folder,
-as long as the dashboard runs.
+Only the server or database in this dashboard's own settings is contacted, never one that only the
+store names (`MlflowLocation.of`). Files that are viewed are copied into a temporary folder until
+the dashboard ends.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from radt.delivery.archive.locations import MlflowLocation
 from radt.errors import ArchiveError, RunNotFoundError
 from radt.store.records import RunRecord
 
-#: A listing is asked for again after this time.
+#: A listing is refreshed after this time.
 _LISTED_S = 60.0
 _MAX_FILES = 20_000
 #: Larger files are not fetched.
 _MAX_BYTES = 1_000_000_000
-#: Fetched files in all; the oldest are removed.
+#: Maximum size of all fetched files. The oldest are removed.
 _CACHED_BYTES = 2_000_000_000
 
 
 @dataclass
 class _Run:
-    """What is known of a run's artifacts; ``problem`` why they could not be listed."""
+    """Known artifacts of a run, or the ``problem`` for which they could not be listed."""
 
     sizes: Mapping[str, int] = field(default_factory=dict)
     problem: ArchiveError | None = None
@@ -42,7 +42,7 @@ class _Run:
 
 
 class RemoteFiles:
-    """The artifacts of runs at the MLflow of the settings. Thread-safe."""
+    """The artifacts of runs on the MLflow server of the settings. Thread-safe."""
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
@@ -52,14 +52,14 @@ class RemoteFiles:
         self._count = 0
 
     def is_there(self, record: RunRecord) -> bool:
-        """Return whether MLflow may be asked for the run's artifacts."""
+        """Return True if MLflow may be asked for the run's artifacts."""
         return MlflowLocation.of(record) is not None
 
     def sizes(self, record: RunRecord) -> Mapping[str, int]:
         """Return the sizes in bytes of a run's artifacts; nothing if MLflow may not be asked.
 
         Raises:
-            ArchiveError: MLflow cannot be asked, or the run is gone there.
+            ArchiveError: MLflow cannot be reached, or the run is gone there.
         """
         location = MlflowLocation.of(record)
         if location is None:
@@ -78,14 +78,14 @@ class RemoteFiles:
             return run.sizes
 
     def open(self, record: RunRecord, path: str) -> BinaryIO:
-        """Open a copy of an artifact; the caller closes it.
+        """Open a copy of an artifact, which the caller closes.
 
         Raises:
             RunNotFoundError: MLflow does not have the file, or it is too large to be copied.
-            ArchiveError: MLflow cannot be asked.
+            ArchiveError: MLflow cannot be reached.
         """
         location = MlflowLocation.of(record)
-        size = self.sizes(record).get(path)  # no other path is ever asked for
+        size = self.sizes(record).get(path)  # only listed paths are ever requested
         if location is None or size is None:
             raise RunNotFoundError(f"MLflow has no file {path[:200]!r} of the run")
         if size > _MAX_BYTES:
@@ -127,4 +127,4 @@ class RemoteFiles:
             _, oldest = self._fetched.popitem(last=False)
             with suppress(OSError):
                 total -= oldest.stat().st_size
-                oldest.unlink()  # who has it open reads on
+                oldest.unlink()  # readers with an open file can continue

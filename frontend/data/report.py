@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import text
@@ -18,7 +20,6 @@ from radt.frontend.data.report_model import (
     BY_ORDER,
     BY_WORKLOAD,
     Choices,
-    Entry,
     Shown,
     sorted_groups,
 )
@@ -27,10 +28,11 @@ from radt.frontend.data.spec import Pick, PickKind
 from radt.frontend.selection import latest_experiment
 from radt.frontend.view import View
 from radt.model import SOFTWARE
-from radt.render.report_content import Content, Item
+from radt.render.labels import natural
+from radt.render.report_content import Item, items_of
 from radt.store.reader import StoreReader
 
-#: The limit on experiments whose reports are cached.
+#: Maximum number of experiments whose reports are cached.
 _REMEMBERED = 8
 
 
@@ -54,26 +56,32 @@ def read_shown(source: Source, view: View) -> Shown:
         )
         for name in names
     )
-    entries = [
-        entry
+    items = [
+        item
         for report in reports
-        for entry in _entries(source, report, prefix=report.experiment if len(names) > 1 else "")
-        if picks is None or _is_picked(entry, picks)
+        for item in _items(report, choices, with_experiment=len(names) > 1)
+        if picks is None or _is_picked(item, picks)
     ]
-    kept = [entry.summary for entry in entries]
+    tints: dict[str, int] = {}
+    for name in names:
+        tints |= source.remember(("tints", name), partial(_tints, source, name))
     series = joined(choices.series, [report.series for report in reports])
-    quantities = Report("", kept, series=series).quantities
+    quantities = Report("", [item.summary for item in items], series=series).quantities
     return Shown(
-        names,
         reports,
-        tuple(sorted_entries(entries, choices)),
+        tuple(sorted_items(items, choices)),
         quantities,
-        choices.shown(quantities),
-        sum(report.left_out for report in reports),
-        sum(report.open for report in reports),
-        reports[0].window.text if reports else "",
-        series.problems,
+        columns=choices.shown(quantities),
+        tints=tints,
+        problems=series.problems,
     )
+
+
+def _items(report: Report, choices: Choices, *, with_experiment: bool) -> Iterator[Item]:
+    prefix = f"{report.experiment} " if with_experiment else ""
+    for item in items_of(report.workloads, report.experiment):
+        groups = sorted_groups(item.summary, choices)
+        yield replace(item, label=f"{prefix}{item.label}", groups=groups)
 
 
 def _names(source: Source, view: View, choices: Choices) -> tuple[str, ...]:
@@ -83,31 +91,19 @@ def _names(source: Source, view: View, choices: Choices) -> tuple[str, ...]:
     return (view.experiment or latest_experiment(source),)
 
 
-def content_of(shown: Shown, choices: Choices, *, with_all: bool = False) -> Content:
-    """Return the shown content, ready to be written; ``with_all`` adds hidden columns."""
-    return Content(
-        shown.reports,
-        tuple(
-            Item(entry.experiment, entry.name, entry.summary, tuple(sorted_groups(entry, choices)))
-            for entry in shown.entries
-        ),
-        shown.quantities if with_all else shown.columns,
-    )
-
-
-def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
-    """Sort by the chosen column; entries without a value come last in both directions.
+def sorted_items(items: Iterable[Item], choices: Choices) -> list[Item]:
+    """Sort by the chosen column. Workloads without a value come last in both directions.
 
     A workload is sorted by its first group: the smallest in ascending order, else the largest.
     """
-    in_order = list(entries)
+    in_order = list(items)
     if choices.sort == BY_ORDER:
         return in_order
     if choices.sort in (BY_WORKLOAD, BY_NAME):
         return sorted(
             in_order,
-            key=lambda each: _natural(
-                each.name if choices.sort == BY_WORKLOAD else each.summary.groups[0].name
+            key=lambda each: natural(
+                each.name if choices.sort == BY_WORKLOAD else each.groups[0].name
             ),
             reverse=choices.is_descending,
         )
@@ -118,13 +114,13 @@ def sorted_entries(entries: Iterable[Entry], choices: Choices) -> list[Entry]:
     values = [
         [
             estimate.mean
-            for group in entry.summary.groups
-            if (estimate := entry.summary.estimate(quantity, group)) is not None
+            for group in item.groups
+            if (estimate := item.value(quantity, group)) is not None
         ]
-        for entry in in_order
+        for item in in_order
     ]
     known = [(best(estimates), place) for place, estimates in enumerate(values) if estimates]
-    # Python's sort is stable, so equal entries stay in the order of the experiment.
+    # Python's sort is stable, so equal workloads stay in the order of the experiment.
     known.sort(key=lambda pair: -pair[0] if choices.is_descending else pair[0])
     unknown = [place for place, estimates in enumerate(values) if not estimates]
     return [in_order[place] for _, place in known] + [in_order[place] for place in unknown]
@@ -145,12 +141,16 @@ def _read(
 ) -> Report:
     key = (experiment, profiled, window, series)
     cache = _cache(source, key)
-    return source.remember(
-        ("report", *key),
-        lambda reader: read_report(
-            reader, experiment, profiled=profiled, window=window, cache=cache, series=series
-        ),
-    )
+
+    def read(reader: StoreReader) -> Report:
+        try:
+            return read_report(
+                reader, experiment, profiled=profiled, window=window, cache=cache, series=series
+            )
+        finally:
+            cache.progress = None
+
+    return source.remember(("report", *key), read)
 
 
 def _cache(source: Source, key: _Asked) -> ReportCache:
@@ -164,7 +164,7 @@ def _cache(source: Source, key: _Asked) -> ReportCache:
 
 
 def read_progress(source: Source, view: View) -> tuple[int, int] | None:
-    """Return how many workloads of a view's report have been read, of how many; None if all are.
+    """Return the numbers of workloads read so far and in total; None if the report is complete.
 
     Raises:
         NothingRecordedError: No experiment is stored.
@@ -183,12 +183,12 @@ _LOGGED = text(
     "SELECT DISTINCT series.metric FROM series JOIN run ON run.run_id = series.run_id "
     "WHERE run.experiment = :experiment AND series.listener = :listener ORDER BY series.metric"
 )
-#: Statistics to suggest of each logged metric.
+#: Suggested statistics of each logged metric.
 _SUGGESTED = (Statistic.LAST, Statistic.MAX, Statistic.MIN, Statistic.MEAN, Statistic.P95)
 
 
 def suggestions(source: Source, experiment: str) -> list[str]:
-    """Return quantities of the metrics that an experiment's scripts logged.
+    """Return suggested quantities of metrics that an experiment's scripts logged.
 
     Raises:
         StoreError: The store cannot be read.
@@ -203,50 +203,19 @@ def suggestions(source: Source, experiment: str) -> list[str]:
     return [f"{statistic}({name})" for name in names for statistic in _SUGGESTED]
 
 
-def _entries(source: Source, report: Report, *, prefix: str) -> Iterable[Entry]:
-    tints = source.remember(
-        ("tints", report.experiment), lambda _: _tints(source, report.experiment)
-    )
-    with_host = len({workload.host for workload in report.workloads}) > 1
-    for workload in report.workloads:
-        yield Entry(
-            report.experiment,
-            workload,
-            tints,
-            prefix,
-            with_host,
-        )
-
-
-def _tints(source: Source, experiment: str) -> dict[str, int]:
+def _tints(source: Source, experiment: str, _: StoreReader) -> dict[str, int]:
     catalog = read_catalog(source, experiment)
     return {run_id: tint(catalog, run_id) for run_id in catalog.runs}
 
 
-def _is_picked(entry: Entry, picks: Iterable[Pick]) -> bool:
-    run_ids = [run.run.run_id for group in entry.summary.groups for run in group.runs]
+def _is_picked(item: Item, picks: Iterable[Pick]) -> bool:
+    run_ids = [run.run.run_id for group in item.groups for run in group.runs]
     for pick in picks:
-        if pick.experiment != entry.experiment:
+        if pick.experiment != item.experiment:
             continue
         if pick.kind is PickKind.EXPERIMENT:
             return True
-        ids = run_ids if pick.kind is PickKind.RUN else entry.summary.workload_ids
+        ids = run_ids if pick.kind is PickKind.RUN else item.summary.workload_ids
         if any(run_id.startswith(pick.id) for run_id in ids):
             return True
     return False
-
-
-def _natural(text: str) -> tuple[tuple[bool, float, str], ...]:
-    """Return a sort key that puts ``run 2`` before ``run 10``."""
-    parts: list[tuple[bool, float, str]] = []
-    word = ""
-    for character in text.casefold():
-        if word and character.isdecimal() != word[-1].isdecimal():
-            parts.append(_part(word))
-            word = ""
-        word += character
-    return (*parts, _part(word)) if word else tuple(parts)
-
-
-def _part(word: str) -> tuple[bool, float, str]:
-    return (False, float(word), "") if word[0].isdecimal() else (True, 0.0, word)

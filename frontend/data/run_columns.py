@@ -1,13 +1,13 @@
 """The columns of the table of runs, each one array over all runs.
 
-A column's key is what a search calls it: ``status``, ``duration``, ``accuracy.max``; parameters and
+A column's key is its name in searches: ``status``, ``duration``, ``accuracy.max``. Parameters and
 tags have a prefix, ``param.lr`` and ``tag.team``, as both may have the same name.
 """
 
 from __future__ import annotations
 
 import math
-import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -17,27 +17,28 @@ import numpy as np
 
 from radt import units
 from radt.analysis.energy import GPU_ENERGY, RUN_ENERGY
-from radt.analysis.quantities import Quantity
-from radt.analysis.series_quantities import Direction, SeriesQuantity
-from radt.analysis.series_quantities import Statistic as AnyStatistic
-from radt.frontend.data.catalog import RunEntry
+from radt.analysis.metric_columns import MetricColumn, Statistic
+from radt.analysis.missing import why_missing
+from radt.analysis.quantities import Direction, Quantity, direction_of
+from radt.analysis.selection import Omission
+from radt.frontend.data.catalog import RunEntry, read_catalog
 from radt.frontend.data.metric_columns import metric_columns
-from radt.frontend.data.model import STATUS_WORDS, unit_scale
-from radt.frontend.data.run_facts import time_per_epoch_s, times_alone_s
+from radt.frontend.data.run_facts import slowdowns, time_per_epoch_s
 from radt.frontend.data.source import Source
-from radt.frontend.search.find import TEXTS, active_ns, duration_s, read_params, read_tags
+from radt.frontend.search.find import TEXTS, active_ns, read_params, read_tags
 from radt.frontend.search.query import as_number
-from radt.store.metric_columns import MetricColumn, Statistic
+from radt.model import STATUS_WORDS
+from radt.render.labels import natural
 from radt.store.records import Float64Array, Int64Array
 from radt.tags import MLFLOW_NOTE
+from radt.units import scale_of
 
 PARAM, TAG = "param.", "tag."
-#: Parameters that describe the command as a whole; its parts are parameters of their own.
+#: Parameters that describe the command as a whole. Its parts are separate parameters.
 WHOLE_COMMANDS = frozenset({"File", "Params", "Environment"})
 _NS_PER_MS = 1_000_000
-_DIGITS = re.compile(r"(\d+)")
 _MIN_PX, _MAX_PX, _PX_PER_CHARACTER, _PADDING_PX = 64, 240, 7, 32
-#: How many values of a column are written to find its width.
+#: Number of a column's values that are formatted to estimate its width.
 _WRITTEN = 40
 
 
@@ -45,25 +46,26 @@ class Format(StrEnum):
     """How the browser shows a column's cells."""
 
     TEXT = "text"
-    NUMBER = "number"  # a text, aligned right
+    NUMBER = "number"  # text, aligned right
     STATUS = "status"  # value and word
-    CLOCK = "clock"  # start and end in ms since 1970; no end while the run goes on
+    CLOCK = "clock"  # text; for a running run, its start in ms since 1970
     AGE = "age"  # ms since 1970
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column over all runs; ``place`` is a run's place among them.
+    """A column over all runs. ``place`` is a run's index among them.
 
     Attributes:
         key: Its name in addresses.
         label: Its heading.
-        title: What it is, in a sentence.
+        title: A one-sentence description.
         format: How cells are shown.
-        cell: Returns what is shown of the run at a place.
-        ranks: What runs are sorted by, NaN for none; the values themselves if ``is_number``.
-        write: Returns a value as a text; None unless ``is_number``.
-        better: Which values are better, if known.
+        cell: Returns the cell of the run at an index.
+        ranks: Sort values of runs, NaN for none; the values themselves if ``is_number``.
+        write: Returns a value as text; None unless ``is_number``.
+        better: Which values are better.
+        why: Returns why the run at an index has no value; None if unknown.
     """
 
     key: str
@@ -73,30 +75,35 @@ class Column:
     cell: Callable[[int], object]
     ranks: Float64Array
     write: Callable[[float], str] | None = None
-    better: Direction | None = None
+    better: Direction = Direction.NEITHER
     width_px: int = 88
+    why: Callable[[int], str] | None = None
 
     @property
     def is_number(self) -> bool:
-        """Whether means of its values make sense."""
+        """True if means of its values make sense."""
         return self.write is not None
 
+    @property
+    def has_values(self) -> bool:
+        """Return whether any run has a value."""
+        return not np.isnan(self.ranks).all()
+
     def best(self, places: Int64Array) -> float:
-        """Return the best value of the runs at the places; NaN if none is better than another."""
+        """Return the best value of the runs at these indices; NaN if no value is preferred."""
         values = self.ranks[places]
         values = values[np.isfinite(values)]
-        is_known = self.better in (Direction.LOWER, Direction.HIGHER)
-        if not is_known or not len(values) or values.min() == values.max():
+        if self.better is Direction.NEITHER or not len(values) or values.min() == values.max():
             return math.nan
         return float(values.min() if self.better is Direction.LOWER else values.max())
 
 
 class Columns:
-    """The columns of some runs for one revision of the store, each made when first shown.
+    """The columns of some runs for one revision of the store, each created when first shown.
 
     Args:
         source: The store.
-        runs: The runs, in the order of places.
+        runs: The runs, in the order of their indices.
     """
 
     def __init__(self, source: Source, runs: Sequence[RunEntry]) -> None:
@@ -157,20 +164,11 @@ def metric_of(key: str) -> tuple[str, Statistic | None]:
     return metric, Statistic(statistic)
 
 
-def better_of(metric: str, statistic: Statistic) -> Direction | None:
-    """Return which values are better: the metric's name says it, else minima are to be low and
-    maxima high.
-    """
-    named = SeriesQuantity(AnyStatistic(statistic.value), metric).better
-    implied = {Statistic.MIN: Direction.LOWER, Statistic.MAX: Direction.HIGHER}
-    return named or implied.get(statistic)
-
-
 # -- kinds of columns ----------------------------------------------------------------------------
 
 
 def text_column(key: str, label: str, title: str, values: Sequence[str]) -> Column:
-    """Return a column of texts; of numbers if all of them are."""
+    """Return a column of texts, or of numbers if all of them are."""
     distinct = set(values) - {""}
     numbers = {text: number for text in distinct if (number := as_number(text)) is not None}
     width_px = _width_px(label, max(map(len, distinct), default=0))
@@ -189,18 +187,18 @@ def number_column(
     label: str,
     title: str,
     values: Float64Array,
-    better: Direction | None,
+    better: Direction,
     write: Callable[[float], str] | None = None,
     has_value: Callable[[int], bool] = lambda _: False,
 ) -> Column:
-    """Return a column of numbers; runs that ``has_value`` have NaN where it is not finite."""
+    """Return a column of numbers. Runs with NaN have a value only if ``has_value`` says so."""
     text = write or writer(values)
 
     def cell(place: int) -> str:
-        value = values[place]
+        value = float(values[place])
         if math.isfinite(value):
             return text(value)
-        return "NaN" if has_value(place) else ""
+        return "" if math.isnan(value) and not has_value(place) else units.not_finite(value)
 
     finite = values[np.isfinite(values)]
     some = finite[:: max(1, len(finite) // _WRITTEN)].tolist()
@@ -215,13 +213,14 @@ def _metric_column(
 ) -> Column:
     values = found.values(statistic, run_ids)
     finite = np.abs(values[np.isfinite(values)])
-    # A ratio stays one: a search compares the same number.
-    scale = unit_scale("" if found.unit in ("1", "%") else found.unit, finite.max(initial=0.0))
+    # Ratios are not scaled, so that a search compares the same number.
+    unit = found.unit_of(statistic)
+    scale = scale_of("" if unit in ("1", "%") else unit, finite.max(initial=0.0))
     label = f"{found.metric} {statistic}" + (f", {scale.label}" if scale.label else "")
     scaled = writer(finite * scale.factor)
     return number_column(
         *(key, label, f"{found.metric}: {_MEANINGS[statistic]}", values),
-        better_of(found.metric, statistic),
+        direction_of(found.metric, statistic, unit),
         lambda value: scaled(value * scale.factor),
         lambda place: run_ids[place] in found and statistic is Statistic.LAST,
     )
@@ -236,29 +235,22 @@ _MEANINGS = {
 
 
 def writer(values: Float64Array) -> Callable[[float], str]:
-    """Return how values of a column are written: those of similar size with the same decimals."""
+    """Return a formatter of a column: values of similar size have the same number of decimals.
+
+    Whole numbers have none, except for their means.
+    """
     sizes = np.abs(values[np.isfinite(values) & (values != 0)])
     if not len(sizes):
         return lambda value: units.significant(value, 4)
     decimals = 3 - math.floor(math.log10(sizes.max()))
     if sizes.max() > 1000 * sizes.min() or not 0 <= decimals <= 7:
         return lambda value: units.significant(value, 4)
-    if bool((sizes == np.round(sizes)).all()):
-        decimals = 0
-    return lambda value: f"{value:,.{decimals}f}"
-
-
-def natural(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key that sorts ``w2`` before ``w10``."""
-    return tuple(
-        (0, int(part), "") if part.isdigit() and part.isascii() else (1, 0, part)
-        for part in _DIGITS.split(text.casefold())
-        if part
-    )
+    whole = bool((sizes == np.round(sizes)).all())
+    return lambda value: f"{value:,.{0 if whole and value.is_integer() else decimals}f}"
 
 
 def _width_px(label: str, characters: int) -> int:
-    # The heading has room for the arrow of the sort order.
+    # The heading needs space for the arrow of the sort order.
     needed_px = _PADDING_PX + _PX_PER_CHARACTER * max(len(label), characters)
     return max(_MIN_PX, min(_MAX_PX, needed_px))
 
@@ -269,6 +261,10 @@ def _width_px(label: str, characters: int) -> int:
 def note(run: RunEntry) -> str:
     """Return why a run is not comparable, or not complete in this store."""
     notes = [f"profiled by {run.profiled}"] if run.profiled else []
+    if run.omission is Omission.PROFILED and not run.profiled:
+        notes.append("beside a profiled run")
+    elif isinstance(run.omission, Omission) and not run.profiled:
+        notes.append(run.omission.value)
     notes += ["thinned"] if run.pruned else []
     return " · ".join(notes)
 
@@ -303,15 +299,16 @@ def _status(columns: Columns, field: Field) -> Column:
 
 
 def _duration(columns: Columns, field: Field) -> Column:
-    values = np.array([_or_nan(duration_s(run)) for run in columns.runs])
+    now_ns = time.time_ns()
+    values = np.array([_or_nan(run.record.lasted_s(now_ns)) for run in columns.runs])
 
-    def cell(place: int) -> list[int | None] | None:
-        run = columns.runs[place]
+    def cell(place: int) -> str | int | None:
+        record = columns.runs[place].record
         if math.isnan(values[place]):
             return None
-        end_ns = run.record.ended_ns
-        start_ns = run.origin_ns if run.parent is None else run.record.started_ns or 0
-        return [start_ns // _NS_PER_MS, None if end_ns is None else end_ns // _NS_PER_MS]
+        if record.ended_ns is None:
+            return (record.started_ns or 0) // _NS_PER_MS
+        return units.duration(values[place])
 
     return Column(
         *(field.key, field.label, field.title, Format.CLOCK),
@@ -343,34 +340,59 @@ def _device(run: RunEntry) -> str:
 def _quantity(
     quantity: Quantity, values_of: Callable[[Columns], Mapping[str, float]]
 ) -> tuple[str, Field]:
-    """Return a report's quantity of each run, of which lower values are better."""
+    """Return a quantity of reports as a field of each run."""
     info = quantity.info
 
     def make(columns: Columns, field: Field) -> Column:
         values = values_of(columns)
         numbers = np.array([values.get(run_id, math.nan) for run_id in columns.run_ids])
-        return number_column(
-            *(field.key, field.label, field.title, numbers, Direction.LOWER, info.text)
+
+        def why(place: int) -> str:
+            run = columns.runs[place]
+            if quantity is Quantity.ENERGY and not run.alone:
+                return "the energy of its GPUs is the workload's"
+            has_epochs = run.run_id in time_per_epoch_s(columns.source)
+            found = metric_columns(columns.source, (GPU_ENERGY, RUN_ENERGY))
+            there = [metric for metric, column in found.items() if run.run_id in column]
+            return why_missing(
+                quantity, run.record, there, is_alone=run.alone, has_epochs=has_epochs
+            )
+
+        return replace(
+            number_column(
+                *(field.key, field.label, field.title, numbers, info.direction, info.text)
+            ),
+            why=why,
         )
 
     return quantity.value, Field(info.title[0].upper() + info.title[1:], info.explanation, make)
 
 
 def _slowdowns(columns: Columns) -> Mapping[str, float]:
-    times_s = time_per_epoch_s(columns.source)
-    alone_s = times_alone_s(columns.source, columns.runs, columns.params)
-    return {run_id: times_s[run_id] / alone_s[run_id] for run_id in alone_s if run_id in times_s}
+    experiments = dict.fromkeys(run.record.experiment for run in columns.runs)
+    return {
+        run_id: slowdown.ratio
+        for name in experiments
+        for run_id, slowdown in slowdowns(
+            columns.source, read_catalog(columns.source, name), columns.params
+        ).items()
+    }
 
 
 def _energies(columns: Columns) -> Mapping[str, float]:
-    """A run's share where a listener apportions energy, else that of its whole devices."""
-    energies: dict[str, float] = {}
-    found = metric_columns(columns.source, (RUN_ENERGY, GPU_ENERGY))
-    for metric in (GPU_ENERGY, RUN_ENERGY):
-        if (column := found.get(metric)) is not None:
-            values = zip(column.run_ids, column.last.tolist(), strict=True)
-            energies |= {run_id: value for run_id, value in values if math.isfinite(value)}
-    return energies
+    """Return the energy of whole GPUs. It is a workload's, so only single runs have their own."""
+    alone = {run.run_id for run in columns.runs if run.alone}
+    return {
+        run_id: value for run_id, value in _last(columns, GPU_ENERGY).items() if run_id in alone
+    }
+
+
+def _last(columns: Columns, metric: str) -> Mapping[str, float]:
+    column = metric_columns(columns.source, [metric]).get(metric)
+    if column is None:
+        return {}
+    values = zip(column.run_ids, column.numbers[Statistic.LAST].tolist(), strict=True)
+    return {run_id: value for run_id, value in values if math.isfinite(value)}
 
 
 def _or_nan(value: float | None) -> float:
@@ -379,12 +401,13 @@ def _or_nan(value: float | None) -> float:
 
 _FIELDS = {
     "status": Field("State", "State", _status),
-    "duration": Field("Took", "Time from the workload's barrier to the end", _duration),
+    "duration": Field("Took", "Time from the start of the process to its end", _duration),
     **dict(
         [
             _quantity(Quantity.TIME_PER_EPOCH, lambda columns: time_per_epoch_s(columns.source)),
             _quantity(Quantity.SLOWDOWN, _slowdowns),
             _quantity(Quantity.ENERGY, _energies),
+            _quantity(Quantity.ENERGY_OF_RUNS, lambda columns: _last(columns, RUN_ENERGY)),
         ]
     ),
     "device": _of_text("Device", _device),
@@ -392,7 +415,7 @@ _FIELDS = {
     "experiment": _of_text("Experiment", TEXTS["experiment"]),
     "workload": _of_text("Workload", TEXTS["workload"]),
     "letter": _of_text("Letter", TEXTS["letter"]),
-    "name": _of_text("File", TEXTS["name"]),
+    "name": _of_text("Name", TEXTS["name"]),
     "collocation": _of_text("Collocation", TEXTS["collocation"]),
     "reason": _of_text("Reason", TEXTS["reason"]),
     "command": _of_text("Command", TEXTS["command"]),

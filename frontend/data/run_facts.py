@@ -1,32 +1,17 @@
-"""Times per epoch of all runs, those of the same runs alone, and stars, for the table of runs.
-
-The times are those of a report with its default window (`radt.analysis.windows`). All are read for
-the whole store with a few statements.
-"""
+"""Facts of all runs for the pages, each read once per revision of the store."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Mapping
 
 from sqlalchemy import text
 
-from radt.analysis.baselines import BaselineKey, keys_of
-from radt.frontend.data.catalog import RunEntry
+from radt.analysis.baselines import Slowdown, read_slowdowns
+from radt.analysis.windows import read_times_per_epoch
+from radt.frontend.data.catalog import Catalog
 from radt.frontend.data.source import Source
-from radt.model import MarkerKind, RunStatus
 from radt.store.reader import StoreReader
 from radt.tags import STARRED, YES
-
-#: The mean of the ended epochs after the first; of the first if it is the only one.
-_TIMES = text(
-    "SELECT m.run_id, AVG(m.end_ns - m.start_ns) FROM marker m JOIN ("
-    "SELECT run_id, MIN(start_ns) AS first_ns, COUNT(*) AS epochs FROM marker "
-    "WHERE kind = :kind AND process = '' AND end_ns IS NOT NULL GROUP BY run_id"
-    ") f ON f.run_id = m.run_id "
-    "WHERE m.kind = :kind AND m.process = '' AND m.end_ns IS NOT NULL "
-    "AND (m.start_ns > f.first_ns OR f.epochs = 1) GROUP BY m.run_id"
-).bindparams(kind=MarkerKind.EPOCH.value)
 
 
 def time_per_epoch_s(source: Source) -> Mapping[str, float]:
@@ -35,12 +20,45 @@ def time_per_epoch_s(source: Source) -> Mapping[str, float]:
     Raises:
         StoreError: The store cannot be read.
     """
+    return source.remember("times per epoch", read_times_per_epoch)
 
-    def read(reader: StoreReader) -> Mapping[str, float]:
-        with reader.snapshot() as connection:
-            return {run_id: float(mean) / 1e9 for run_id, mean in connection.execute(_TIMES)}
 
-    return source.remember("times per epoch", read)
+def slowdowns(
+    source: Source, catalog: Catalog, params: Mapping[str, Mapping[str, str]]
+) -> Mapping[str, Slowdown]:
+    """Return the slowdowns of an experiment's runs by id. ``params`` are those of all runs.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+
+    def read(reader: StoreReader) -> Mapping[str, Slowdown]:
+        selection, times_s = catalog.selection, time_per_epoch_s(source)
+        return read_slowdowns(reader, selection, selection.starts, times_s, params)
+
+    return source.remember(("slowdowns", catalog.experiment), read)
+
+
+def slowdowns_of(source: Source, catalog: Catalog, workload_id: str) -> Mapping[str, Slowdown]:
+    """Return the slowdowns of a workload's runs by id, reading only the runs required.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+
+    def read(reader: StoreReader) -> Mapping[str, Slowdown]:
+        starts = [
+            repeats
+            for repeats in catalog.selection.starts
+            if any(attempt.runs[0].workload_id == workload_id for attempt in repeats)
+        ]
+        slowed = read_slowdowns(reader, catalog.selection, starts)
+        mine = {
+            run_id for run_id, run in catalog.runs.items() if run.record.workload_id == workload_id
+        }
+        return {run_id: slowdown for run_id, slowdown in slowed.items() if run_id in mine}
+
+    return source.remember(("slowdowns", catalog.experiment, workload_id), read)
 
 
 _STARRED = text("SELECT run_id FROM tag WHERE key = :key AND value = :yes").bindparams(
@@ -60,39 +78,3 @@ def starred(source: Source) -> frozenset[str]:
             return frozenset(run_id for (run_id,) in connection.execute(_STARRED))
 
     return source.remember("starred", read)
-
-
-def times_alone_s(
-    source: Source, runs: Sequence[RunEntry], params: Mapping[str, Mapping[str, str]]
-) -> Mapping[str, float]:
-    """Return for each run the time per epoch of the same run alone, if there is another one.
-
-    It is the mean of the finished runs without neighbours that did the same work on the same
-    hardware (`radt.analysis.baselines`), of those on an undivided device if there are any.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    times_s = time_per_epoch_s(source)
-    by_experiment: dict[str, list[RunEntry]] = {}
-    for run in runs:
-        by_experiment.setdefault(run.record.experiment, []).append(run)
-    found: dict[str, float] = {}
-    for of_experiment in by_experiment.values():
-        records = [run.record for run in of_experiment]
-        keys = source.remember(
-            ("baseline keys", records[0].experiment),
-            lambda reader, records=records: keys_of(reader, records, params),  # type: ignore[misc]
-        )
-        alone: dict[tuple[BaselineKey, bool], dict[str, float]] = {}
-        for run in of_experiment:
-            is_baseline = run.alone and not run.profiled and run.parent is None
-            if is_baseline and run.record.status is RunStatus.FINISHED and run.run_id in times_s:
-                place = keys[run.run_id], bool(run.record.collocation.strip("-"))
-                alone.setdefault(place, {})[run.run_id] = times_s[run.run_id]
-        for run in of_experiment:
-            key = keys[run.run_id]
-            same = alone.get((key, False)) or alone.get((key, True)) or {}
-            if same and run.run_id not in same:
-                found[run.run_id] = fmean(same.values())
-    return found

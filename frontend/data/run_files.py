@@ -1,8 +1,8 @@
 """The files of a run on this machine: its log and its artifacts.
 
-A store may come from another machine, and scripts name files freely. So a folder counts as a run's
-only if it looks like one and the run belongs to this machine. Links below it are not followed at
-any level, so that no path and no script can reach a file outside.
+A store may come from another machine, and scripts choose file names freely. So a folder is accepted
+as a run's only if it looks like one and the run belongs to this machine. Links below it are not
+followed at any level, so that no path and no script can reach a file outside.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from radt.home import Home, RunDir
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
 
-#: Files beyond this number are counted, not listed.
+#: Further files are counted, not listed.
 MAX_LISTED = 1000
-#: How much of a log's end is read.
+#: Number of bytes read from the end of a log.
 _TAIL_BYTES = 96 * 1024
 TAIL_LINES = 100
 _MAX_LINE = 2000
-# Colours and cursor movements (ECMA-48), titles of terminals.
+# Escape sequences for colours and cursor movements (ECMA-48), and for terminal titles.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class Place(StrEnum):
-    """Location that a run's files are read from."""
+    """Location of a run's files."""
 
     SPOOL = "spool"  # the run's folder on the machine that ran it
     DELIVERED = "delivered"  # MLflow's artifacts, in a folder on this machine
@@ -45,7 +45,7 @@ class Place(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder with files of a run; ``path`` has no links, ``place`` says which kind it is."""
+    """A folder with files of a run. ``path`` has no links, ``place`` is its kind."""
 
     path: Path
     place: Place
@@ -53,7 +53,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A file below a run's artifacts: its path there with ``/``, its size in bytes."""
+    """A file below a run's artifacts: its relative path with ``/``, its size in bytes."""
 
     path: str
     size_bytes: int
@@ -62,7 +62,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Artifacts by path; ``left_out`` counts those beyond the most that were asked for."""
+    """Artifacts by path. ``left_out`` counts those above the requested maximum."""
 
     files: tuple[Artifact, ...] = ()
     left_out: int = 0
@@ -70,7 +70,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """End of a log. ``size_bytes`` is the whole log's; ``is_cut``: earlier lines are left out."""
+    """End of a log. ``size_bytes`` is that of the whole log. ``is_cut``: lines are missing."""
 
     lines: tuple[str, ...]
     size_bytes: int
@@ -85,7 +85,7 @@ def spool_of(record: RunRecord, store: StoreAddress) -> RunDir | None:
     """Return the run's folder on this machine; None if it is not here.
 
     It is beside the store's file, or where the store says if that is a folder ``runs/RUN_ID`` of a
-    run that this machine ran: a store that others write must not name arbitrary folders.
+    run of this machine: a store that others write must not name arbitrary folders.
     """
     if not re.fullmatch(r"[0-9A-Za-z_-]{8,64}", record.run_id):
         return None
@@ -98,7 +98,7 @@ def spool_of(record: RunRecord, store: StoreAddress) -> RunDir | None:
             candidates.append(named)
     for path in candidates:
         with suppress(OSError):
-            # Only for the folder itself: data folders are often reached over a link.
+            # Check only the folder itself, as data folders are often reached through a link.
             if stat.S_ISDIR(path.lstat().st_mode):
                 return RunDir(path)
     return None
@@ -143,7 +143,7 @@ def list_artifacts(record: RunRecord, store: StoreAddress, max_files: int = MAX_
 
 @contextmanager
 def opened(root: Path, relative: str) -> Iterator[BinaryIO]:
-    """Open a regular file below ``root`` for reading; no link is followed below it.
+    """Open a regular file below ``root`` for reading. No link is followed below it.
 
     Raises:
         RunNotFoundError: There is no such file, or it may not be shown.
@@ -156,7 +156,7 @@ def opened(root: Path, relative: str) -> Iterator[BinaryIO]:
 
 
 def open_below(root: Path, relative: str) -> BinaryIO:
-    """Open a file like `opened`; the caller closes it.
+    """Open a file like `opened`. The caller closes it.
 
     Raises:
         RunNotFoundError: As `opened`.
@@ -172,7 +172,7 @@ def open_below(root: Path, relative: str) -> BinaryIO:
 def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
     """Return the last lines of a log as a terminal would have shown them, without colours.
 
-    Only the end is read, however long the log is.
+    Only the end of the log is read.
     """
     size_bytes = os.fstat(file.fileno()).st_size
     start = max(0, size_bytes - _TAIL_BYTES)
@@ -182,13 +182,13 @@ def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
     if lines and not lines[-1]:
         lines.pop()
     if start and len(lines) > 1:
-        lines = lines[1:]  # starts within a line
+        lines = lines[1:]  # the first line is incomplete
     is_cut = start > 0 or len(lines) > max_lines
     return Tail(tuple(shown_line(line) for line in lines[-max_lines:]), size_bytes, is_cut)
 
 
 def shown_line(line: str) -> str:
-    """Return a line without escapes; of a progress bar, its last state."""
+    """Return a line without escape sequences; for a progress bar, its last state."""
     line = _ESCAPES.sub("", line)
     parts = [part for part in line.split("\r") if part]
     line = _CONTROLS.sub("�", parts[-1] if parts else "")

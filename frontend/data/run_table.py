@@ -1,17 +1,16 @@
 """The table of runs: which runs, in which order and groups, with which columns.
 
-Everything is in arrays over all runs of the store, so that ten thousand runs are searched, sorted
-and grouped within the time of a click; cells are made for the rows in sight only.
+Everything is in arrays over all runs of the store, so that ten thousand runs can be searched,
+sorted and grouped within the response time of a click. Cells are created only for the visible rows.
 
 Options of the view: ``runs.status`` the states to list, ``runs.sort`` the columns to sort by (keys,
 percent-encoded, ``-`` for descending), ``runs.group`` the column to group by, ``runs.open`` whether
-groups are open at first. The experiment of the view narrows the table.
+groups are open at first. The experiment of the view restricts the table.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +19,8 @@ from urllib.parse import unquote
 import numpy as np
 
 from radt.analysis.estimates import CONFIDENCE, student_quantile
-from radt.analysis.series_quantities import Direction
+from radt.analysis.metric_columns import Statistic
+from radt.analysis.quantities import Direction, direction_of
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -38,7 +38,6 @@ from radt.frontend.data.run_columns import (
     WHOLE_COMMANDS,
     Column,
     Columns,
-    better_of,
     note,
 )
 from radt.frontend.data.run_facts import time_per_epoch_s
@@ -47,23 +46,20 @@ from radt.frontend.data.spec import ID_DIGITS, ColumnChoice
 from radt.frontend.search.find import Found, find, recent
 from radt.frontend.view import View
 from radt.model import RunStatus
-from radt.store.metric_columns import Statistic
-from radt.store.records import Int64Array
+from radt.store.records import BoolArray, Int64Array
 
-#: The limits on columns that the dashboard chooses.
+#: Maximum number of metric and parameter columns that the dashboard chooses.
 _METRIC_COLUMNS, _PARAM_COLUMNS = 4, 8
-#: How many metrics are looked at for these columns.
+#: Number of metrics considered for these columns.
 _CANDIDATES = 12
-#: A number without exponent and unit, and its decimals.
-_DECIMALS = re.compile(r"-?[\d,]+\.?(\d*)")
 NO_GROUPS, BY_WORKLOAD = "none", "workload"
-#: The column that always comes first; among the user's columns it only has a width.
+#: The column that always comes first. Among the user's columns, it only has a width.
 NAME = "run name"
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs with the same value, in the order of the table; ``workload`` if they are one's."""
+    """Runs with the same value, in the order of the table; ``workload`` if they are one."""
 
     id: str
     label: str
@@ -74,7 +70,7 @@ class Group:
 
 @dataclass(frozen=True)
 class AllRuns:
-    """All runs of the store, of the newest workload first, and their columns."""
+    """All runs of the store, those of the newest workload first, and their columns."""
 
     columns: Columns
     workload_ids: tuple[str, ...]
@@ -91,8 +87,13 @@ class AllRuns:
 
     @cached_property
     def places(self) -> Mapping[str, int]:
-        """The place of each run, by id."""
+        """The index of each run, by id."""
         return {run_id: place for place, run_id in enumerate(self.columns.run_ids)}
+
+    @cached_property
+    def counts(self) -> BoolArray:
+        """Return whether each run counts (`radt.analysis.selection`)."""
+        return np.array([run.omission is None for run in self.runs], dtype=bool)
 
     @cached_property
     def experiments(self) -> np.ndarray[tuple[int], np.dtype[np.str_]]:
@@ -106,13 +107,13 @@ class RunTable:
     Attributes:
         all_runs: All runs of the store.
         found: The result of the search.
-        key: Changes with everything but the store's content.
-        order: Places of the found runs, in the order of the table without groups.
-        lines: What the table has from top to bottom: groups, and places of runs.
+        key: Changes with everything except the store's content.
+        order: Indices of the found runs, in the order of the table without groups.
+        lines: The lines of the table from top to bottom: groups, and indices of runs.
         columns: The shown columns.
-        widths_px: The widths that the user gave columns, by key.
+        widths_px: Column widths set by the user, by key.
         grouped_by: The key of the column of the groups.
-        is_partial: Columns that take time are left out.
+        is_partial: Slow columns are left out.
     """
 
     all_runs: AllRuns
@@ -127,8 +128,9 @@ class RunTable:
 
     @cached_property
     def best(self) -> Mapping[str, float]:
-        """The best value of each column that has one, by key."""
-        best = {column.key: column.best(self.order) for column in self.columns}
+        """The best value of each column that has one, by key, among the runs that count."""
+        places = self.order[self.all_runs.counts[self.order]]
+        best = {column.key: column.best(places) for column in self.columns}
         return {key: value for key, value in best.items() if math.isfinite(value)}
 
     def group(self, id_: str) -> Group | None:
@@ -166,8 +168,8 @@ def read_table(
     Args:
         source: The store.
         view: The view.
-        toggled: Ids of groups that are not as open as the others.
-        patient: Read all columns, whatever time that takes.
+        toggled: Ids of groups whose state differs from the default.
+        patient: Read all columns, however long it takes.
 
     Raises:
         NothingRecordedError: The store has no run.
@@ -192,7 +194,7 @@ def read_table(
         order = _sorted(all_runs, _found_in(all_runs, found, scope), sort)
         return found, order, _lines(all_runs, order, grouped_by, sort, is_open, frozenset(toggled))
 
-    # The results stay in memory with the entry, so that no others get their identity.
+    # The cache entry keeps the results alive, so that their ids are not reused.
     place = ("table", key, id(found), is_open, frozenset(toggled))
     _, order, lines = recent(source).get(place, arranged)
     widths_px = {one.key: one.width_px for one in choices if one.width_px is not None}
@@ -203,18 +205,18 @@ def read_table(
 
 
 def statuses_of(view: View) -> frozenset[RunStatus]:
-    """Return the states to list; none stands for all."""
+    """Return the states to list; an empty set stands for all."""
     names = view.options.get("runs.status", "").split(",")
     return frozenset(RunStatus(name) for name in names if name in list(RunStatus))
 
 
 def is_narrowed(view: View) -> bool:
-    """Return whether the table lists some runs only."""
+    """Return True if the table lists only some runs."""
     return bool(view.search.strip() or view.experiment or statuses_of(view))
 
 
 def parse_sort(text: str) -> list[tuple[str, bool]]:
-    """Return the columns to sort by, the first one first, and whether each is descending."""
+    """Return the columns to sort by, in order, and True for each descending one."""
     parts = [part for part in text.split(",") if part.strip("-")]
     return [(unquote(part.removeprefix("-")), part.startswith("-")) for part in parts]
 
@@ -223,14 +225,14 @@ def parse_sort(text: str) -> list[tuple[str, bool]]:
 
 
 def _scope(all_runs: AllRuns, view: View) -> Int64Array:
-    """Return the places of the experiment's runs."""
+    """Return the indices of the experiment's runs."""
     if view.experiment:
         return np.flatnonzero(all_runs.experiments == view.experiment)
     return np.arange(len(all_runs.runs), dtype=np.int64)
 
 
 def _found_in(all_runs: AllRuns, found: Found, scope: Int64Array) -> Int64Array:
-    """Return the places of the found runs within a scope, in order."""
+    """Return the indices of the found runs within a scope, in order."""
     if found.run_count == found.total_count:
         return scope
     places = all_runs.places
@@ -246,7 +248,7 @@ def _found_in(all_runs: AllRuns, found: Found, scope: Int64Array) -> Int64Array:
 
 
 def _sorted(all_runs: AllRuns, places: Int64Array, sort: Sequence[tuple[str, bool]]) -> Int64Array:
-    """Return the places in order; runs without a value come last in both directions."""
+    """Return the sorted indices. Runs without a value come last in both directions."""
     keys = []
     for key, descending in reversed(sort):
         if (column := all_runs.columns.get(key)) is not None:
@@ -288,12 +290,20 @@ def _lines(
     lines: list[Group | int] = []
     for group in groups:
         if group.workload is not None and len(group.workload.runs) == 1:
-            lines.extend(group.places.tolist())  # a script by itself
+            lines.extend(group.places.tolist())  # a script run on its own
             continue
         lines.append(group)
         if group.is_open:
             lines.extend(group.places.tolist())
     return lines
+
+
+def text_of(column: Column, place: int) -> str:
+    """Return the cell of a run as text."""
+    if column.write is not None:
+        value = float(column.ranks[place])
+        return column.write(value) if math.isfinite(value) else str(column.cell(place) or "")
+    return _text(column.cell(place))
 
 
 def _text(cell: object) -> str:
@@ -303,7 +313,7 @@ def _text(cell: object) -> str:
 def _sorted_groups(
     all_runs: AllRuns, groups: Sequence[Group], sort: Sequence[tuple[str, bool]]
 ) -> list[Group]:
-    """Sort groups by the means of numbers; a workload has the place of its first run instead."""
+    """Sort groups by the means of numbers. A workload has the position of its first run instead."""
     keys = []
     for key, descending in reversed(sort):
         if (column := all_runs.columns.get(key)) is not None:
@@ -335,8 +345,6 @@ def group_cell(column: Column, group: Group) -> str:
         if not spread:
             return mean
         half = student_quantile(len(values) - 1, CONFIDENCE) * spread / math.sqrt(len(values))
-        if (plain := _DECIMALS.fullmatch(mean)) is not None:
-            return f"{mean} ± {half:,.{len(plain[1])}f}"
         return f"{mean} ± {column.write(half)}"
     first = column.cell(int(group.places[0]))
     ranks = column.ranks[group.places]
@@ -350,7 +358,7 @@ def group_cell(column: Column, group: Group) -> str:
 def columns_of(
     source: Source, view: View, all_runs: AllRuns, scope: Int64Array, *, patient: bool
 ) -> Sequence[ColumnChoice]:
-    """Return the user's columns, or the dashboard's choice, without slow ones if not ``patient``.
+    """Return the user's columns, or the dashboard's choice, without slow ones unless ``patient``.
 
     Raises:
         StoreError: The store cannot be read.
@@ -365,14 +373,14 @@ def columns_of(
     return [choice for choice in choices if choice.key in _FAST or choice.key == NAME]
 
 
-#: Columns whose values come with the runs.
-_FAST = frozenset(FIELDS) - {"time_per_epoch", "vs_solo", "energy"}
+#: Columns whose values are loaded with the runs.
+_FAST = frozenset(FIELDS) - {"time_per_epoch", "vs_solo", "energy", "energy_of_runs"}
 
 
 def _automatic(
     source: Source, all_runs: AllRuns, scope: Int64Array, *, patient: bool
 ) -> Sequence[str]:
-    """Return state and duration, logged metrics, what differs between the runs, and the age."""
+    """Return state and duration, logged metrics, differing parameters, and age."""
     runs = [all_runs.runs[place] for place in scope.tolist()]
     keys = ["status", "duration"]
     if patient:
@@ -380,7 +388,7 @@ def _automatic(
         times_s = time_per_epoch_s(source)
         keys += ["time_per_epoch"] if any(run.run_id in times_s for run in runs) else []
         keys += _differing(all_runs, runs)
-        student_quantile(1, CONFIDENCE)  # loads what the first group's interval would wait for
+        student_quantile(1, CONFIDENCE)  # imports scipy before the first interval
     records = [run.record for run in runs]
     keys += ["device"] if len({(r.devices, r.collocation) for r in records}) > 1 else []
     keys += ["host"] if len({record.host for record in records}) > 1 else []
@@ -396,20 +404,21 @@ def _metrics(source: Source, run_ids: Sequence[str]) -> list[str]:
     columns = metric_columns(source, [one.metric for one in names[:_CANDIDATES]])
     wanted = set(run_ids)
     return [
-        f"{column.metric}.{_BEST.get(better_of(column.metric, Statistic.LAST), Statistic.LAST)}"
+        f"{column.metric}.{_BEST[direction_of(column.metric, Statistic.LAST, column.unit)]}"
         for column in columns.values()
         if not wanted.isdisjoint(column.run_ids)
     ][:_METRIC_COLUMNS]
 
 
-_BEST: Mapping[Direction | None, Statistic] = {
+_BEST: Mapping[Direction, Statistic] = {
+    Direction.NEITHER: Statistic.LAST,
     Direction.LOWER: Statistic.MIN,
     Direction.HIGHER: Statistic.MAX,
 }
 
 
 def _differing(all_runs: AllRuns, runs: Sequence[RunEntry]) -> list[str]:
-    """Return columns of parameters that are not the same in all runs, in alphabetical order."""
+    """Return columns of parameters that differ between runs, in alphabetical order."""
     values: dict[str, set[str]] = {}
     counts: dict[str, int] = {}
     for run in runs:

@@ -1,100 +1,82 @@
-"""Series in memory, kept up to date: their points while they are few, and a digest of many.
+"""Series in memory, kept up to date: all points of short series, and a digest of long ones.
 
-A digest is a row of cells of one width, a power of two, starting at the barrier. When there are
-too many cells, each two are merged. So it has a few thousand cells however long a series is, the
-cost of an update is that of the new points, and the cells of a workload's runs coincide. Where it
-is too coarse, the store is read again.
+A digest (`radt.analysis.lines`) has cells of equal width on the drawn axis, so there is one digest
+per axis. If it is too coarse, the store is read again.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from radt.frontend.data.cells import Before, Cells, grouped, joined, of_points, power_of_two
-from radt.model import NO_STEP, SeriesKind
-from radt.store import growth
-from radt.store.chunks import joined as joined_samples
-from radt.store.chunks import sliced
-from radt.store.counters import rates
-from radt.store.growth import Growth, Header, Mark
+from radt.analysis.lines import DIGEST_CELLS, XMap, digest, extended
+from radt.model import SeriesKind
+from radt.store import points
+from radt.store.cells import GAP_INTERVALS, NO_CELLS, Before, Cells, joined, of_samples, steps_of
+from radt.store.points import Growth, Header, Mark
 from radt.store.reader import StoreReader
 from radt.store.records import Float64Array, Int64Array, Samples, SeriesRecord
 
-#: A pause longer than this many intervals is a gap, not jitter.
-GAP_INTERVALS = 3.5
 #: Up to this number of points, every point is kept.
 RAW_POINTS = 32_768
-DIGEST_CELLS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A chart's request for a series.
+
+    ``base_ns`` is zero of time. x is the seconds since then, their position on ``onto``, or the
+    step if ``by_step``. ``shown`` is the visible part of x; None for all. With ``every_point`` a
+    digest is not sufficient. A new ``variant`` makes the whole series be read again.
+    """
+
+    record: SeriesRecord
+    base_ns: int
+    shown: tuple[float, float] | None = None
+    by_step: bool = False
+    onto: XMap | None = None
+    every_point: bool = False
+    variant: str = ""
+
+    @property
+    def key(self) -> Hashable:
+        return self.record, self.base_ns, self.by_step, self.onto is None, self.variant
 
 
 class Track:
     """Cells of a series, up to the last read. Not thread-safe.
 
     Args:
-        record: The series.
-        base_ns: Zero of its times, which are in seconds.
+        ask: The series, and the meaning of its x.
     """
 
-    def __init__(self, record: SeriesRecord, base_ns: int) -> None:
-        self.record = record
-        self.base_ns = base_ns
-        self.longest_s = math.inf
-        if record.interval_s is not None:
-            self.longest_s = GAP_INTERVALS * record.interval_s
+    def __init__(self, ask: Ask) -> None:
+        self.ask, self.record = ask, ask.record
         self.mark = Mark()
         self._forget()
 
     def _forget(self) -> None:
-        self.points = 0  # of the drawn values
-        self._raw: Samples | None = Samples(np.empty(0, dtype=np.int64), np.empty(0))
-        self._digest: Cells | None = None
-        self._width_s = 0.0
-        self._before = Before()
-        self._reading: Samples | None = None  # the last reading of a counter
-        self._seen: Cells | None = None
+        self.cells = NO_CELLS
+        #: True if `cells` are all points, False for a digest.
+        self.is_complete = True
+        self.before = Before()
         self._last_ns = -(2**63)
         self.is_unordered = False
-        self.is_of_headers = False
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether `cells` are all points, not a digest."""
-        return self._raw is not None
-
-    @property
-    def last_s(self) -> float:
-        """The time of the last point; NaN without points."""
-        return self._before.at
 
     @property
     def weight(self) -> int:
         """Memory use, in multiples of eight bytes."""
-        raw = 0 if self._raw is None else 3 * len(self._raw)
-        return raw + sum(
-            15 * len(cells) for cells in (self._seen, self._digest) if cells is not None
-        )
-
-    @property
-    def cells(self) -> Cells:
-        """All points, or the digest."""
-        if self._digest is not None:
-            return self._digest
-        if self._seen is None:
-            assert self._raw is not None
-            self._seen = self.cells_of(self._raw)
-        return self._seen
+        return 10 * len(self.cells)
 
     def add(self, growth: Growth) -> bool:
-        """Add the points that `radt.store.growth.grown` found after `mark`.
+        """Add the points that `radt.store.points.grown` found after `mark`.
 
         Returns:
-            Whether they were in time order. If not, all points are needed (`replace`).
+            True if they were in time order. Otherwise all points are needed (`replace`).
 
         Raises:
             CodecError: A chunk is damaged.
@@ -108,25 +90,22 @@ class Track:
         ):
             return False
         self.mark = growth.mark
-        if not len(samples):
-            return True
-        self._last_ns = int(times[-1])
-        self._append(self._drawn(samples))
+        if len(samples):
+            self._last_ns = int(times[-1])
+            self._append(samples)
         return True
 
-    def replace(self, samples: Samples, mark: Mark | None = None) -> None:
+    def replace(self, samples: Samples, mark: Mark) -> None:
         """Replace all points up to ``mark`` by sorted ones (after points out of time order)."""
-        mark = mark or self.mark
         self._forget()
         self.mark = mark
         self.is_unordered = True
-        self._append(self._drawn(samples))
+        self._append(samples)
 
     def add_headers(self, headers: Sequence[Header], mark: Mark) -> None:
-        """Add headers of sealed chunks, when each chunk is narrower than a pixel."""
+        """Add headers of sealed chunks, if each chunk is narrower than a drawn cell."""
         self.mark = mark
-        self._raw = None
-        self.is_of_headers = True
+        self.is_complete = False
         self._last_ns = headers[-1].last_ns
         first = self._seconds(np.array([header.first_ns for header in headers], dtype=np.int64))
         last = self._seconds(np.array([header.last_ns for header in headers], dtype=np.int64))
@@ -135,131 +114,50 @@ class Track:
             for name in ("value_min", "value_max", "value_sum", "finite_count", "point_count")
         )
         has_points = count > 0
-        missing = np.concatenate(([False], (count < points)[:-1]))[has_points]
-        first, last, low, high = (
-            first[has_points],
-            last[has_points],
-            low[has_points],
-            high[has_points],
-        )
-        total, count = total[has_points], count[has_points]
-        pause = first - np.concatenate((first[:1], last[:-1]))
-        gap = missing | (pause > self.longest_s)
-        gap[0] = False
-        cover = np.where(gap, last - first, np.diff(last, prepend=first[:1]))
-        # Only the chunk knows the position of an extreme in it; the error is at most a third of a
-        # pixel.
-        third = (last - first) / 3
-        cells = Cells(
-            *(first, last, low, high, first + third, last - third, total, count),
-            total / count * cover,
-            cover,
-            gap,
-        )
-        self.points = int(count.sum())
-        self._before = Before(float(last[-1]), float(total[-1] / count[-1]))
-        self._keep(cells)
+        missing = np.concatenate(([False], (count < points)[:-1]))
+        cells = Cells(first, last, low, high, total, count, count, missing, first, last)
+        cells = cells.taken(has_points)
+        if (interval_s := self.record.interval_s) is not None:
+            cells.gap[1:] |= cells.first[1:] - cells.last[:-1] > GAP_INTERVALS * interval_s
+        cells.gap[0] = False
+        self.before = Before(float(cells.last[-1]))
+        self.cells = digest(cells)
 
-    def cells_of(self, samples: Samples, before: Before | None = None) -> Cells:
-        """Return points of this series as cells over time."""
-        steps = None
-        if samples.steps is not None:
-            steps = samples.steps.astype(np.float64)
-            steps[samples.steps == NO_STEP] = np.nan
-        times_s = self._seconds(samples.times_ns)
-        return of_points(times_s, samples.values, steps, self.longest_s, before)
-
-    def _drawn(self, samples: Samples) -> Samples:
-        if self.record.kind is not SeriesKind.COUNTER:
-            return samples
-        if self._reading is not None:
-            samples = joined_samples([self._reading, samples])
-        finite = np.flatnonzero(np.isfinite(samples.values))
-        if len(finite):
-            self._reading = sliced(samples, int(finite[-1]), int(finite[-1]) + 1)
-        return rates(samples, self.record)
+    def cells_of(self, samples: Samples, before: Before | None = None) -> tuple[Cells, Before]:
+        """Return points of this series as cells in the order of x, and their end."""
+        cells, end = of_samples(samples, self.record, self.ask.base_ns, before)
+        if self.ask.by_step:
+            steps = steps_of(samples)
+            if len(steps) != len(cells):  # not every reading of a counter has a rate
+                at_s = self._seconds(samples.times_ns[np.isfinite(samples.values)])
+                steps = steps[np.searchsorted(at_s, cells.since_s)]
+            return replace(cells.placed(steps), width=1.0), end
+        if self.ask.onto is not None:
+            cells = cells.placed(self.ask.onto(cells.first))
+        return cells, end
 
     def _append(self, samples: Samples) -> None:
-        if not len(samples):
+        cells, self.before = self.cells_of(samples, self.before)
+        if not self.is_complete:
+            self.cells = extended(self.cells, cells)
             return
-        self.points += len(samples)
-        self._seen = None
-        if self._raw is not None:
-            self._raw = joined_samples([self._raw, samples]) if len(self._raw) else samples
-            fits = len(self._raw) <= RAW_POINTS
-            cells = None if fits else self.cells_of(self._raw)
-        else:
-            cells = self.cells_of(samples, self._before)
-        self._note_end(samples)
-        if cells is not None:
-            self._raw = None
-            self._keep(cells)
-
-    def _note_end(self, samples: Samples) -> None:
-        finite = np.flatnonzero(np.isfinite(samples.values))
-        if len(finite):
-            last = int(finite[-1])
-            at_s = float(self._seconds(samples.times_ns[last : last + 1])[0])
-            self._before = Before(at_s, float(samples.values[last]), last < len(samples) - 1)
-        else:
-            self._before = Before(self._before.at, self._before.value, missing=True)
-
-    def _keep(self, cells: Cells) -> None:
-        """Put new cells into the digest."""
-        if not len(cells):
-            return
-        known = self._digest
-        begins = cells.first[0] if known is None else known.first[0]
-        span_s = float(cells.last[-1] - begins)
-        width_s = max(self._width_s, power_of_two(span_s / DIGEST_CELLS))
-        cells = grouped(cells, width_s)
-        if known is None:
-            self._digest = cells
-        elif width_s == self._width_s:
-            # Only the last cell can have grown.
-            tail = grouped(joined(known.part(len(known) - 1, len(known)), cells), width_s)
-            self._digest = joined(known.part(0, len(known) - 1), tail)
-        else:
-            self._digest = grouped(joined(known, cells), width_s)
-        self._width_s = width_s
-
-    def drawn_alone(self, samples: Samples) -> Samples:
-        """Return a part of the series as drawn on its own."""
-        is_counter = self.record.kind is SeriesKind.COUNTER
-        return rates(samples, self.record) if is_counter else samples
+        self.cells = joined(self.cells, cells).ordered()
+        if len(self.cells) > RAW_POINTS:
+            self.is_complete = False
+            self.cells = digest(self.cells)
 
     def _seconds(self, times_ns: Int64Array) -> Float64Array:
-        return (times_ns - self.base_ns) / 1e9
+        return (times_ns - self.ask.base_ns) / 1e9
 
 
-#: The limit on cached values of all series, eight bytes each: 120 MB.
+#: Maximum number of cached values of all series, at eight bytes: 120 MB.
 MAX_WEIGHT = 15_000_000
-#: For a series with more points, chunk headers make the digest.
+#: Above this number of points, the digest is built from chunk headers.
 HEADER_POINTS = 1_000_000
 #: A window with fewer cells of the digest is read from the store.
 ENOUGH_CELLS = 400
-#: The limit on cached cells of windows: 30 MB.
-_MAX_PART_CELLS = 250_000
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A chart's request for a series.
-
-    ``base_ns`` is zero of time. ``start`` and ``end`` are the shown part, in seconds since then, or
-    in steps if ``by_step``; None for all. A new ``variant`` makes the whole series be read again.
-    """
-
-    record: SeriesRecord
-    base_ns: int
-    start: float | None = None
-    end: float | None = None
-    by_step: bool = False
-    variant: str = ""
-
-    @property
-    def key(self) -> Hashable:
-        return self.record, self.base_ns, self.variant
+#: Maximum number of cached points of windows: 30 MB.
+_MAX_PART_CELLS = 1_000_000
 
 
 @dataclass(slots=True)
@@ -287,10 +185,10 @@ class Tracks:
             self._parts.clear()
 
     def cells(self, open_reader: Callable[[], StoreReader], ask: Ask, version: Hashable) -> Cells:
-        """Return a series over seconds: every point if there are few, else a digest.
+        """Return a series in the order of x: every point if there are few, else a digest.
 
-        The store is read for new points if ``version`` differs from the last call, and for single
-        points of a window that the digest is too coarse for.
+        New points are read if ``version`` differs from the last call. Single points are read for a
+        window if the digest is too coarse.
 
         Raises:
             StoreError: The store cannot be read, or a chunk is damaged.
@@ -298,32 +196,32 @@ class Tracks:
         with self._lock:
             slot = self._slots.get(ask.key)
             if slot is None:
-                slot = self._slots[ask.key] = _Slot(Track(ask.record, ask.base_ns))
+                slot = self._slots[ask.key] = _Slot(Track(ask))
             self._slots.move_to_end(ask.key)
         with slot.lock:
-            if ask.by_step and slot.track.is_of_headers:
-                slot.track, slot.version = Track(ask.record, ask.base_ns), None
+            if slot.track.ask.onto != ask.onto:  # an epoch has ended or progressed
+                slot.track, slot.version = Track(ask), None
             if slot.version != version:
-                reader = open_reader()
-                _update(reader, slot.track, by_step=ask.by_step)
+                _update(open_reader(), slot.track)
                 slot.version = version
             track, cells = slot.track, slot.track.cells
-            self._count(ask.key, slot)  # after the cells were read, because they weigh most
-            if track.is_complete or ask.start is None or ask.end is None or not len(cells):
+            self._count(ask.key, slot)
+            if track.is_complete:
                 return cells
-            shown = _of_steps(cells, ask) if ask.by_step else cells.between(ask.start, ask.end)
-            if len(shown) >= ENOUGH_CELLS or not len(shown):
-                return cells
-            return self._points(open_reader, track, ask, shown)
+            shown = cells if ask.shown is None else cells.between(*ask.shown)
+            if len(shown) and (ask.every_point or (ask.shown and len(shown) < ENOUGH_CELLS)):
+                return self._points(open_reader, track, ask, shown)
+            return cells
 
     def _points(
         self, open_reader: Callable[[], StoreReader], track: Track, ask: Ask, shown: Cells
     ) -> Cells:
         """Return the points of these cells of the digest."""
         start_ns, end_ns = (
-            ask.base_ns + round(at_s * 1e9) for at_s in (shown.first[0], shown.last[-1])
+            ask.base_ns + round(at_s * 1e9) for at_s in (shown.since_s.min(), shown.until_s.max())
         )
-        key = (ask.key, start_ns, end_ns, track.mark if shown.last[-1] >= track.last_s else None)
+        is_last = shown.until_s.max() >= track.before.at_s
+        key = (ask.key, ask.every_point, start_ns, end_ns, track.mark if is_last else None)
         with self._lock:
             if key in self._parts:
                 self._parts.move_to_end(key)
@@ -331,10 +229,10 @@ class Tracks:
         samples = open_reader().samples(
             ask.record.run_id, ask.record.series_no, start_ns=start_ns - 1000, end_ns=end_ns + 1000
         )
-        cells = track.cells_of(track.drawn_alone(samples))
-        if len(cells) > DIGEST_CELLS * 4:
-            span = float(cells.last[-1] - cells.first[0])
-            cells = grouped(cells, power_of_two(span / DIGEST_CELLS))
+        cells, _ = track.cells_of(samples)
+        cells = cells.between(float(shown.first[0]), float(shown.last[-1]), margin=0)
+        if len(cells) > DIGEST_CELLS * 4 and not ask.every_point:
+            cells = digest(cells)
         with self._lock:
             self._parts[key] = cells
             kept = sum(map(len, self._parts.values()))
@@ -355,59 +253,48 @@ class Tracks:
                 self._weight -= oldest.weight
 
 
-def _update(reader: StoreReader, track: Track, *, by_step: bool) -> None:
+def _update(reader: StoreReader, track: Track) -> None:
     """Read new points."""
     run_id, series_no = track.record.run_id, track.record.series_no
-    if track.mark == growth.Mark() and not by_step:
+    if track.mark == points.Mark():
         _start_with_headers(reader, track)
     more = True
     while more:
         with reader.snapshot() as connection:
-            new_points = growth.grown(connection, run_id, series_no, track.mark)
+            new_points = points.grown(connection, run_id, series_no, track.mark)
         more = new_points.more
         if not track.add(new_points):
             _read_all(reader, track, new_points)
             return
 
 
-def _read_all(reader: StoreReader, track: Track, growth_: growth.Growth) -> None:
+def _read_all(reader: StoreReader, track: Track, growth_: points.Growth) -> None:
     """Read a series that was not written in time order."""
     run_id, series_no = track.record.run_id, track.record.series_no
     while growth_.more:
         with reader.snapshot() as connection:
-            growth_ = growth.grown(connection, run_id, series_no, growth_.mark)
+            growth_ = points.grown(connection, run_id, series_no, growth_.mark)
     track.replace(reader.samples(run_id, series_no), growth_.mark)
 
 
 def _start_with_headers(reader: StoreReader, track: Track) -> None:
     """Start a very long series from its chunk headers, if they suffice."""
-    record = track.record
-    if record.kind is SeriesKind.COUNTER:
-        return
+    record, ask = track.record, track.ask
+    if record.kind is SeriesKind.COUNTER or ask.by_step or ask.onto is not None:
+        return  # headers have only times
     with reader.snapshot() as connection:
-        headers = growth.headers(connection, record.run_id, record.series_no)
+        headers = points.headers(connection, record.run_id, record.series_no)
     if sum(header.stored for header in headers) <= HEADER_POINTS:
         return
     sealed = [header for header in headers if header.sealed]
     first_ns = np.array([header.first_ns for header in sealed])
     last_ns = np.array([header.last_ns for header in sealed])
-    tells_all = len(sealed) > ENOUGH_CELLS and all(
-        header.stored == header.point_count for header in sealed
-    )
-    if tells_all and not np.any(first_ns[1:] < last_ns[:-1]):
-        points = sum(header.stored for header in sealed)
+    if not any(header.finite_count for header in sealed):
+        return
+    if any(header.stored != header.point_count for header in sealed):
+        return  # thinned
+    widest_ns = (last_ns[-1] - first_ns[0]) / ENOUGH_CELLS
+    if np.all(last_ns - first_ns <= widest_ns) and not np.any(first_ns[1:] < last_ns[:-1]):
+        count = sum(header.stored for header in sealed)
         last = sealed[-1]
-        track.add_headers(sealed, growth.Mark(points, points, last.chunk_no, last.last_ns))
-
-
-def _of_steps(cells: Cells, ask: Ask) -> Cells:
-    """Return the range from the first to the last cell with a visible step."""
-    assert ask.start is not None
-    assert ask.end is not None
-    if cells.steps is None:
-        return cells.part(0, 0)
-    with np.errstate(invalid="ignore"):
-        places = np.flatnonzero((cells.steps[1] >= ask.start) & (cells.steps[0] <= ask.end))
-    if not len(places):
-        return cells.part(0, 0)
-    return cells.part(max(0, int(places[0]) - 1), int(places[-1]) + 2)
+        track.add_headers(sealed, points.Mark(count, count, last.chunk_no, last.last_ns))

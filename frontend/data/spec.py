@@ -17,7 +17,7 @@ from typing import Any, Self, TypeVar
 from urllib.parse import quote, unquote
 
 MAX_CHARTS = 64
-#: What the name of a zoom begins with if the x axis is a metric.
+#: Prefix of a zoom's name if the x axis is a metric.
 OVER = "over."
 MAX_TABLE_COLUMNS = 60
 MAX_EMA = 0.999
@@ -30,9 +30,11 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 
 
 class Level(StrEnum):
-    """The subject of one line. AUTO follows the picks: a workload that was picked whole is one
-    line if several things are compared; alone, its runs are the lines. GROUP is all repeats of a
-    run, or all runs with the same value of a parameter.
+    """The subject of one line.
+
+    AUTO follows the picks: a workload that was picked whole is one line if several things are
+    compared; alone, its runs are the lines. GROUP is all repeats of a run, or all runs with the
+    same value of a parameter.
     """
 
     AUTO = "auto"
@@ -46,8 +48,10 @@ class Level(StrEnum):
 
 
 class Aggregate(StrEnum):
-    """Method that combines a workload's runs. AUTO follows the metric: resources that processes
-    divide (memory, throughput) are summed, values that describe a device are averaged.
+    """Method that combines a workload's runs.
+
+    AUTO follows the metric: resources that processes divide (memory, throughput) are summed, values
+    that describe a device are averaged.
     """
 
     AUTO = "auto"
@@ -56,9 +60,9 @@ class Aggregate(StrEnum):
 
 
 class Band(StrEnum):
-    """What the band around the mean of a group spans."""
+    """The quantity that a group's band shows."""
 
-    CONFIDENCE = "confidence"  # of the mean, 95 %, by Student's t
+    CONFIDENCE = "confidence"  # 95 % interval of the mean, by Student's t
     DEVIATION = "deviation"  # the standard deviation to both sides
     RANGE = "range"  # from the lowest to the highest
 
@@ -105,7 +109,7 @@ class Window:
         return cls(start, end) if finite and end > start else None
 
     def __str__(self) -> str:
-        # Seconds since 1970 need ten digits before the point.
+        # Seconds since 1970 have ten digits before the decimal point.
         return f"{self.start:.13g},{self.end:.13g}"
 
 
@@ -114,12 +118,11 @@ class BoardSpec:
     """Settings that all charts of a page share.
 
     With ``x`` None, metrics that scripts logged with steps are drawn over them, others over the
-    time since the barrier.
-    ``smoothing_pct`` is the width of a centred moving mean in per cent of the whole x range,
-    0 for none, ``ema`` the weight of an exponential mean like TensorBoard's. ``robust`` leaves
-    outliers outside of the y axis. ``group_by`` names the parameter of which runs of a group have
-    the same value, empty for repeats; ``band`` is what is drawn around their mean. ``monochrome``
-    draws lines in one ink, distinguished by dashes, for print.
+    time since the barrier. ``smoothing_pct`` is the width of a centred moving mean in per cent of
+    the whole x range, 0 for none, ``ema`` the weight of an exponential mean like TensorBoard's.
+    ``robust`` excludes outliers from the range of the y axis. ``group_by`` names the parameter
+    whose value the runs of a group share, empty for repeats; ``band`` is drawn around their mean.
+    ``monochrome`` draws lines in one colour, distinguished by dashes, for print.
     """
 
     level: Level = Level.AUTO
@@ -160,7 +163,7 @@ class ChartSpec:
 
     ``slot`` is its element on the page, which it keeps when charts are reordered; their order is
     that of their list. ``over`` is the metric of the x axis (`radt.frontend.data.over`), empty if
-    ``x`` counts. ``second`` is the metric of a second y axis, empty for none. ``log`` (for both y
+    ``x`` applies. ``second`` is the metric of a second y axis, empty for none. ``log`` (for both y
     axes) and ``log_x`` make an axis logarithmic. ``y_min`` and ``y_max`` of the first y axis are in
     the metric's stored unit. ``hidden`` are the keys of lines that are not drawn. ``columns`` and
     ``rows`` are its size.
@@ -188,7 +191,7 @@ class ChartSpec:
         return XAxis.METRIC if self.over else self.x or board.x or XAxis.BARRIER
 
     def zoom_of(self, board: BoardSpec) -> str:
-        """Return the name of the chart's zoom, which it shares with all charts over the same x."""
+        """Return the name of the chart's zoom, which all charts over the same x share."""
         return f"{OVER}{self.over}" if self.over else self.x_of(board)
 
     @property
@@ -217,7 +220,7 @@ class ChartSpec:
 
     @classmethod
     def from_json(cls, fields_: Mapping[str, Any]) -> ChartSpec | None:
-        """Parse `to_json`; invalid values are ignored, and a chart without a metric is None."""
+        """Parse `to_json`; invalid values are ignored. Return None for a chart without a metric."""
         metric = fields_.get("metric")
         if not isinstance(metric, str) or not metric or len(metric) > _MAX_TEXT:
             return None
@@ -252,7 +255,7 @@ class ChartSpec:
 
 
 def with_slots(charts: tuple[ChartSpec, ...]) -> tuple[ChartSpec, ...]:
-    """Give each chart a slot of its own; charts that have one keep it."""
+    """Give each chart a unique slot. Charts with a slot keep it."""
     taken: set[int] = set()
     placed: list[ChartSpec] = []
     for chart in charts[:MAX_CHARTS]:
@@ -321,7 +324,7 @@ class ColumnChoice:
 ID_DIGITS = 12
 
 
-#: The limit on picks: more in one address are a mistake or an attack.
+#: Maximum number of picks. More in one address are a mistake or an attack.
 MAX_PICKS = 500
 
 
@@ -383,7 +386,7 @@ def parse_picks(texts: Iterable[str]) -> tuple[Pick, ...]:
 
 
 def format_picks(picks: Iterable[Pick]) -> list[str]:
-    """Format picks, in order, as few texts: neighbours of the same experiment share its name."""
+    """Format picks, in order, as few texts. Successive picks of one experiment share its name."""
     texts: list[str] = []
     last: str | None = None
     for pick in picks:

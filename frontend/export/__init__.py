@@ -1,1 +1,1 @@
-"""Exports from the dashboard: links, files of views, lines of Python, data, pictures."""
+"""Exports from the dashboard: links, files of views, Python code, data, pictures."""

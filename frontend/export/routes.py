@@ -1,6 +1,6 @@
 """Routes of downloads, and the route that export menus call first.
 
-All of them pass the checks of `radt.frontend.auth`, as every request does.
+All of them pass the checks of `radt.frontend.auth`, like every request.
 """
 
 from __future__ import annotations
@@ -14,32 +14,28 @@ from typing import Any
 from flask import Flask, Response, current_app, request
 
 from radt.errors import RadtError, UsageError
+from radt.frontend.data.run.previews import BusyError
+from radt.frontend.data.shown import pinned, shown_charts
 from radt.frontend.data.source import Source
-from radt.frontend.export.print_layout import order
-from radt.frontend.export.renderer import PictureError, Renderer
 from radt.frontend.export.request import (
     DATA_PATH,
-    MAX_COLUMNS,
-    PICTURE_PATH,
     VIEW_PATH,
     Asked,
     FileFormat,
     Share,
     Turnstile,
     content_disposition,
-    file_name,
-    pinned,
 )
-from radt.frontend.export.shown import python_code, shown_charts, shown_schema, shown_tables
+from radt.frontend.export.shown import python_code, shown_schema, shown_tables
 from radt.frontend.export.tables import full_schema, full_tables, measure, written
-from radt.frontend.helper import BusyError
 from radt.frontend.selection import Selection, read_selection
 from radt.frontend.view import MAX_QUERY, View
+from radt.render.files import file_name
 from radt.units import plural
 
 
 def data_file(source: Source, asked: Asked, selection: Selection) -> Iterator[bytes]:
-    """Yield the parts of a file; the first is made at once, so that errors show at once.
+    """Yield the parts of a file. The first part is made at once, so that errors are raised at once.
 
     Raises:
         UsageError: The file would be empty or too large.
@@ -87,7 +83,6 @@ def install(server: Flask, source: Source) -> None:
         (OPEN_PATH, "POST", routes.open),
         (VIEW_PATH, "GET", routes.view),
         (DATA_PATH, "GET", routes.data),
-        (PICTURE_PATH, "GET", routes.picture),
     ):
         server.add_url_rule(
             path, f"export-{path.rpartition('/')[2]}", _answering(function), methods=[method]
@@ -100,12 +95,11 @@ class _Routes:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._turnstile = Turnstile()
-        self._renderer = Renderer()
 
     def prepare(self) -> Response:
         """Answer a menu with the text to copy or the address of the file.
 
-        It names the dashboard's automatic choices, so that it means the same in future.
+        The answer fixes the dashboard's automatic choices, so that it means the same in future.
         """
         wanted = _body_json()
         share = _share(wanted.get("share"))
@@ -129,7 +123,7 @@ class _Routes:
         return _json({"href": asked.address, "name": _name(asked), "notes": notes})
 
     def open(self) -> Response:
-        """Open a saved view: its query, and the picks that are not in this store."""
+        """Open a saved view: return its query, and the picks that are not in this store."""
         text = _body_text()
         try:
             current_app.json.loads(text)
@@ -149,7 +143,7 @@ class _Routes:
         return _attachment(view.to_file(), _MIME_VIEW, file_name([*_about(view), "view"], "json"))
 
     def data(self) -> Response:
-        """Return the data of charts, sent as they are made."""
+        """Return the data of charts, streamed while they are produced."""
         asked = Asked.data(_query(), request.args)
         visit = self._turnstile.enter(request.remote_addr or "")
         try:
@@ -158,23 +152,11 @@ class _Routes:
             parts = data_file(self._source, asked, selection)
             response = _attachment(parts, asked.format.mime, _name(asked))
         except BaseException:
-            visit.leave()
+            visit.close()
             raise
         # Called when all is sent, and also if the browser disconnected or never read anything.
-        response.call_on_close(visit.leave)
+        response.call_on_close(visit.close)
         return response
-
-    def picture(self) -> Response:
-        """Return a chart, or all of them, as PNG, SVG or PDF."""
-        asked = Asked.picture(_query(), request.args)
-        visit = self._turnstile.enter(request.remote_addr or "")
-        try:
-            selection = read_selection(self._source, asked.view)
-            asked = replace(asked, view=pinned(self._source, asked.view, selection))
-            picture = self._renderer.draw(order(self._source, asked, selection))
-        finally:
-            visit.leave()
-        return _attachment(picture, asked.format.mime, _name(asked))
 
 
 def _query() -> str:
@@ -185,15 +167,11 @@ def _asked(view: View, share: Share, place: int | None, wanted: Mapping[str, Any
     given = wanted.get("format")
     if not isinstance(given, str) or given not in list(FileFormat):
         raise UsageError("unknown file type", "Load the page again")
-    columns = wanted.get("columns")
-    fits = isinstance(columns, int) and 1 <= columns <= MAX_COLUMNS and place is None
-    return Asked(
-        view, share, FileFormat(given), place, columns if fits and share is Share.PICTURE else None
-    )
+    return Asked(view, share, FileFormat(given), place)
 
 
 def _place(view: View, slot: object) -> int | None:
-    """Return a chart's place in the list of charts, from its slot on the page; None for no slot.
+    """Return a chart's index in the list of charts, from its slot on the page; None for no slot.
 
     Raises:
         UsageError: No chart is in this slot.
@@ -219,8 +197,7 @@ def _name(asked: Asked) -> str:
     charts = asked.view.charts or ()
     if asked.chart is not None and asked.chart < len(charts):
         words.append(charts[asked.chart].metric)
-    if asked.of is not Share.PICTURE:
-        words.append("samples" if asked.of is Share.FULL else "shown")
+    words.append("samples" if asked.of is Share.FULL else "shown")
     return file_name(words, asked.format.value)
 
 
@@ -237,7 +214,7 @@ def _share(given: object) -> Share:
 
 
 def _page(given: object) -> str:
-    """Return the path of a page of this site, never of another one."""
+    """Return the path of a page, always one of this site."""
     if isinstance(given, str) and given.startswith("/") and given[1:].isalpha():
         return given
     return "/compare"
@@ -290,12 +267,8 @@ def _answering(function: Callable[[], Response]) -> Callable[[], Response]:
         try:
             return function()
         except RadtError as error:
-            # Missing software on the server stays missing: the browser draws the picture instead.
-            lasting = isinstance(error, PictureError) and error.is_lasting
-            response = _json(
-                {"cause": error.message, "remedy": error.remedy or "", "lasting": lasting},
-                _status(error),
-            )
+            content = {"cause": error.message, "remedy": error.remedy or ""}
+            response = _json(content, _status(error))
             if isinstance(error, BusyError):
                 response.headers["Retry-After"] = "10"
             return response

@@ -1,4 +1,4 @@
-"""The table of runs as CSV: what the page shows, with full precision and base units."""
+"""The table of runs as CSV: the page's content, with full precision and base units."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ import io
 import math
 from collections.abc import Sequence
 
+from radt import units
 from radt.frontend.data.run_columns import Column, Format
 from radt.frontend.data.run_table import RunTable
 from radt.render.report_csv import safe
 
-#: What names a run, before the shown columns.
+#: Columns that identify a run, before the shown columns.
 _NAMES = ("run_id", "experiment", "workload", "letter", "name")
 
 
 def table_csv(table: RunTable) -> str:
-    """Return all found runs in their order, a row each; columns have their keys as names."""
+    """Return all found runs in their order, one per row. Column names are the columns' keys."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_safe([*_NAMES, *(column.key for column in table.columns)]))
+    columns = [column for column in table.columns if column.key not in _NAMES]
+    writer.writerow(_safe([*_NAMES, *(column.key for column in columns)]))
     for place in table.order.tolist():
         record = table.all_runs.runs[place].record
         names = (record.run_id, record.experiment, record.workload, record.letter, record.name)
-        cells = [_value(column, place) for column in table.columns]
+        cells = [_value(column, place) for column in columns]
         writer.writerow(_safe([*names, *cells]))
     return text.getvalue()
 
 
 def _safe(cells: Sequence[object]) -> list[object]:
-    """Return cells, or names of columns, of which a spreadsheet takes none for a formula."""
+    """Escape cells or column names that a spreadsheet would run as formulas."""
     return [safe(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
@@ -41,4 +43,4 @@ def _value(column: Column, place: int) -> object:
     value = float(column.ranks[place])
     if column.format is Format.AGE:
         value /= -1e9
-    return value if math.isfinite(value) else ""
+    return "" if math.isnan(value) and column.cell(place) != units.not_finite(value) else value

@@ -1,9 +1,9 @@
-"""The visible data of charts as tables, and as Python code that loads the same."""
+"""The visible data of charts as tables, and as Python code that loads the same data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -11,9 +11,9 @@ import numpy as np
 
 from radt.errors import UsageError
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.chart_data import chart_data, natural_x
-from radt.frontend.data.metrics import hidden_keys, series_of
+from radt.frontend.data.metrics import series_of
 from radt.frontend.data.model import ChartData, Line
+from radt.frontend.data.shown import ShownChart, as_seen
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, ChartSpec, Level, Relative, Window, XAxis
 from radt.frontend.export.tables import label
@@ -35,7 +35,7 @@ def shown_schema() -> pa.Schema:
     gap. If ``smoothed_over`` is not 0, the value is the moving mean over this width of x,
     and ``low`` to ``high`` is the range of the measured values.
     """
-    import pyarrow as pa  # imported here: it takes half a second, and most visitors never export
+    import pyarrow as pa  # takes half a second to import, and most visitors never export
 
     label = pa.dictionary(pa.int32(), pa.string())
     return pa.schema(
@@ -60,51 +60,8 @@ def shown_schema() -> pa.Schema:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ShownChart:
-    """A chart of a view with its data, None if no run has the metric; ``place`` is from 0."""
-
-    place: int
-    spec: ChartSpec
-    data: ChartData | None
-
-
-def shown_charts(
-    source: Source, view: View, selection: Selection, place: int | None
-) -> Iterator[ShownChart]:
-    """Yield the charts of a view, or one of them, each read when it is requested.
-
-    Raises:
-        UsageError: There is no such chart, or no chart at all.
-        StoreError: The store cannot be read.
-    """
-    charts = view.charts or ()
-    places: Sequence[int] = range(len(charts)) if place is None else [place]
-    if not charts or places[-1] >= len(charts):
-        raise UsageError("this chart does not exist", "Add a chart to the page first")
-    for each in places:
-        spec = as_seen(source, view, selection, charts[each])
-        window = view.windows.get(spec.zoom_of(view.board))
-        data = chart_data(source, selection, spec, view.board, window) if selection.runs else None
-        yield ShownChart(each, spec, data)
-
-
-def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -> ChartSpec:
-    """Return the chart with its x axis, without the lines that are hidden in all charts.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    drawn = (spec.metric, spec.second) if spec.second else (spec.metric,)
-    keys = [key for metric in drawn for key in hidden_keys(source, selection, view, metric)]
-    natural = {natural_x(source, selection, metric) for metric in drawn}
-    both = natural.pop() if len(natural) == 1 else XAxis.BARRIER
-    x = None if spec.over else spec.x or view.board.x or both
-    return replace(spec, x=x, hidden=tuple(dict.fromkeys([*spec.hidden, *keys])))
-
-
 def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]:
-    """Yield the lines of charts, one after the other; hidden ones are left out."""
+    """Yield the lines of charts, one after the other, without hidden ones."""
     for chart in charts:
         if chart.data is None:
             continue
@@ -120,7 +77,7 @@ def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.T
 
     x = line.curve.x
     seen = np.ones(len(x), dtype=bool)
-    if zoom is not None:  # lines include one neighbour beyond each edge
+    if zoom is not None:  # lines include one point beyond each edge
         seen = (x >= zoom.start) & (x <= zoom.end)
     count = int(seen.sum())
 
@@ -285,7 +242,7 @@ def _notes(charts: Sequence[ChartSpec], view: View, selection: Selection) -> Ite
 
 def _drawing(x: XAxis, metric_count: int) -> Iterator[str]:
     rows = ', facet_row="metric"' if metric_count > 1 else ""
-    # Over steps each line is in logged order, which is that of the steps.
+    # Over steps, each line is in the order of logging, which is that of the steps.
     yield f'figure = px.line(frame, x="x", y="value", color="line"{rows})'
     if metric_count > 1:
         yield "figure.update_yaxes(matches=None)  # each metric has its own unit"

@@ -14,7 +14,8 @@ from radt.frontend.data.source import Source
 from radt.frontend.export.request import FileFormat
 from radt.frontend.selection import Selection
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, Samples, SummaryRecord
+from radt.store.records import RunRecord, Samples
+from radt.store.summaries import SeriesSummary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,12 +24,9 @@ if TYPE_CHECKING:
 
 # Arrow takes half a second to load, and most users of a dashboard never export.
 
-#: The minimum number of rows in a Parquet row group, except the last: tables are gathered.
+#: Minimum number of rows in a Parquet row group, except the last; smaller tables are collected.
 GROUP_ROWS = 128 * 1024
 _FORMULA = r"^[=+\-@\t\r\n]"
-#: For numbers that never repeat: with their bytes sorted they compress to half.
-_SORTED_BYTES = ("x", "elapsed_s")
-_DELTAS = ("time", "step")
 
 
 def written(
@@ -87,21 +85,11 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 def _parquet(tables: Iterable[pa.Table], schema: pa.Schema) -> Iterator[bytes]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
+
+    from radt.store.tidy import parquet_writer
 
     sink = _Sink()
-    labels = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-    encodings = dict.fromkeys(_SORTED_BYTES, "BYTE_STREAM_SPLIT")
-    encodings |= dict.fromkeys(_DELTAS, "DELTA_BINARY_PACKED")
-    writer = pq.ParquetWriter(
-        pa.PythonFile(sink, mode="w"),
-        schema,
-        compression="zstd",
-        # Never for numbers: a dictionary merges all NaN into one.
-        use_dictionary=labels,
-        column_encoding={name: how for name, how in encodings.items() if name in schema.names},
-        write_page_checksum=True,
-    )
+    writer = parquet_writer(pa.PythonFile(sink, mode="w"), schema)
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)
@@ -148,9 +136,9 @@ class _Sink(io.RawIOBase):
         return b"".join(parts)
 
 
-#: Points read at once: 1.5 MB of samples, some 14 MB as text.
+#: Number of points read at once: 1.5 MB of samples, some 14 MB as text.
 SLICE_POINTS = 64 * 1024
-#: The limit on rows: for larger files there is `radt export`, where no browser has to wait.
+#: Maximum number of rows. For larger files use `radt export`, where no browser has to wait.
 MAX_ROWS = 200_000_000
 _GROWTH = 4.0
 
@@ -160,19 +148,17 @@ _WHOSE = ("run_id", "experiment", "workload", "letter", "name")
 @cache
 def full_schema() -> pa.Schema:
     """Return the columns of `radt.load` for several runs, and the runs' names."""
-    import pyarrow as pa  # imported here: it takes half a second, and most visitors never export
+    # Imported here: pyarrow takes half a second, and most visitors never export.
+    from radt.store.tidy import tidy_schema
 
-    from radt.store.tidy import SCHEMA, pandas_notes
-
-    fields = (*(pa.field(name, SCHEMA.field("metric").type) for name in _WHOSE), *SCHEMA)
-    return pa.schema(fields, metadata=pandas_notes(fields))
+    return tidy_schema(_WHOSE)
 
 
 @dataclass(frozen=True, slots=True)
 class Full:
     """Size of an export: its ``rows``, and the series that have points."""
 
-    summaries: tuple[SummaryRecord, ...]
+    summaries: tuple[SeriesSummary, ...]
     rows: int
 
 
@@ -217,7 +203,7 @@ def full_tables(reader: StoreReader, selection: Selection, full: Full) -> Iterat
     """Yield the samples, series by series.
 
     Raises:
-        StoreError: The store cannot be read any more.
+        StoreError: The store can no longer be read.
     """
     import pyarrow as pa
 
@@ -233,7 +219,7 @@ def full_tables(reader: StoreReader, selection: Selection, full: Full) -> Iterat
             return reader.samples(of.run_id, number, start_ns=start_ns, end_ns=end_ns)
 
         for samples in slices(read, summary.first_ns, summary.last_ns, summary.count):
-            table = tidy_table(run, [series], [samples])
+            table = tidy_table([run], [series], [samples])
             whose = [label(str(getattr(run, name)), len(table)) for name in _WHOSE]
             yield pa.table([*whose, *table.columns], schema=full_schema())
 
@@ -241,10 +227,9 @@ def full_tables(reader: StoreReader, selection: Selection, full: Full) -> Iterat
 def slices(
     read: Callable[[int, int], Samples], first_ns: int, last_ns: int, count: int
 ) -> Iterator[Samples]:
-    """Yield the points from ``first_ns`` to ``last_ns`` in time order, about `SLICE_POINTS` at
-    once.
+    """Yield points between two times in time order, in slices of about `SLICE_POINTS`.
 
-    ``read`` returns the points from one time to another, both included. The stretches get shorter
+    ``read`` returns the points from one time to another, both inclusive. The time spans get shorter
     where points are denser than on average, and longer where they are sparser.
     """
     span_ns = last_ns - first_ns + 1

@@ -1,1 +1,1 @@
-"""Pages of the dashboard, one module a page; ``app.PAGES`` lists them."""
+"""Pages of the dashboard, one module per page; ``app.PAGES`` lists them."""

@@ -1,8 +1,8 @@
 """Compare: charts of the selection, on linked axes.
 
-The server sends the frame and the facts of the selected runs; the browser draws the rest
+The server sends the frame and the facts of the selected runs. The browser draws the rest
 (static/compare*.js) and requests figures by plain HTTP instead of Dash's callbacks: each visible
-chart has a request of its own, which it can cancel, and elements stay mounted.
+chart has its own request, which it can cancel, and elements stay mounted.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from radt.errors import UsageError
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
-from radt.frontend.data.labels import apart
 from radt.frontend.data.lines import WIDTH_PX, params_of, varying
 from radt.frontend.data.metrics import quantities, sections
-from radt.frontend.data.model import STATUS_WORDS, Quantity
+from radt.frontend.data.model import Quantity
+from radt.frontend.data.shown import as_seen, charts_of
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, MAX_CHARTS, Pick, XAxis
-from radt.frontend.export.request import charts_of
-from radt.frontend.export.shown import as_seen
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes, chart_share_menu, in_browser, share_menu
 from radt.frontend.selection import Selection, Unit, read_selection, selection_notes
 from radt.frontend.theme import DASHES, Scheme, colour
 from radt.frontend.view import View
-from radt.model import SOFTWARE, RunStatus
+from radt.model import SOFTWARE, STATUS_WORDS, RunStatus
+from radt.render.labels import apart
 
 FACTS_PATH = "/compare/facts"
 FIGURE_PATH = "/compare/figure"
@@ -89,7 +88,7 @@ def layout(source: Source, view: View) -> Component:
 
 
 def _slot(slot: int) -> Component:
-    """Return the place of a chart, which the browser fills and shows."""
+    """Return the placeholder of a chart, which the browser fills and shows."""
     return html.Article(
         [html.Div(className="card-chart"), chart_share_menu(slot)],
         className="card",
@@ -116,7 +115,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 def known(source: Source, view: View) -> Answer:
-    """Return the facts that come with the page, so that it need not request them.
+    """Return the facts that are sent with the page, to save a request.
 
     Raises:
         StoreError, NothingRecordedError: As `read_selection`.
@@ -149,7 +148,7 @@ def facts_answer(source: Source, asked: Answer) -> Answer | None:
 
 
 def figure_answer(source: Source, asked: Answer) -> Answer | None:
-    """Return the figure of the chart of a view; None if no run changed since ``fingerprint``.
+    """Return the figure of the view's chart; None if no run changed since ``fingerprint``.
 
     Raises:
         StoreError: The store cannot be read.
@@ -179,6 +178,7 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
         view.board.monochrome,
         spec.rows,
         spec.columns,
+        paper=asked.get("paper") is True,
         small=small,
         shown_px=_pixels(asked, "height_px"),
     )
@@ -207,7 +207,7 @@ PAGE = Page("/compare", "Compare", layout, register, _chosen)
 
 # -- facts: the page's data about the selected runs, besides their charts ------------------------
 #
-# Plain dictionaries: static/compare.js draws the lists of runs and metrics and the controls from
+# Plain dictionaries. static/compare.js draws the lists of runs and metrics and the controls from
 # them, so that a click there does not wait for the server.
 
 _LOGGED = "logged by the script"
@@ -239,7 +239,7 @@ def facts(source: Source, view: View, selection: Selection) -> dict[str, Any]:
 
 
 def fingerprint(runs: Iterable[RunEntry], revision: str) -> str:
-    """Return a hash that changes when a chart of these runs may: ended runs get no new points."""
+    """Return a hash that changes when a chart of these runs may. Ended runs get no new points."""
     state = hashlib.blake2b(digest_size=12)
     for run in runs:
         record = run.record
@@ -281,7 +281,7 @@ def _units(selection: Selection, tints: Tints) -> list[dict[str, Any]]:
 
 
 def _unit(unit: Unit, name: str, tints: Tints) -> dict[str, Any]:
-    """Return a workload of the list; ``name`` is what differs from the names of the others."""
+    """Return a workload of the list. ``name`` is the part that differs from the other names."""
     record = unit.workload.record
     first = unit.runs[0]
     return {
@@ -322,13 +322,13 @@ def _run(run: RunEntry, tints: Tints) -> dict[str, Any]:
 
 
 def _note(run: RunEntry) -> str:
-    """Return how long a finished run took, else its status, and why it is not comparable."""
+    """Return a finished run's duration, else its status, and why it is not comparable."""
     record = run.record
     words = ["profiled"] if run.profiled else []
     if record.status is RunStatus.RUNNING and record.started_ns is not None:
-        words.append(units.stopwatch(max(0.0, (time.time_ns() - run.origin_ns) / 1e9)))
+        words.append(units.stopwatch(record.lasted_s(time.time_ns()) or 0.0))
     elif record.status is RunStatus.FINISHED and record.ended_ns is not None:
-        words.append(units.duration((record.ended_ns - run.origin_ns) / 1e9))
+        words.append(units.duration(record.lasted_s()))
     else:
         words.append(STATUS_WORDS[record.status])
     words += ["thinned"] if run.pruned else []

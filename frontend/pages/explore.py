@@ -1,7 +1,7 @@
-"""Explore: which params give the best runs? Scatter, parallel coordinates, importance of params.
+"""Explore: find params of the best runs by scatter, parallel coordinates and importance.
 
-The server sends columns of all runs that match the search, one value a run; the browser draws them
-(static/explore.js, canvas.js), so that choosing, brushing and hovering wait for nothing.
+The server sends columns of all runs that match the search, with one value per run. The browser
+draws them (static/explore.js, canvas.js), so that choosing, brushing and hovering have no delay.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from radt.errors import UsageError
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.explore import MAX_AXES, Explored, Shown, explored
 from radt.frontend.data.importance import Importance, importance_of
-from radt.frontend.data.machine import Probe, Reading
+from radt.frontend.data.probe import Probe, Reading
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import MAX_PICKS, Pick
 from radt.frontend.pages.json_routes import Answer, add_json_routes
@@ -29,7 +29,7 @@ from radt.frontend.view import View
 
 DATA_PATH = "/explore/data"
 IMPORTANCE_PATH = "/explore/importance"
-#: Params for the tooltip, which has ten rows.
+#: Maximum number of params for the tooltip, which has ten rows.
 _MAX_PARAMS = 10
 _BEST = [
     {"value": "high", "label": "higher is better"},
@@ -135,7 +135,7 @@ def _best(axis: str) -> Component:
     return choice_field(f"explore-{axis}best", _BEST, "", label=label, style="explore-best")
 
 
-#: Controls whose value is an option of the view, by the names of both.
+#: Controls whose value is an option of the view, with the same name.
 _CHOSEN = ("x", "y", "colour", "axes", "target", "xbest", "ybest")
 
 
@@ -164,7 +164,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 def data_answer(source: Source, asked: Answer) -> Answer:
-    """Return what the page shows, without runs and columns that the browser has.
+    """Return the page's content, without runs and columns that the browser already has.
 
     Raises:
         NothingRecordedError: There is no experiment.
@@ -201,13 +201,14 @@ def data_answer(source: Source, asked: Answer) -> Answer:
             "ids": here.run_ids,
             "names": [run.title for run in here.runs],
             "statuses": [run.record.status for run in here.runs],
+            "counts": here.counts,
             "choices": _grouped(here),
         }
     return answer
 
 
 def _grouped(here: Explored) -> list[dict[str, Any]]:
-    """Return the columns as the lists of choices show them."""
+    """Return the columns in groups, for the lists of choices."""
     groups: dict[str, list[dict[str, str]]] = {}
     for choice in here.choices.values():
         item = {"value": choice.key, "label": choice.title}
@@ -216,7 +217,7 @@ def _grouped(here: Explored) -> list[dict[str, Any]]:
 
 
 def importance_answer(source: Source, asked: Answer) -> Answer:
-    """Return the importance of params, or that it is being computed.
+    """Return the importance of params, or a note that it is being computed.
 
     Raises:
         NothingRecordedError: There is no experiment.
@@ -225,10 +226,14 @@ def importance_answer(source: Source, asked: Answer) -> Answer:
     """
     view, here = _asked(source, asked)
     target = Shown.of(view.options, here.choices).target
-    # By what the browser shows: while runs are running, each second has another revision.
+    # Keyed by the browser's content: while runs are running, the revision changes every second.
     key = json.dumps([asked.get("stamp"), target])
-    params = {name: column for name, column in here.params.items() if target != f"param:{name}"}
-    column = here.column(target)
+    params = {
+        name: here.counted(column)
+        for name, column in here.params.items()
+        if target != f"param:{name}"
+    }
+    column = here.counted(here.column(target))
     probe = _computed.setdefault(source, Recent(_COMPUTED)).get(
         key, lambda: Probe("importance", lambda: importance_of(params, column), math.inf)
     )
@@ -247,7 +252,7 @@ def importance_answer(source: Source, asked: Answer) -> Answer:
     }
 
 
-#: Importances that were computed, or are being computed, by source.
+#: Importances that are computed or being computed, by source.
 _computed: WeakKeyDictionary[Source, Recent] = WeakKeyDictionary()
 _COMPUTED = 16
 

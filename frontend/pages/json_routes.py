@@ -1,4 +1,4 @@
-"""Routes that answer a page's requests with JSON, without waiting for Dash's callbacks."""
+"""Routes that answer a page's requests with JSON, independently of Dash's callbacks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from radt.frontend.pages.page import sentence
 from radt.frontend.view import View
 
 Answer = Mapping[str, Any]
-#: The limit on a request; a view with 500 picks and 64 charts is far smaller.
+#: Maximum size of a request; a view with 500 picks and 64 charts is far smaller.
 _MAX_BYTES = 400_000
 _UNCHANGED = 204
 
@@ -24,7 +24,7 @@ def add_json_routes(
     source: Source,
     routes: Mapping[str, Callable[[Source, Answer], Answer | None]],
 ) -> None:
-    """Add routes to a server, by path; an answer of None says that nothing changed."""
+    """Add routes to a server, by path. An answer of None says that nothing changed."""
     for path, answer in routes.items():
         server.add_url_rule(
             path,

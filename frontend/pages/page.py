@@ -1,4 +1,4 @@
-"""Shared by all pages: `Page`, untyped parts of Dash, the share menu, error pages."""
+"""Parts that all pages share: `Page`, untyped parts of Dash, the share menu, error pages."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def _experiment(_: Source, view: View) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: its path and title, its layout for a view, its callbacks, and what it shows.
+    """A page: its path and title, its layout for a view, its callbacks, and its subject's name.
 
     ``layout`` may raise `RadtError`; the application then shows the error and its remedy instead.
-    ``chosen`` names what a view has chosen, for the browser's tab; it may raise `RadtError`, too.
+    ``chosen`` returns the name of the view's subject, for the browser's tab; it may raise
+    `RadtError`, too.
     """
 
     path: str
@@ -41,7 +42,7 @@ class Page:
         """Return the text of the browser's tab: ``three of quickstart · Workload · radt``."""
         try:
             chosen = self.chosen(source, view)
-        except RadtError:  # which the page shows
+        except RadtError:  # the page shows it
             chosen = ""
         return " · ".join([*filter(None, [chosen]), self.title, "radt"])
 
@@ -67,19 +68,19 @@ def choice_field(
     """Return a field for one value, or up to `most`, from a list (static/fields.js).
 
     Callbacks get the value from its ``data-value``, several joined by ";". They may set it, and the
-    choices, as `choices_json`, by ``data-choices``.
+    choices, as `choices_json`, through ``data-choices``.
 
     Args:
         name: The name of the element.
-        choices: Texts, ``{"value": …, "label": …}``, or ``{"group": …, "items": […]}`` with such.
-        value: What is chosen at first.
+        choices: Texts, ``{"value": …, "label": …}``, or ``{"group": …, "items": […]}`` of these.
+        value: The initial value.
         label: For screen readers.
-        nothing: Shown if no choice matches what is typed.
+        nothing: Shown if no choice matches the typed text.
         placeholder: Shown in an empty field.
-        most: The number of values.
-        style: More of its class name.
-        is_free: Whether values may be typed that are in no list.
-        is_searched: Whether the server looks for what is typed; callbacks get it from
+        most: Maximum number of values.
+        style: Additional class name.
+        is_free: Allow typed values that are in no list.
+        is_searched: Let the server search for the typed text; callbacks get it from
             ``data-search``.
     """
     more = {"data_free": "yes"} if is_free else {}
@@ -114,7 +115,7 @@ def subject_list(
     nothing: str,
     is_searched: bool = False,
 ) -> Component:
-    """Return the field, named ``name``, in which a page's subject is chosen (`choice_field`)."""
+    """Return the field ``name`` for choosing a page's subject (`choice_field`)."""
     return choice_field(
         *(name, choices, value),
         label=label,
@@ -168,7 +169,7 @@ def _share_button(subject: str, text: str, title: str, class_name: str) -> Compo
     )
 
 
-# -- instead of a page --------------------------------------------------------------------------
+# -- error pages ---------------------------------------------------------------------------------
 
 
 def error_page(error: RadtError, store: StoreAddress) -> Component:
@@ -183,7 +184,7 @@ def error_page(error: RadtError, store: StoreAddress) -> Component:
 
 
 def outage(error: RadtError) -> list[Component]:
-    """Return the note for a page that stays while the database or the server is unreachable."""
+    """Return the note for a page that stays open while the database or server is unreachable."""
     cause, detail = _split(error.message)
     remedy = sentence(error.remedy) if error.remedy else ""
     return [
@@ -213,7 +214,7 @@ def _state(title: str, *content: Component, role: str = "status") -> Component:
 
 
 def _split(message: str) -> tuple[str, str]:
-    """Split off a driver's own message, in brackets at the end of a message."""
+    """Split off a driver's own message, which is in brackets at the end of a message."""
     cause, bracket, detail = message.partition(" (")
     if not bracket or not detail.endswith(")"):
         cause, detail = message, ""

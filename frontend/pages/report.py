@@ -1,308 +1,172 @@
-"""Report: the tables of `radt report`, and bars.
+"""Report: the table of `radt report`, and the same bars.
 
-Table and charts follow the view and the store. Graphs stand in fixed slots, one per quantity, and
-only changed ones are sent, so that nothing flickers while runs end.
+The layout has empty parts, which one route fills for the view (`radt.frontend.pages.parts`).
+static/report.js has the controls, which change the view.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from hashlib import blake2b
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
+from urllib.parse import urlencode
 
-from dash import ALL, Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, html
 from dash.development.base_component import Component
-from dash.exceptions import PreventUpdate
+from flask import Flask, Response, request
+from markupsafe import Markup, escape
 
 from radt.analysis.quantities import Quantity
-from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
+from radt.analysis.selection import Omission
+from radt.analysis.series_quantities import SeriesQuantity
 from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import RadtError
-from radt.frontend.charts.report_bars import HEIGHT_PX, figure
-from radt.frontend.charts.timeseries import BLANK, config
 from radt.frontend.data.catalog import read_experiments
-from radt.frontend.data.report import content_of, read_progress, read_shown, suggestions
+from radt.frontend.data.report import read_progress, read_shown, suggestions
 from radt.frontend.data.report_model import (
+    BY_NAME,
     BY_ORDER,
+    BY_WORKLOAD,
     MAX_SERIES,
     SEPARATOR,
     Choices,
     Shown,
-    bars_of,
-    charted,
-    size_of,
-    title_of,
 )
 from radt.frontend.data.source import Source
-from radt.frontend.export import report_files
-from radt.frontend.pages import report_table
-from radt.frontend.pages.json_routes import Answer, add_json_routes
-from radt.frontend.pages.page import Page, attributes, choice_field, choices_json, in_browser
-from radt.frontend.pages.report_table import matrix
-from radt.frontend.selection import latest_experiment
-from radt.frontend.theme import Scheme
+from radt.frontend.data.spec import ID_DIGITS, Pick
+from radt.frontend.export.request import content_disposition
+from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
+from radt.frontend.pages.page import Page, attributes
+from radt.frontend.pages.parts import changed, followed, template
+from radt.frontend.selection import MAX_RUNS, latest_experiment
+from radt.frontend.theme import Scheme, colour
 from radt.frontend.view import View
-from radt.render.report_content import matrices
+from radt.model import STATUS_WORDS, RunStatus
+from radt.render.bars import Bar, charts_of
+from radt.render.files import ReportFormat, file_name, rendered
+from radt.render.interference import matrices
+from radt.render.markup import bars_file, bars_svg, table_html
+from radt.render.model import Cell, Row, Scope, Table, Tone
+from radt.render.report import values_table
+from radt.render.report_content import Item, Line, lines_of, reasons_of
+from radt.units import plural
 
-PROGRESS_PATH = "/report/progress"
-
-#: Fixed slots of charts: those for quantities of series, then one for each quantity.
-_OF_SERIES = tuple(f"series{number}" for number in range(MAX_SERIES))
-_SLOTS = (*_OF_SERIES, *Quantity)
+DATA_PATH, PROGRESS_PATH, BARS_PATH = "/report/data", "/report/progress", "/report/bars.svg"
+#: Workloads on one page of the table.
+PAGE_ROWS = 100
+#: Sort keys of the columns beside the quantities.
+_SORTS = {"workload": BY_WORKLOAD, "runs": BY_NAME}
+#: The page's downloads, with the texts of their links.
+DOWNLOADS = {
+    ReportFormat.HTML: "HTML",
+    ReportFormat.MARKDOWN: "Markdown",
+    ReportFormat.CSV: "CSV",
+    ReportFormat.JSON: "JSON",
+}
+#: Suggestions; any value of `radt report --window` may be typed.
+_WINDOWS = ("epoch:2", "epoch:2-", "steady", "all", "train")
+_SERIES_EXAMPLE = "last(accuracy), time_to(accuracy>=0.65)"
+_NO_VALUES = (
+    "No run finished an epoch or recorded throughput or load, so there is nothing to compare. "
+    "Mark epochs with run.epochs() in the script, or name listeners in the experiment file."
+)
+_NO_EPOCHS = (
+    "Time per epoch is not known because no epochs are marked. "
+    "Loop over run.epochs() in the script."
+)
 
 
 def layout(source: Source, view: View) -> Component:
-    """Return the page for a view.
+    """Return the page, whose parts `DATA_PATH` fills.
 
     Raises:
         NothingRecordedError: There is no experiment.
         StoreError: The store cannot be read.
     """
-    experiment = view.experiment or latest_experiment(source)
-    choices = Choices.of(view.options)
-    suggested = suggestions(source, experiment)
+    _chosen(source, view)
+    table: Any = {"tabIndex": "0", "role": "region"}
     return html.Section(
         [
             html.H1("Report", className="unseen"),
-            controls(source, experiment, choices, suggested),
+            html.Div(id="report-head", className="report-head"),
             html.P(id="report-progress", className="report-progress", role="status"),
             html.Div(
                 html.Div(className="report-sketch"),
                 id="report-table",
                 className="report-scroll",
-                tabIndex="0",
-                role="region",
+                **table,
                 **attributes(aria_label="Table of the report"),
             ),
             html.Div(id="report-pages", className="report-pages"),
             html.Div(id="report-matrices", className="report-matrices"),
-            html.Div(
-                [*(_slot(name, "", "") for name in _OF_SERIES), *map(_quantity_slot, Quantity)],
-                id="report-charts",
-                className="report-charts",
-            ),
+            html.Div(id="report-charts", className="report-charts"),
             html.Footer(id="report-notes", className="report-notes"),
-            dcc.Store(id="report-state"),
-            dcc.Store(id="report-drawn"),
-            dcc.Store(id="report-done"),
         ],
         className="report",
+        **followed(DATA_PATH),
     )
-
-
-def _quantity_slot(quantity: Quantity) -> Component:
-    return _slot(quantity.value, title_of(quantity), f"{quantity.info.explanation}.")
-
-
-def _slot(name: str, title: str, why: str) -> Component:
-    """Return a chart's place; one of a quantity of a series gets its title with its bars."""
-    titles: Any = {} if title else {"id": {"type": "report-title", "q": name}}
-    whys: Any = {} if title else {"id": {"type": "report-why", "q": name}}
-    return html.Section(
-        [
-            html.Header(
-                [
-                    html.H2(title, **titles),
-                    html.Span(id={"type": "report-unit", "q": name}, className="unit"),
-                    html.P(why, className="why", **whys),
-                ]
-            ),
-            html.Div(
-                dcc.Graph(
-                    id={"type": "report-chart", "q": name},
-                    figure=BLANK,
-                    config=_config(name),
-                    responsive=True,
-                    style={"height": f"{HEIGHT_PX}px"},
-                ),
-                role="group",
-                **attributes(
-                    aria_label=f"Bars: {title or 'as in the title'}; the table has the numbers"
-                ),
-            ),
-        ],
-        id={"type": "report-slot", "q": name},
-        className="report-chart",
-        hidden=True,
-    )
-
-
-def _config(name: str) -> Any:
-    figure_config = config(f"report-{name}")
-    return {**figure_config, "modeBarButtons": [["toImage"]], "doubleClick": False}
 
 
 def register(app: Dash, source: Source) -> None:
-    """Register the callbacks of the page."""
-    report_files.install(app.server, source)
-    add_json_routes(app.server, source, {PROGRESS_PATH: progress_answer})
-    for name, given in (
-        *(("experiment", "data-value"), ("series", "data-value")),
-        *(("window", "value"), ("state", "data")),
-    ):
-        in_browser(
-            app,
-            f"report{name.capitalize()}",
-            Output("report-done", "data", allow_duplicate=True),
-            Input(f"report-{name}", given),
-            prevent_initial_call=True,
-        )
-    # In the browser: an answer to an older view must not reset a field.
-    in_browser(
-        app,
-        "reportControls",
-        Output("report-experiment", "data-value"),
-        Output("report-window", "value"),
-        Output("report-series", "data-value"),
-        Input("view", "data"),
-    )
+    """Register the routes of the page."""
+    add_json_routes(app.server, source, {DATA_PATH: answer, PROGRESS_PATH: progress_answer})
+    _install_files(app.server, source)
 
-    @app.callback(
-        Output("report-state", "data"),
-        Output("report-facts", "children"),
-        Output("report-table", "children"),
-        Output("report-pages", "children"),
-        Output("report-links", "children"),
-        Output("report-experiment", "data-choices"),
-        Output("report-picked", "disabled"),
-        Output("report-profiled", "disabled"),
-        Output("report-error", "children"),
-        Output("report-series", "data-choices"),
-        Output("report-matrices", "children"),
-        Output("report-notes", "children"),
-        Input("view", "data"),
-        Input("revision", "data"),
-        State("report-state", "data"),
-    )
-    def fill(
-        address: Mapping[str, Any] | None, revision: str | None, state: Mapping[str, Any] | None
-    ) -> tuple[Any, ...]:
-        view, shown = _read(source, address, revision)
-        choices = Choices.of(view.options)
-        key = [revision, view.to_query()]
-        if state is not None and state.get("key") == key:
-            raise PreventUpdate
-        # Those of series are chosen elsewhere.
-        columns = [item.value for item in shown.columns if isinstance(item, Quantity)]
-        listed = [item for item in shown.quantities if isinstance(item, Quantity)]
-        suggested = suggestions(source, shown.experiments[0])
-        return (
-            {
-                "key": key,
-                "columns": columns,
-                "measured": [[item.value, item.info.title] for item in listed],
-            },
-            report_table.facts(shown),
-            report_table.table_of(shown, choices, view),
-            report_table.pages(shown, choices),
-            report_table.links(shown, choices, view),
-            choices_json(experiments(source)),
-            not view.picks,
-            not (shown.left_out or choices.profiled),
-            " ".join(filter(None, [choices.window_error, _series_error(shown, choices)])),
-            choices_json(suggested),
-            [matrix(item) for item in matrices(content_of(shown, choices))],
-            report_table.notes(shown, choices),
-        )
 
-    @app.callback(
-        Output({"type": "report-slot", "q": ALL}, "hidden"),
-        Output({"type": "report-slot", "q": ALL}, "className"),
-        Output("report-charts", "className"),
-        Output({"type": "report-unit", "q": ALL}, "children"),
-        Output({"type": "report-title", "q": ALL}, "children"),
-        Output({"type": "report-why", "q": ALL}, "children"),
-        Output({"type": "report-chart", "q": ALL}, "figure"),
-        Output("report-drawn", "data"),
-        Input("view", "data"),
-        Input("revision", "data"),
-        Input("paper", "data"),
-        State("report-drawn", "data"),
+def answer(source: Source, asked: Answer) -> Answer | None:
+    """Return the parts of the page that changed.
+
+    Raises:
+        NothingRecordedError: There is no experiment.
+        StoreError: The store cannot be read.
+    """
+    view = asked_view(asked)
+    shown, choices = read_shown(source, view), Choices.of(view.options)
+    macros: Any = template("report.html")
+    head = (_WINDOWS, DEFAULT_WINDOW.text, _SERIES_EXAMPLE, MAX_SERIES, SEPARATOR)
+    problem = choices.series_error or next(map(str, (each.error for each in shown.problems)), "")
+    # Quantities of series are chosen elsewhere.
+    columns, measured = (
+        [each for each in quantities if isinstance(each, Quantity)]
+        for quantities in (shown.columns, shown.quantities)
     )
-    def draw(
-        address: Mapping[str, Any] | None,
-        revision: str | None,
-        paper: str | None,
-        drawn: Mapping[str, str] | None,
-    ) -> tuple[Any, ...]:
-        view, shown = _read(source, address, revision)
-        choices = Choices.of(view.options)
-        scheme = Scheme(paper) if paper in list(Scheme) else Scheme.LIGHT
-        known = drawn or {}
-        drawable = charted(shown)
-        of_series = [each for each in drawable if isinstance(each, SeriesQuantity)]
-        in_slots: dict[str, AnyQuantity] = {
-            quantity.value: quantity for quantity in drawable if isinstance(quantity, Quantity)
-        } | dict(zip(_OF_SERIES, of_series, strict=False))
-        found_bars = {
-            name: bars_of(shown, quantity, choices) for name, quantity in in_slots.items()
-        }
-        # All charts get the width that the widest needs, so that they form columns.
-        size = size_of(max(map(len, found_bars.values()), default=0))
-        now: dict[str, str] = {"size": size.value}
-        hidden: list[bool] = []
-        classes: list[str] = []
-        units: list[str] = []
-        figures: list[Any] = []
-        for name in _SLOTS:
-            quantity = in_slots.get(name)
-            bars = found_bars.get(name, [])
-            # A single bar says less than its number in the table.
-            is_there = len(bars) > 1 and any(bar.estimate is not None for bar in bars)
-            hidden.append(not is_there)
-            is_one = is_there and len(bars) == 1
-            classes.append("report-chart report-one" if is_one else "report-chart")
-            if quantity is None:
-                units.append("")
-            else:
-                units.append((report_table.number if is_one else report_table.unit)(quantity, bars))
-            if quantity is None or not is_there or is_one:
-                if is_one:
-                    now[name] = units[-1]
-                figures.append(no_update)
-                continue
-            made = figure(quantity, bars, scheme, size, in_blocks=choices.sort == BY_ORDER)
-            # A quantity of a series may take the slot of another one with equal bars.
-            content = json.dumps([quantity.value, made]).encode()
-            now[name] = blake2b(content, digest_size=8).hexdigest()
-            figures.append(no_update if known.get(name) == now[name] else made)
-        shown_series = [in_slots.get(name) for name in _OF_SERIES]
-        titles = [title_of(each) if each else "" for each in shown_series]
-        whys = [f"{each.info.explanation}." if each else "" for each in shown_series]
-        if now == known and drawn is not None:
-            raise PreventUpdate
-        return hidden, classes, f"report-charts {size}", units, titles, whys, figures, now
+    content = shown.in_columns
+    parts = {
+        "head": macros.head(*head),
+        "facts": " · ".join(shown.facts),
+        "error": " ".join(filter(None, [choices.window_error, problem])),
+        "table": _table_part(shown, choices, view, _unknown(source, shown)),
+        "pages": _pages(shown, choices),
+        "links": _links(shown, choices, view),
+        "matrices": Markup().join(
+            macros.matrix(table.title, table.explanation, table_html(table))
+            for table in matrices(shown).values()
+        ),
+        "charts": _charts(shown, choices, view),
+        "notes": macros.notes([content.interval_note, *content.notes]),
+    }
+    return changed(
+        asked,
+        {f"report-{name}": html for name, html in parts.items()},
+        experiment=view.experiment or latest_experiment(source),
+        experiments=[experiment.name for experiment in read_experiments(source)],
+        suggested=suggestions(source, shown.experiments[0]),
+        columns=[each.value for each in columns],
+        measured=[[each.value, each.info.title] for each in measured],
+        can_pick=bool(view.picks),
+        can_profile=bool(shown.count(Omission.PROFILED) or choices.profiled),
+    )
 
 
 def progress_answer(source: Source, asked: Answer) -> Answer | None:
-    """Return how many workloads of a view's report have been read; None if none is being read.
+    """Return the number of workloads read so far; None if no report is being read.
 
     Raises:
         NothingRecordedError: No experiment is stored.
         StoreError: The store cannot be read.
     """
-    view = asked.get("view")
-    progress = read_progress(source, View.from_json(view) if isinstance(view, dict) else View())
+    progress = read_progress(source, asked_view(asked))
     return None if progress is None else {"read": progress[0], "of": progress[1]}
-
-
-def _series_error(shown: Shown, choices: Choices) -> str:
-    """Return why a quantity of a series is not shown; empty if all are."""
-    problems = [str(problem.error) for problem in shown.problems]
-    return choices.series_error or next(iter(problems), "")
-
-
-def _read(
-    source: Source, address: Mapping[str, Any] | None, revision: str | None
-) -> tuple[View, Shown]:
-    if address is None or not revision:
-        raise PreventUpdate
-    view = View.from_json(address)
-    try:
-        return view, read_shown(source, view)
-    except RadtError:  # the router shows the error
-        raise PreventUpdate from None
 
 
 def _chosen(source: Source, view: View) -> str:
@@ -312,84 +176,196 @@ def _chosen(source: Source, view: View) -> str:
 PAGE = Page("/report", "Report", layout, register, _chosen)
 
 
-#: Suggestions; any value of `radt report --window` may be typed.
-_WINDOWS = ("epoch:2", "epoch:2-", "steady", "all", "train")
-_SERIES_EXAMPLES = "last(accuracy), time_to(accuracy>=0.65)"
-#: Delay before typed text is applied.
-_TYPING_MS = 600
+# -- the table ----------------------------------------------------------------------------------
 
 
-def experiments(source: Source) -> list[str]:
-    """Return the names of the experiments to choose from."""
-    return [experiment.name for experiment in read_experiments(source)]
+def page_of(shown: Shown, choices: Choices) -> tuple[int, int]:
+    """Return the shown page of the table (the chosen one or the last), and the number of pages."""
+    count = max(1, -(-len(shown.items) // PAGE_ROWS))
+    return min(choices.page, count - 1), count
 
 
-def controls(
-    source: Source, experiment: str, choices: Choices, suggested: Sequence[str]
-) -> Component:
-    """Return the row of controls; `suggested` are quantities of series."""
-    return html.Div(
-        [
-            choice_field(
-                *("report-experiment", experiments(source), experiment),
-                label="Experiment",
-                nothing="No matching experiment",
-                style="report-experiment",
-            ),
-            html.P(id="report-facts", className="report-facts", role="status"),
-            choice_field(
-                *("report-series", suggested, SEPARATOR.join(choices.series_texts)),
-                label="Quantities of any metric",
-                placeholder=_SERIES_EXAMPLES,
-                most=MAX_SERIES,
-                style="report-series",
-                is_free=True,
-            ),
-            html.Div(
-                [
-                    html.Label(
-                        [
-                            html.Span("Part of each run that counts", className="unseen"),
-                            dcc.Input(
-                                id="report-window",
-                                type="search",
-                                list="report-windows",
-                                value=choices.window_text,
-                                placeholder=f"window: {DEFAULT_WINDOW.text}",
-                                debounce=_TYPING_MS / 1000,
-                                className="report-window",
-                            ),
-                            html.Datalist(
-                                [html.Option(value=text) for text in _WINDOWS],
-                                id="report-windows",
-                            ),
-                        ]
-                    ),
-                    _switch("overlap", "only overlap", is_on=choices.window.overlap),
-                    _switch("picked", "only the selection", is_on=choices.picked),
-                    _switch("profiled", "with profiled runs", is_on=choices.profiled),
-                    html.Button(
-                        "Columns",
-                        id="report-columns",
-                        type="button",
-                        className="quiet",
-                        **attributes(aria_haspopup="dialog", aria_expanded="false"),
-                    ),
-                    html.Span(id="report-links", className="report-links"),
-                ],
-                className="report-controls",
-            ),
-            html.P(id="report-error", className="report-error", role="status"),
-        ],
-        className="report-head",
+def _in_sight(shown: Shown, choices: Choices) -> list[Item]:
+    start = page_of(shown, choices)[0] * PAGE_ROWS
+    return list(shown.items[start : start + PAGE_ROWS])
+
+
+def table_of(shown: Shown, choices: Choices, view: View) -> Table:
+    """Return one page of the table, with links to the workloads, and sortable heads."""
+    lines = lines_of(_in_sight(shown, choices))
+    values = values_table(shown, lines, shown.columns)
+    values = values.part(values.values, Scope.ROW)
+    keys = [_SORTS.get(column.title, "") for column in values.columns]
+    keys[len(keys) - len(shown.columns) :] = [quantity.value for quantity in shown.columns]
+    order = "descending" if choices.is_descending else "ascending"
+    columns = [
+        replace(column, sort=key, order=order if key and key == choices.sort else "")
+        for column, key in zip(values.columns, keys, strict=True)
+    ]
+    rows = []
+    for line, row in zip(lines, values.rows, strict=True):
+        cells = list(row.cells)
+        if line.is_first:
+            cells[0] = _workload(shown, line.item, view)
+        place = keys.index(BY_NAME)
+        cells[place] = _runs(line, cells[place])
+        rows.append(Row(cells, row.is_first))
+    return Table(columns, rows)
+
+
+def _workload(shown: Shown, item: Item, view: View) -> Cell:
+    target = replace(
+        view, experiment=item.experiment, workload=item.summary.workload_id[:ID_DIGITS]
+    )
+    return Cell(
+        item.label,
+        explanation=f"Workload {item.name}",
+        href=f"/workload?{target.to_query()}",
+        colours=_colours(shown.tint(item)),
     )
 
 
-def _switch(name: str, text: str, *, is_on: bool) -> Component:
-    return html.Button(
-        text,
-        id=f"report-{name}",
-        type="button",
-        className="button",
-        **attributes(aria_pressed=str(is_on).lower(), data_report_switch=f"report.{name}"),
+def _colours(tint: int) -> tuple[str, str]:
+    return colour(tint, Scheme.LIGHT), colour(tint, Scheme.DARK)
+
+
+def _runs(line: Line, cell: Cell) -> Cell:
+    status = line.group.status
+    if status is RunStatus.FINISHED:
+        return cell
+    why = "; ".join(reasons_of(line.group))
+    text = f"{cell.text} {STATUS_WORDS[status]}"
+    return Cell(text, explanation=why, tone=Tone.BAD)
+
+
+def _unknown(source: Source, shown: Shown) -> str:
+    """Return an experiment that is asked for and not stored; empty if all are."""
+    known = {experiment.name for experiment in read_experiments(source)}
+    return next((name for name in shown.experiments if name not in known), "")
+
+
+def _table_part(shown: Shown, choices: Choices, view: View, unknown: str) -> Markup:
+    macros: Any = template("report.html")
+    if not shown.items and unknown:
+        return escape(macros.nothing(f"There is no experiment {unknown}", "Choose another one."))
+    if not shown.items:
+        return escape(macros.nothing(*_nothing(shown, choices)))
+    note = "" if Quantity.TIME_PER_EPOCH in shown.quantities else _NO_EPOCHS
+    cells = table_html(table_of(shown, choices, view))
+    return escape(macros.table(cells, note if shown.quantities else _NO_VALUES))
+
+
+def _nothing(shown: Shown, choices: Choices) -> tuple[str, str]:
+    """Return the reason for an empty table, and the remedy."""
+    if choices.picked:
+        return "No selected run has ended", "Select other workloads, or show all."
+    if open_count := sum(selection.open_count for selection in shown.selections):
+        what = f"{plural(open_count, 'run')} in progress. This page updates when they end."
+        return "No run has ended yet", what
+    if shown.count(Omission.PROFILED):
+        what = "Profilers slow runs down. Turn on 'with profiled runs' to see them."
+        return "Only profiled runs have ended", what
+    if shown.count(Omission.ARCHIVED):
+        return "All runs that have ended are archived", "Take them out of the archive."
+    return "No run has ended", "A report needs at least one run that has ended."
+
+
+def _pages(shown: Shown, choices: Choices) -> Markup:
+    macros: Any = template("report.html")
+    page, count = page_of(shown, choices)
+    first, total = page * PAGE_ROWS + 1, len(shown.items)
+    last = min(total, first + PAGE_ROWS - 1)
+    return escape(macros.pages(page, count, f"{first:,}", f"{last:,}", f"{total:,}"))
+
+
+def _links(shown: Shown, choices: Choices, view: View) -> Markup:
+    """Return links to the files, and to Compare with this page's workloads."""
+    compared: list[Pick] = []
+    count = 0
+    for item in _in_sight(shown, choices):
+        count += item.summary.run_count
+        if compared and count > MAX_RUNS:
+            break
+        compared.append(Pick.workload(item.experiment, item.summary.workload_id))
+    macros: Any = template("report.html")
+    files = [(text, path_of(kind)) for kind, text in DOWNLOADS.items()]
+    target = f"/compare?{replace(view, picks=tuple(compared)).to_query()}" if compared else ""
+    return escape(macros.links(files, view.to_query(), target))
+
+
+# -- bars and files -----------------------------------------------------------------------------
+
+
+def _charts(shown: Shown, choices: Choices, view: View) -> Markup:
+    macros: Any = template("report.html")
+
+    def colours_of(bar: Bar) -> tuple[str, str]:
+        return _colours(shown.tint(bar.item, bar.group))
+
+    query = view.to_query()
+    return Markup().join(
+        macros.chart(
+            chart,
+            bars_svg(chart, colours_of),
+            f"{BARS_PATH}?{query}&{urlencode({'quantity': chart.axis.quantity.value})}",
+        )
+        for chart in sorted(
+            charts_of(shown, in_order=choices.sort != BY_ORDER).charts,
+            key=lambda chart: not isinstance(chart.axis.quantity, SeriesQuantity),
+        )
     )
+
+
+def path_of(kind: ReportFormat) -> str:
+    """Return the path of a file's download."""
+    return f"/report/file.{kind.suffix}"
+
+
+def _install_files(server: Flask, source: Source) -> None:
+    """Add the routes of downloads."""
+
+    def report(kind: ReportFormat) -> Callable[[Shown, Choices], Response]:
+        def make(shown: Shown, choices: Choices) -> Response:
+            # The page's columns are chosen for readers; data files have all measured quantities.
+            text = rendered(shown if choices.columns is None else shown.in_columns, kind)
+            return _attached(text, kind.mime, [*shown.experiments[:1], "report"], kind.suffix)
+
+        return make
+
+    def bars(shown: Shown, choices: Choices) -> Response:
+        for chart in charts_of(shown, in_order=choices.sort != BY_ORDER).charts:
+            quantity = chart.axis.quantity
+            if quantity.value == request.args.get("quantity"):
+                words = quantity.words if isinstance(quantity, SeriesQuantity) else quantity.value
+                title = f"{', '.join(shown.experiments)} · {shown.window}"
+                text = bars_file(chart, title)
+                return _attached(text, "image/svg+xml", [*shown.experiments[:1], words], "svg")
+        return _said("There is no such chart", 404)
+
+    def answering(make: Callable[[Shown, Choices], Response]) -> Callable[[], Response]:
+        def file() -> Response:
+            view = View.from_query(request.query_string.decode("ascii", "replace"))
+            try:
+                shown = read_shown(source, view)
+                if unknown := _unknown(source, shown):
+                    return _said(f"There is no experiment {unknown}", 404)
+                return make(shown, Choices.of(view.options))
+            except RadtError as error:
+                return _said(str(error), 503)
+
+        return file
+
+    server.add_url_rule(BARS_PATH, "report-bars", answering(bars))
+    for kind in DOWNLOADS:
+        server.add_url_rule(path_of(kind), f"report-{kind.suffix}", answering(report(kind)))
+
+
+def _said(text: str, status: int) -> Response:
+    return Response(f"{text}\n", status, content_type="text/plain; charset=utf-8")
+
+
+def _attached(text: str, mime: str, words: list[str], suffix: str) -> Response:
+    response = Response(text, content_type=mime)
+    response.headers["Content-Disposition"] = content_disposition(file_name(words, suffix))
+    response.headers["Cache-Control"] = "no-store"
+    return response

@@ -1,7 +1,7 @@
 """The Run page: its layout, and the callbacks that keep it up to date.
 
-What Dash draws here is facts and numbers. The log, the files and what the script logged by step are
-filled in the browser (static/run*.js) from the routes of `radt.frontend.run_routes`.
+Dash draws facts and numbers. The browser fills the log, the files and values logged by step
+(static/run*.js) from the routes of `radt.frontend.run_routes`.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ PAGE = Page("/run", "Run", layout, register, _chosen)
 
 
 def _shown(subject: RunSubject) -> dict[str, Any]:
-    """Return the browser's state: the shown run, the other one, and whether it still runs."""
+    """Return the browser's state: the shown run, the other one, and whether it is still running."""
     return {
         "id": subject.run.run_id,
         "other": None if subject.other is None else subject.other.run_id,

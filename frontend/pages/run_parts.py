@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
@@ -12,23 +12,26 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from radt import units
+from radt.analysis.missing import why_no_number
 from radt.errors import StoreError
-from radt.frontend.data.model import STATUS_WORDS, unit_scale
-from radt.frontend.data.run.facts import MAX_CURVES, Difference, Differences, MetricRow, curve
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.run.facts import MAX_CURVES, MetricRow, curve
 from radt.frontend.data.run.subject import RunSubject, label_of, offered
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick
+from radt.frontend.data.workload.run_facts import Fact
 from radt.frontend.files import log_address
 from radt.frontend.pages.page import attributes, kept_link, subject_list
 from radt.frontend.pages.workload_parts import device_name, swatch
 from radt.frontend.pages.workload_tables import mlflow_link, trace_link
 from radt.frontend.view import View
-from radt.model import RunStatus, SeriesKind
+from radt.model import STATUS_WORDS, RunStatus, SeriesKind
 from radt.store.records import Float64Array
+from radt.units import scale_of
 
 #: The size of a metric's small curve.
 _CURVE_WIDTH, _CURVE_HEIGHT = 72, 20
-#: Rows of a table of parameters, tags or packages.
+#: Maximum number of rows in a table of parameters, tags or packages.
 _MAX_FACTS = 500
 
 
@@ -69,9 +72,9 @@ def facts_bar(subject: RunSubject) -> list[Component]:
     began = datetime.fromtimestamp(began_ns / 1e9).astimezone()
     facts.append(_fact("Began", began.strftime("%Y-%m-%d %H:%M:%S")))
     if record.started_ns and record.ended_ns:
-        facts.append(_fact("Lasted", units.duration((record.ended_ns - record.started_ns) / 1e9)))
+        facts.append(_fact("Lasted", units.duration(record.lasted_s())))
     elif record.started_ns and subject.is_live:
-        facts.append(_fact("Lasts", units.duration(time.time() - record.started_ns / 1e9)))
+        facts.append(_fact("Lasts", units.duration(record.lasted_s(time.time_ns()))))
     if not record.is_from_mlflow:
         collocation = "" if record.collocation == "-" else f" · {record.collocation}"
         facts.append(_fact("Devices", device_name(record.devices) + collocation))
@@ -103,7 +106,7 @@ def _fact(
 
 
 def metrics_panel(content: Sequence[Component]) -> Component:
-    """Return the panel of all metrics in numbers, with a field to find one."""
+    """Return the panel of all metrics in numbers, with a search field."""
     return _panel(
         "Metrics",
         html.Div(list(content), id="run-metrics"),
@@ -125,16 +128,15 @@ def metrics_panel(content: Sequence[Component]) -> Component:
 def metrics_section(
     source: Source, subject: RunSubject, rows: Sequence[MetricRow], search: str
 ) -> list[Component]:
-    """Return the table of all metrics whose names have all words of a search."""
+    """Return the table of all metrics whose names contain all words of a search."""
     if not rows:
         return [html.P("No metrics recorded.", className="workload-dim")]
     words = search.lower().split()
     shown = [row for row in rows if all(word in row.name.lower() for word in words)]
     if not shown:
         return [html.P(f"None of {len(rows)} metrics matches.", className="workload-dim")]
-    ended = not subject.is_live
     body = [
-        _metric_row(subject, row, _curve(source, row, ended=ended) if place < MAX_CURVES else None)
+        _metric_row(subject, row, _curve(source, subject.run, row) if place < MAX_CURVES else None)
         for place, row in enumerate(shown)
     ]
     names = ("metric", "unit", "last", "min", "max", "mean", "total", "values", "")
@@ -160,11 +162,11 @@ def metrics_section(
     return [_scrolling(table, "Metrics")]
 
 
-def _curve(source: Source, row: MetricRow, *, ended: bool) -> Float64Array | None:
+def _curve(source: Source, run: RunEntry, row: MetricRow) -> Float64Array | None:
     try:
-        return curve(source, row, ended=ended)
+        return curve(source, run, row)
     except StoreError:
-        return None  # a damaged chunk, which the Compare page names
+        return None  # a damaged chunk, which the Compare page reports
 
 
 def _metric_row(subject: RunSubject, row: MetricRow, values: Float64Array | None) -> Component:
@@ -172,8 +174,15 @@ def _metric_row(subject: RunSubject, row: MetricRow, values: Float64Array | None
     chart = View(
         picks=(Pick.run(run.record.experiment, run.run_id),), charts=(ChartSpec(row.series.metric),)
     )
-    numbers = (row.last, row.minimum, row.maximum, row.mean)
-    cells = [html.Td(_number(row, number), title=_exact(number)) for number in numbers]
+    cells = [
+        html.Td(_number(row, number), title=_exact(row, number, is_growth=is_growth))
+        for number, is_growth in (
+            *((row.last, False), (row.minimum, False), (row.maximum, False)),
+            (row.mean, True),
+        )
+    ]
+    is_counter = row.series.kind is SeriesKind.COUNTER
+    of_total = _exact(row, row.total, is_growth=True) if is_counter else None
     return html.Tr(
         [
             html.Th(
@@ -183,7 +192,7 @@ def _metric_row(subject: RunSubject, row: MetricRow, values: Float64Array | None
             ),
             html.Td(row.label, className="workload-dim"),
             *cells,
-            html.Td(_total(row), title=_exact(row.total)),
+            html.Td(_total(row), title=of_total),
             html.Td(f"{row.count:,}", className="workload-dim"),
             html.Td(_small_curve(values)),
         ],
@@ -197,23 +206,26 @@ def _number(row: MetricRow, value: float | None) -> str:
 
 
 def _total(row: MetricRow) -> str:
-    """Return how much a counter grew, with its unit; nothing for other series."""
+    """Return the growth of a counter, with its unit; "" for other series."""
     if row.series.kind is not SeriesKind.COUNTER:
         return ""
     if row.total is None:
         return units.NO_VALUE
-    if row.series.unit == "1":  # a count; it is a ratio for other series
+    if row.series.unit == "1":  # a count for counters; a ratio for other series
         return units.significant(row.total, 4)
-    scale = unit_scale(row.series.unit, row.total)
+    scale = scale_of(row.series.unit, row.total)
     return f"{units.significant(row.total * scale.factor, 4)} {scale.label}".rstrip()
 
 
-def _exact(value: float | None) -> str | None:
-    return None if value is None else repr(value)
+def _exact(row: MetricRow, value: float | None, *, is_growth: bool) -> str:
+    """Return a number at full precision, or why it is missing."""
+    if value is None:
+        return why_no_number(row.series.kind, is_growth=is_growth)
+    return repr(value)
 
 
 def _small_curve(values: Float64Array | None) -> Component:
-    """Return a curve without axes, in the colour of text.
+    """Return a curve without axes, in the text colour.
 
     It is a mask, as a strict content policy allows no inline SVG from Dash.
     """
@@ -234,7 +246,7 @@ def _small_curve(values: Float64Array | None) -> Component:
     return html.Span(className="run-curve", style={"maskImage": mask, "WebkitMaskImage": mask})
 
 
-# -- what the browser fills ----------------------------------------------------------------------
+# -- filled by the browser -----------------------------------------------------------------------
 
 
 def media_panel() -> Component:
@@ -275,7 +287,7 @@ def log_panel(subject: RunSubject) -> Component:
 
 
 def files_panel() -> Component:
-    """Return the panel of files with the beginning of the chosen one."""
+    """Return the panel of files, with the beginning of the chosen one."""
     return _panel(
         "Files",
         html.Div(
@@ -319,39 +331,39 @@ def other_panel(subject: RunSubject, content: Sequence[Component]) -> Component:
     )
 
 
-def differences_section(subject: RunSubject, parts: Sequence[Differences]) -> list[Component]:
-    """Return a table for each kind of fact: open what differs, to be opened what does not."""
+def differences_section(
+    subject: RunSubject, parts: Mapping[str, Sequence[Fact]]
+) -> list[Component]:
+    """Return a table for each kind of fact, with differences visible and the rest collapsed."""
     heads = ["", "this run"]
     if subject.other is not None:
         heads.append(label_of(subject.other))
     return [
-        html.Div([html.H3(part.title), *_facts(part, heads)], className="workload-facts-part")
-        for part in parts
-        if part.facts
+        html.Div([html.H3(title), *_facts(title, facts, heads)], className="workload-facts-part")
+        for title, facts in parts.items()
+        if facts
     ]
 
 
-def _facts(part: Differences, heads: Sequence[str]) -> list[Component]:
-    differing = [fact for fact in part.facts if fact.differs]
-    same = [fact for fact in part.facts if not fact.differs]
+def _facts(name: str, facts: Sequence[Fact], heads: Sequence[str]) -> list[Component]:
+    differing = [fact for fact in facts if fact.differs]
+    same = [fact for fact in facts if not fact.differs]
     alone = len(heads) == 2
     content: list[Component] = []
     if differing:
-        rows = [_fact_row(fact, [fact.here, fact.there]) for fact in differing]
-        content.append(_facts_table(rows, heads, f"{part.title} that differ"))
+        rows = [_fact_row(fact, fact.values) for fact in differing]
+        content.append(_facts_table(rows, heads, f"{name} that differ"))
     if same:
-        rows = [_fact_row(fact, [fact.here]) for fact in same]
-        table = _facts_table(rows, ["", "this run" if alone else "both runs"], part.title)
+        rows = [_fact_row(fact, fact.values[:1]) for fact in same]
+        table = _facts_table(rows, ["", "this run" if alone else "both runs"], name)
         title = units.plural(len(same), "value") if alone else f"{len(same):,} the same"
         content.append(
-            html.Details(
-                [html.Summary(title), table], open=not differing and part.title != "Packages"
-            )
+            html.Details([html.Summary(title), table], open=not differing and name != "Packages")
         )
     return content
 
 
-def _fact_row(fact: Difference, values: Sequence[str | None]) -> Component:
+def _fact_row(fact: Fact, values: Sequence[str | None]) -> Component:
     cells = [html.Td(units.NO_VALUE if value is None else _text(value)) for value in values]
     return html.Tr([html.Th(_text(fact.name), scope="row"), *cells])
 
@@ -371,7 +383,7 @@ def _facts_table(rows: Sequence[Component], heads: Sequence[str], title: str) ->
 
 
 def _text(text: str) -> str:
-    """Return a text that JSON can carry."""
+    """Return a text that JSON can encode."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

@@ -1,12 +1,13 @@
-"""Runs: the table of all runs, in which the best is found and runs are ticked for the other pages.
+"""Runs: the table of all runs, to find the best and to tick runs for the other pages.
 
-The table may be long, so the browser draws only the rows in sight (static/runs*.js) and requests
-them; the first ones come with the page. Clicks on boxes are sent in the order in which they were
-made, and answered with the new picks.
+The table may be long, so the browser draws only the visible rows (static/runs*.js) and requests
+them; the first ones come with the page. Clicks on checkboxes are sent in order, and answered with
+the new picks.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,7 +20,6 @@ from radt import units
 from radt.errors import RadtError, UsageError
 from radt.frontend.data.catalog import RunEntry, WorkloadEntry, read_catalog, read_experiments
 from radt.frontend.data.metric_columns import metric_names
-from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.run_columns import FIELDS, PARAM, TAG, note
 from radt.frontend.data.run_facts import starred
 from radt.frontend.data.run_table import (
@@ -38,7 +38,7 @@ from radt.frontend.data.run_table import (
 )
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Pick, parse_picks
-from radt.frontend.export.request import content_disposition, file_name
+from radt.frontend.export.request import content_disposition
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, in_browser, sentence
@@ -54,17 +54,18 @@ from radt.frontend.selection import (
 )
 from radt.frontend.theme import Scheme, colour
 from radt.frontend.view import View
-from radt.model import RunStatus
+from radt.model import STATUS_WORDS, RunStatus
+from radt.render.files import file_name
 
 ROWS_PATH, TICK_PATH, COLUMNS_PATH = "/runs/rows", "/runs/tick", "/runs/columns"
 FOUND_PATH, CSV_PATH = "/runs/found", "/runs/table.csv"
 #: Rows sent with the page, before the browser reports how many fit: enough for a tall screen.
 FIRST_ROWS = 60
-#: The limit on rows in one answer.
+#: Maximum number of rows in one answer.
 MAX_ROWS = 400
-#: Parameters and metrics of more runs than this are read after the page has loaded.
+#: Above this number of runs, parameters and metrics are read after the page has loaded.
 _EAGER_RUNS = 1_000
-#: The room for an interval beside a mean.
+#: Space for an interval beside a mean.
 _INTERVAL_PX = 64
 _NS_PER_MS = 1_000_000
 
@@ -114,7 +115,7 @@ def register(app: Dash, source: Source) -> None:
 
 
 def first_answer(source: Source, view: View) -> Answer:
-    """Return the first rows, without columns that take time if there are many runs.
+    """Return the first rows, without slow columns if there are many runs.
 
     Raises:
         NothingRecordedError, StoreError: As `read_table`.
@@ -125,11 +126,11 @@ def first_answer(source: Source, view: View) -> Answer:
 
 
 def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
-    """Return the rows in sight, and all that the page says of the table.
+    """Return the visible rows, and everything else that the page shows about the table.
 
     ``asked`` has the ``view``, the ``start`` and ``count`` of the rows, the groups that were
     ``toggled``, the ``list`` that the browser has, and as ``anchor`` the id of the row at
-    ``anchor_at``, which keeps its place when rows are inserted before it.
+    ``anchor_at``, which keeps its position when rows are inserted before it.
 
     Raises:
         NothingRecordedError, StoreError: As `read_table`.
@@ -173,7 +174,7 @@ def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
 
 
 class _AllTicks:
-    """States of the boxes of runs and groups of all experiments."""
+    """Checkbox state of every run and group."""
 
     def __init__(self, source: Source, picks: Sequence[Pick]) -> None:
         self._by_experiment = {
@@ -196,7 +197,7 @@ class _AllTicks:
 
 
 def _start(table: RunTable, asked: Answer) -> tuple[int, int]:
-    """Return the first row to send, and by how much the rows of the browser have moved."""
+    """Return the first row to send, and by how much the browser's rows have moved."""
     if asked.get("list") != table.key:
         return 0, 0
     start = _clipped(asked.get("start"), 0, len(table.lines))
@@ -233,10 +234,17 @@ def _row(
         "tick": ticks.run(run),
         "pick": str(Pick.run(run.record.experiment, run.run_id)),
         "cells": [column.cell(line) for column in table.columns],
+        "missing": {
+            place: column.why(line)
+            for place, column in enumerate(table.columns)
+            if column.why is not None and math.isnan(column.ranks[line])
+        },
         "best": [
             place
             for place, column in enumerate(table.columns)
-            if column.key in table.best and column.ranks[line] == table.best[column.key]
+            if run.omission is None
+            and column.key in table.best
+            and column.ranks[line] == table.best[column.key]
         ],
     }
 
@@ -307,7 +315,7 @@ def _run_title(run: RunEntry) -> str:
     return " · ".join(filter(None, parts))
 
 
-# -- what is around the rows ---------------------------------------------------------------------
+# -- around the table ----------------------------------------------------------------------------
 
 
 def _columns(table: RunTable, view: View) -> list[dict[str, Any]]:
@@ -332,7 +340,7 @@ def _columns(table: RunTable, view: View) -> list[dict[str, Any]]:
 
 
 def _group_choices(table: RunTable) -> list[dict[str, str]]:
-    """Return by what runs can be grouped: the shown columns that are not measured."""
+    """Return the columns by which runs can be grouped: the shown ones that are not measured."""
     choices = {BY_WORKLOAD: "workload", NO_GROUPS: "nothing"}
     choices |= {
         column.key: column.label.lower() if column.key in FIELDS else column.label
@@ -352,8 +360,8 @@ def _count_text(table: RunTable, view: View) -> str:
 
 
 def _statuses(table: RunTable, view: View) -> list[dict[str, Any]]:
-    """Return a button for each status that runs have, and for each one that is selected."""
-    on, counts = statuses_of(view), table.found.statuses
+    """Return a button for each status that runs have, and for each selected one."""
+    on, counts = statuses_of(view), table.found.counts(view.experiment or None)
     return [
         {"value": s.value, "word": STATUS_WORDS[s], "count": counts.get(s, 0), "on": s in on}
         for s in RunStatus
@@ -362,7 +370,7 @@ def _statuses(table: RunTable, view: View) -> list[dict[str, Any]]:
 
 
 def _picked(source: Source, picks: Sequence[Pick]) -> dict[str, Any]:
-    """Return how many runs are ticked, and notes on those that a page cannot show."""
+    """Return the number of ticked runs, and notes on those that a page cannot show."""
     if not picks:
         return {"count": 0, "text": "", "notes": [], "runs": []}
     selection = resolve(source, picks)
@@ -437,7 +445,7 @@ def _targets(source: Source, asked: Answer, step: Mapping[str, Any]) -> Sequence
 
 
 def found_of(table: RunTable, view: View) -> Sequence[Pick]:
-    """Return picks of all found runs: a whole experiment where nothing else narrows the table."""
+    """Return picks of all found runs: a whole experiment if nothing else restricts the table."""
     names = dict.fromkeys(table.all_runs.experiments[table.order].tolist())
     narrowed_further = view.search.strip() or statuses_of(view)
     if not narrowed_further:
@@ -446,7 +454,7 @@ def found_of(table: RunTable, view: View) -> Sequence[Pick]:
 
 
 def found_picks(source: Source, asked: Answer) -> Answer:
-    """Return the address of what is found, for Compare; of the first runs if there are many.
+    """Return the address of the found runs for Compare; of the first ones if there are many.
 
     Raises:
         NothingRecordedError, StoreError: As `read_table`.

@@ -1,156 +1,157 @@
-"""System: stores, pending uploads, running workloads, clusters, listeners and devices.
+"""System: the results of ``radt doctor``, ``radt devices`` and ``radt status``, and access.
 
-Each card is read by itself, in the background, and only while the page is open (`system.probes`); a
-probe that does not answer does not affect the others.
+Each card is read separately, in the background, and only while the page is open. A card that does
+not answer does not affect the others.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
-from typing import Any
+import logging
+import platform
+import time
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, cast
 
-import plotly.utils
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, html
 from dash.development.base_component import Component
-from dash.exceptions import PreventUpdate
 from flask import current_app
 
-from radt.frontend.auth import Guard
-from radt.frontend.data.machine import Collector
+from radt.frontend.auth import LOGOUT_PATH, Guard
+from radt.frontend.data.probe import COMMAND_LATE_S, Probe, Reading, ask_radt, need_linux
 from radt.frontend.data.source import Source
-from radt.frontend.data.store_facts import System
-from radt.frontend.pages import system_cluster, system_machine, system_store
-from radt.frontend.pages.page import Page, in_browser
+from radt.frontend.imports import ImportNews
+from radt.frontend.pages.json_routes import Answer, add_json_routes
+from radt.frontend.pages.page import Page
+from radt.frontend.pages.parts import changed, followed, template
 from radt.frontend.view import View
 
-INTERVAL_MS = 3000
-#: How long an opened page waits in total for probes that answer quickly.
-_FIRST_WAIT_S = 0.4
+_LOG = logging.getLogger(__name__)
 
-#: The key of the probes in the application's configuration.
-_KEY = "system"
-
-#: Cards in order, with their titles.
-_MAIN = {
-    "running": "Running now",
-    "cluster": "Cluster",
-    "devices": "This machine",
-    "sampling": "Sampling",
-    "backlog": "Pending uploads",
-    "machines": "Machines",
-    "listeners": "Listeners",
-}
-_SIDE = {"store": "Store", "collector": "Collector", "about": "Versions and access"}
-_TITLES = _MAIN | _SIDE
+DATA_PATH = "/system/data"
+INTERVAL_S = 1.0
+_DEVICES_S, _CLUSTER_S, _CHECKS_S = 2.0, 15.0, 30.0
+#: How long the first answer waits for fast probes.
+_FIRST_WAIT_S = 0.1
+#: Distributions whose versions matter in questions and bug reports.
+_PACKAGES = ("radt", "dash", "plotly", "numpy", "SQLAlchemy", "mlflow")
+_CARDS = ("cluster", "devices", "checks", "imports", "access")
 
 
-def _cards(system: System, view: View) -> Mapping[str, list[Component]]:
-    """Return the current content of each card."""
-    collector = system.collector.look().value
-    live = collector.live if isinstance(collector, Collector) else {}
-    activity = system.activity.look()
-    cards = {
-        "running": system_store.running_card(activity, live, view),
-        "cluster": system_cluster.cluster_card(system.submissions.look()),
-        "store": [
-            *system_store.store_card(system.facts.look(), system.points.look()),
-            *system_store.import_lines(system.imports.news() if system.imports else None),
-        ],
-        "collector": system_machine.collector_card(system.collector.look()),
-        "backlog": system_store.backlog_card(system.backlogs.look()),
-        "sampling": system_store.sampling_card(activity),
-        "machines": system_store.machines_card(activity),
-        "devices": system_machine.devices_card(system.devices.look()),
-        "listeners": system_machine.listeners_card(system.listeners.look()),
-        "about": system_machine.about_card(system.versions, Guard.of(current_app)),
-    }
-    return {name: cards[name] for name in _TITLES}
-
-
-def _layout(system: System, view: View) -> Component:
-    system.begin()
-    for probe in (system.facts, system.activity, system.collector, system.devices):
-        probe.look(_FIRST_WAIT_S / 4)
-    cards = _cards(system, view)
+def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - same signature on all pages
+    """Return the page, whose cards `DATA_PATH` fills."""
+    cards = [html.Div(id=f"system-{name}") for name in _CARDS]
     return html.Section(
-        [
-            html.H1("System", className="system-title"),
-            dcc.Interval(id="system-interval", interval=INTERVAL_MS),
-            dcc.Store(id="system-tick"),
-            dcc.Store(id="system-known", data=_digests(cards)),
-            html.Div(
-                [_column(_MAIN, cards, "system-main"), _column(_SIDE, cards, "system-side")],
-                className="system-cards",
-            ),
-        ],
+        [html.H1("System", className="system-title"), html.Div(cards, className="system-cards")],
         className="system",
+        **followed(DATA_PATH, every_s=INTERVAL_S),
     )
-
-
-def _column(
-    titles: Mapping[str, str], cards: Mapping[str, list[Component]], name: str
-) -> Component:
-    return html.Div(
-        [
-            html.Section(
-                [
-                    html.H2(title),
-                    html.Div(cards[card], id=f"system-{card}", className="system-body"),
-                ],
-                className="system-card",
-                id=f"system-card-{card}",
-            )
-            for card, title in titles.items()
-        ],
-        className=name,
-    )
-
-
-def _digests(cards: Mapping[str, list[Component]]) -> dict[str, str]:
-    return {name: _digest(content) for name, content in cards.items()}
-
-
-def _digest(content: list[Component]) -> str:
-    text = json.dumps(content, cls=plotly.utils.PlotlyJSONEncoder)
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - as all pages
-    """Return the page for a view, with problems of the store."""
-    system: System = current_app.config[_KEY]
-    return _layout(system, view)
 
 
 def register(app: Dash, source: Source) -> None:
-    """Register the callbacks of the page."""
-    system = System(source)
-    app.server.config[_KEY] = system
-    in_browser(app, "tick", Output("system-tick", "data"), Input("system-interval", "n_intervals"))
+    """Register the route of the page."""
+    probes = _probes(source)
 
-    @app.callback(
-        *(Output(f"system-{name}", "children") for name in _TITLES),
-        Output("system-known", "data"),
-        Input("system-tick", "data"),
-        State("system-known", "data"),
-        State("view", "data"),
-    )
-    def follow(tick: int | None, known: dict[str, str] | None, view: Any) -> tuple[Any, ...]:
-        if tick is None:
-            raise PreventUpdate
-        cards = _cards(system, View.from_json(view or {}))
-        digests = _digests(cards)
-        if digests == known:
-            raise PreventUpdate
-        known = known or {}
-        return (
-            *(
-                no_update if digests[name] == known.get(name) else content
-                for name, content in cards.items()
-            ),
-            digests,
-        )
+    def answer(_: Source, asked: Answer) -> Answer | None:
+        for probe in probes.values():
+            probe.look()
+        read = {name: probe.look(_FIRST_WAIT_S) for name, probe in probes.items()}
+        return changed(asked, _cards(read, source.imports.news() if source.imports else None))
+
+    add_json_routes(app.server, source, {DATA_PATH: answer})
+
+
+def _probes(source: Source) -> dict[str, Probe[Any]]:
+    path, late_s = source.address.path, COMMAND_LATE_S
+    home = () if path is None else ("--home", str(path.parent))
+    return {
+        "devices": Probe("devices", _devices, _DEVICES_S),
+        "checks": Probe(
+            "checks", lambda: ask_radt("doctor", *home)["checks"], _CHECKS_S, COMMAND_LATE_S
+        ),
+        "cluster": Probe("cluster", lambda: _submissions(*home), _CLUSTER_S, late_s),
+    }
+
+
+def _cards(read: dict[str, Reading[Any]], news: ImportNews | None) -> dict[str, str]:
+    cards = {name: _card(name, reading) for name, reading in read.items()}
+    cards["access"] = _card("access", versions(), Guard.of(current_app), LOGOUT_PATH)
+    if news is not None:
+        cards["imports"] = _card("imports", news, _clock(news.complete_ns))
+    return {f"system-{name}": html for name, html in cards.items()}
+
+
+def _card(name: str, *what: Any) -> str:
+    macros: Any = template("system.html")
+    try:
+        card = getattr(macros, name)(*what)
+    except Exception as error:  # noqa: BLE001 - logged; the other cards are shown
+        _LOG.exception("drawing the card %s failed", name)
+        card = macros.broken(name, f"drawing this failed: {type(error).__name__}")
+    return cast("str", card)
+
+
+def _devices() -> Any:
+    """Return what ``radt devices`` shows.
+
+    Raises:
+        RadtError: This is not Linux.
+    """
+    need_linux()
+    from radt.collocation.overview import Overview
+
+    return Overview.read()
+
+
+def _submissions(*options: str) -> Any:
+    status = ask_radt("status", *options)
+    for file in status["files"]:
+        for job in file.get("submission", {}).get("waiting", ()):
+            job["waits_for"] = waits_for(job["reason"])
+    return status
+
+
+#: Meanings of Slurm's reasons; https://slurm.schedmd.com/job_reason_codes.html
+_REASONS = {
+    "Priority": "jobs before it in the queue",
+    "Resources": "a node with room for it",
+    "BeginTime": "its time to start again, after its node failed or another job took it",
+    "Dependency": "another job",
+    "JobArrayTaskLimit": "other jobs of its array",
+    "ReqNodeNotAvail": "a node that is down, drained or reserved",
+    "PartitionDown": "its partition, which is down",
+    "PartitionTimeLimit": "nothing: its time is longer than the partition allows",
+    "held": "a release: see above",
+}
+#: Prefixes of reasons about limits of an account or a quality of service.
+_LIMITS = ("Assoc", "QOS", "MaxJobs", "MaxSubmit")
+
+
+def waits_for(reason: str) -> str:
+    """Return what a job is waiting for, given Slurm's reason."""
+    if reason.startswith(_LIMITS):
+        return "jobs of its account to end: a limit is reached"
+    return next((text for word, text in _REASONS.items() if reason.startswith(word)), "–")
+
+
+def versions() -> list[tuple[str, str]]:
+    """Return names and versions of the installed packages."""
+    found = [("Python", platform.python_version()), (platform.system(), platform.release())]
+    for name in _PACKAGES:
+        try:
+            found.append((name, version(name)))
+        except PackageNotFoundError:  # a source tree on PYTHONPATH, or an extra
+            continue
+    return found
+
+
+def _clock(time_ns: int | None) -> str:
+    """Return a time in this machine's time zone, with the date unless it is today."""
+    if time_ns is None:
+        return ""
+    at = datetime.fromtimestamp(time_ns / 1e9).astimezone()
+    today = datetime.fromtimestamp(time.time()).astimezone().date()
+    return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
 
 
 PAGE = Page("/system", "System", layout, register, lambda *_: "")

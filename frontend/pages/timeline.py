@@ -32,13 +32,13 @@ from radt.frontend.data.machine_timeline import (
     read_days,
     read_timeline,
 )
-from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.pages.page import Page, attributes, choices_json, in_browser, subject_list
 from radt.frontend.pages.workload_body import time_graph, time_head
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
+from radt.model import STATUS_WORDS
 
 _HINT = "drag to zoom, click a bar to open its workload"
 _KEYS = "Bars: the arrow keys move from one to the next, Enter opens its workload"
@@ -115,7 +115,7 @@ def _body(timeline: MachineTimeline, window: Window) -> Component:
 
 
 def _choices(source: Source, scope: Scope) -> list[dict[str, Any]]:
-    """Return all experiments, the last active first, and all days."""
+    """Return all experiments, the most recently active first, and all days."""
     names = [experiment.name for experiment in read_experiments(source)]
     if scope.experiment and scope.experiment not in names:
         names.insert(0, scope.experiment)
@@ -220,7 +220,7 @@ def register(app: Dash, source: Source) -> None:
         known: str | None,
     ) -> tuple[Any, ...]:
         if scheme_name is None or revision is None or view_data is None:
-            raise PreventUpdate  # all are under way and trigger this callback next
+            raise PreventUpdate  # several are in progress, and trigger this callback next
         view = View.from_json(view_data)
         try:
             scope = Scope.of(source, view)

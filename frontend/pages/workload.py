@@ -115,7 +115,7 @@ def _register_figures(app: Dash, source: Source) -> None:
         known: str | None,
     ) -> tuple[Any, ...]:
         if scheme_name is None or revision is None or view_data is None:
-            raise PreventUpdate  # all are under way and trigger this callback next
+            raise PreventUpdate  # several are in progress, and trigger this callback next
         subject, window = shown_subject(source, shown), _window(view_data)
         stamp = _stamp(subject, window, scheme_name, revision)
         if stamp == known:
@@ -173,7 +173,6 @@ def _register_figures(app: Dash, source: Source) -> None:
                 source,
                 subject,
                 strip,
-                reading.summaries,
                 gaps_of(source, subject.run_ids),
                 window=window or reading.whole,
                 zoomed=window is not None,
@@ -204,7 +203,7 @@ def _window(view_data: Mapping[str, Any]) -> Window | None:
 
 
 def _stamp(subject: Subject, window: Window | None, scheme: str, revision: str) -> str:
-    """Return a key that changes when the figure would; ended runs get no new points."""
+    """Return a key that changes when the figure would. Ended runs get no new points."""
     states_text = " ".join(
         f"{run.run_id[:12]}{run.record.status}{run.record.ended_ns}"
         for run in subject.workload.runs

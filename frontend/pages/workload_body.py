@@ -14,13 +14,21 @@ from plotly.utils import PlotlyJSONEncoder
 from radt.frontend.charts import timeseries
 from radt.frontend.charts.stacks import STRIP_PX
 from radt.frontend.charts.timeline import AXIS_PX, blank, timeline_px
+from radt.frontend.data.run_facts import slowdowns_of
 from radt.frontend.data.run_files import list_artifacts
 from radt.frontend.data.source import Source
 from radt.frontend.data.workload.devices import devices_of
 from radt.frontend.data.workload.model import Strip
-from radt.frontend.data.workload.run_facts import Machine, facts_of, ledger_of, machine_of, tags_of
+from radt.frontend.data.workload.run_facts import (
+    Machine,
+    facts_of,
+    ledger_of,
+    machine_of,
+    overhead_of,
+    tags_of,
+)
 from radt.frontend.data.workload.strips import MAX_STRIPS, Reading, read_all
-from radt.frontend.data.workload.subject import Subject, offered, slowdowns
+from radt.frontend.data.workload.subject import Subject, offered
 from radt.frontend.pages.page import attributes, subject_list
 from radt.frontend.pages.workload_devices import devices_section
 from radt.frontend.pages.workload_parts import (
@@ -202,7 +210,7 @@ def _panel(title: str, name: str, sections: Mapping[str, list[Component]]) -> Co
 
 
 def time_graph(identity: Any, height_px: int) -> Component:
-    """Return a graph whose data come later; its zoom is that of the page."""
+    """Return a graph whose data arrive later. Its zoom is that of the page."""
     config = timeseries.config("radt workload") | {"doubleClick": False}
     config["modeBarButtons"] = [["toImage"]]
     return dcc.Graph(
@@ -239,7 +247,7 @@ def strip_row(strip: Strip, reading: Reading) -> list[Component]:
 
 def sections_of(source: Source, reading: Reading) -> dict[str, list[Component]]:
     subject, lives = reading.subject, reading.lives
-    slowed = slowdowns(source, subject)
+    slowed = slowdowns_of(source, subject.catalog, subject.workload_id)
     ledger = ledger_of(source, subject)
     tags = tags_of(source, subject)
     machines: dict[str, Machine] = {}
@@ -252,7 +260,7 @@ def sections_of(source: Source, reading: Reading) -> dict[str, list[Component]]:
     }
     sampled = {run_id for run_id, _ in reading.summaries}
     return {
-        "facts": facts_bar(subject, lives, ledger, slowed),
+        "facts": facts_bar(subject, lives, ledger, slowed, overhead_of(source, subject)),
         "notes": notes(subject, tags, slowed),
         "rows": row_labels(lives),
         "outcomes": row_outcomes(lives, slowed),
@@ -264,7 +272,7 @@ def sections_of(source: Source, reading: Reading) -> dict[str, list[Component]]:
 
 
 def digests(sections: Mapping[str, list[Component]]) -> dict[str, str]:
-    """Return digests of the page's parts; only parts with a new digest are sent."""
+    """Return digests of the page's parts. Only parts with a new digest are sent."""
     return {
         name: hashlib.blake2b(
             json.dumps(content, cls=PlotlyJSONEncoder).encode(), digest_size=8
@@ -277,7 +285,7 @@ def arranged(before: Sequence[str | None], keys: Sequence[str]) -> list[str | No
     """Put the strips into slots, in order unless that would move an existing one.
 
     The browser redraws every element that a callback writes. So strips stay in their elements while
-    others are added; `place` puts them in the order of the resources.
+    others are added, and `place` puts them in the order of the resources.
     """
     slots = [key if key in keys else None for key in before]
     new = [key for key in keys if key not in slots]
@@ -288,5 +296,5 @@ def arranged(before: Sequence[str | None], keys: Sequence[str]) -> list[str | No
 
 
 def place(key: str | None, by_key: Mapping[str, Strip]) -> dict[str, int]:
-    """Return the style of a strip's slot: after the timeline, in order of the resources."""
+    """Return the style of a strip's slot: after the timeline, in the order of the resources."""
     return {"order": list(by_key).index(key) + 1 if key is not None and key in by_key else 0}

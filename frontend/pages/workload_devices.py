@@ -8,15 +8,15 @@ from dash import html
 from dash.development.base_component import Component
 
 from radt import units
-from radt.frontend.data.workload.devices import Card, Devices, Instance, Processor, Tenant
+from radt.frontend.data.workload.devices import Instance, Processor, Tenant, UsedDevices, UsedGpu
 from radt.frontend.pages.page import attributes
 from radt.frontend.pages.workload_parts import name_of, swatch
 
-#: With more cores than this, a list of numbers is shown instead of boxes.
+#: Above this number of cores, a list of numbers is shown instead of boxes.
 _MAX_BOXES = 256
 
 
-def devices_section(devices: Devices) -> list[Component]:
+def devices_section(devices: UsedDevices) -> list[Component]:
     """Return all GPUs, then the processors that runs use without a GPU or with pinned cores."""
     several = len({cpu.host for cpu in devices.processors}) > 1
     drawn = [_card(card, with_host=several) for card in devices.cards]
@@ -30,7 +30,7 @@ def devices_section(devices: Devices) -> list[Component]:
     return [html.Div(drawn, className="workload-devices")]
 
 
-def _card(card: Card, *, with_host: bool) -> Component:
+def _card(card: UsedGpu, *, with_host: bool) -> Component:
     where = f" of {card.host}" if with_host else ""
     head = html.Div(
         [
@@ -56,8 +56,8 @@ def _card(card: Card, *, with_host: bool) -> Component:
     return html.Article([head, *body], className="workload-card")
 
 
-def _instances(card: Card) -> Component:
-    """Return MIG instances at their placement, as wide as their memory slices."""
+def _instances(card: UsedGpu) -> Component:
+    """Return MIG instances at their placement, with widths by memory slices."""
     boxes: list[tuple[int, Component]] = []
     at = 0
     for instance in card.instances:
@@ -129,7 +129,7 @@ def _tenant(tenant: Tenant) -> Component:
     )
 
 
-def _memory(card: Card) -> Component:
+def _memory(card: UsedGpu) -> Component:
     """Return the peak of used memory out of the GPU's total, divided by runs where known."""
     if card.peak_bytes is None or not card.memory_bytes:
         return html.P("Memory use was not recorded", className="workload-dim workload-memory")
@@ -199,7 +199,7 @@ def _processor(processor: Processor, *, with_host: bool) -> Component:
 
 
 def _pinning(processor: Processor) -> str:
-    """Return the text about cores in the card's head."""
+    """Return the text about cores for the card's head."""
     if processor.has_pinned:
         return "runs are pinned to cores"
     return "pinning not recorded" if processor.pinned else "runs share all cores"

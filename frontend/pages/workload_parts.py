@@ -10,19 +10,21 @@ from dash import html
 from dash.development.base_component import Component
 
 from radt import units
+from radt.analysis.baselines import Slowdown
 from radt.analysis.footnotes import compared_elsewhere
+from radt.analysis.quantities import Quantity
+from radt.analysis.recording import TrackerOverhead
 from radt.frontend.charts.stacks import DrawnStrip
 from radt.frontend.charts.timeline import LANE_PX, life_px, row_px
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.workload.lanes import Lane, lanes_of
 from radt.frontend.data.workload.life import overlap
 from radt.frontend.data.workload.model import Life, Strip
 from radt.frontend.data.workload.run_facts import Ledger
-from radt.frontend.data.workload.subject import Slowdown, Subject
+from radt.frontend.data.workload.subject import Subject
 from radt.frontend.pages.page import attributes, run_link
 from radt.frontend.theme import Scheme, colour
-from radt.model import RunStatus
+from radt.model import STATUS_WORDS, RunStatus
 from radt.parts import agreement, from_tag
 from radt.tags import CLUSTER_PARTS
 
@@ -52,7 +54,8 @@ def facts_bar(
     subject: Subject,
     lives: Sequence[Life],
     ledger: Ledger,
-    slowed: dict[str, Slowdown],
+    slowed: Mapping[str, Slowdown],
+    overhead: TrackerOverhead,
 ) -> list[Component]:
     """Return the key figures of the workload, in one line."""
     record = subject.workload.record
@@ -90,14 +93,10 @@ def facts_bar(
     if not imported:
         why = ledger.why or ledger.text
         facts.append(_fact("Ledger", ledger.text, bad=not ledger.is_complete, title=why))
-    cost = _cost(ledger, lives)
-    if cost is not None:
+    if overhead.cpu_share is not None:
+        title = Quantity.TRACKER_CPU.info.explanation
         facts.append(
-            _fact(
-                "Reading cost",
-                f"{units.percent(cost)} of a core",
-                title="Time that listeners spent reading, relative to the duration of the runs",
-            )
+            _fact("Tracker", f"{units.percent(overhead.cpu_share)} of a core", title=title)
         )
     return facts
 
@@ -105,7 +104,7 @@ def facts_bar(
 def notes(
     subject: Subject, tags: Mapping[str, Mapping[str, str]], slowed: Mapping[str, Slowdown]
 ) -> list[Component]:
-    """Return the notes that limit how far the numbers can be trusted."""
+    """Return notes on limits to the reliability of the numbers."""
     lines = []
     profiled = [run for run in subject.workload.runs if run.profiled]
     if profiled:
@@ -121,8 +120,8 @@ def notes(
     elsewhere: dict[str, list[str]] = {}
     for run_id, slowdown in slowed.items():
         run = subject.runs[run_id]
-        if slowdown.solo_host != run.record.host:
-            elsewhere.setdefault(slowdown.solo_host, []).append(name_of(run))
+        if slowdown.alone.host != run.record.host:
+            elsewhere.setdefault(slowdown.alone.host, []).append(name_of(run))
     lines += [compared_elsewhere(host, names) for host, names in elsewhere.items()]
     if subject.left_out:
         lines.append(f"{units.plural(subject.left_out, 'more run')} of this workload not shown.")
@@ -130,7 +129,7 @@ def notes(
 
 
 def row_labels(lives: Sequence[Life]) -> list[Component]:
-    """Return the labels left of each row: the run's letter, name and devices; its lanes' names."""
+    """Return the labels left of each row: the run's letter, name and devices; names of lanes."""
     height = {"height": f"{row_px(len(lives))}px"}
     return [
         html.Div(
@@ -173,7 +172,7 @@ def _lane_label(lane: Lane) -> Component:
     )
 
 
-def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Component]:
+def row_outcomes(lives: Sequence[Life], slowed: Mapping[str, Slowdown]) -> list[Component]:
     """Return the labels right of each row: the run's end and speed."""
     row = row_px(len(lives))
     height = {"height": f"{row}px"}
@@ -211,7 +210,7 @@ def row_outcomes(lives: Sequence[Life], slowed: dict[str, Slowdown]) -> list[Com
 def speed_text(life: Life, slowed: Slowdown | None) -> str:
     """Return the slowdown as text: ``1.42× slower than solo (4.2 s an epoch)``."""
     if slowed is not None:
-        solo = f"solo ({units.duration(slowed.solo_s)} an epoch)"
+        solo = f"solo ({units.duration(slowed.alone_s)} an epoch)"
         if abs(slowed.ratio - 1) < _LIKE_SOLO:
             return f"as fast as {solo}"
         if slowed.ratio >= 1:
@@ -327,18 +326,3 @@ def _took(subject: Subject, lives: Sequence[Life]) -> str:
     first_s = min(life.start_s for life in started if life.start_s is not None)
     text = units.duration(max(life.end_s for life in started) - first_s)
     return f"{text} so far" if subject.is_live else text
-
-
-def _cost(ledger: Ledger, lives: Sequence[Life]) -> float | None:
-    started = [life for life in lives if life.start_s is not None]
-    # A listener reads once for all runs of a machine, and each run's ledger counts that time.
-    longest: dict[tuple[str, str], int] = {}
-    for entry in ledger.entries:
-        key = (entry.record.listener, entry.run.record.host)
-        longest[key] = max(longest.get(key, 0), entry.record.sampling_ns)
-    sampling_s = sum(longest.values()) / 1e9
-    if not started or not sampling_s:
-        return None
-    first_s = min(life.start_s for life in started if life.start_s is not None)
-    span_s = max(life.end_s for life in started) - first_s
-    return sampling_s / span_s if span_s > 0 else None

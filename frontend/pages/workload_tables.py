@@ -41,7 +41,7 @@ def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
             text = "These runs were imported from MLflow; radt did not sample them."
         return [html.P(text, className="workload-dim")]
     head = ("listener", "run", "every", "expected", "received", "missed")
-    more = ("late, mean", "late, most", "a reading", "of a core", "state")
+    more = ("late, mean", "late, most", "a reading", "of the time", "state")
     rows = [row for entry in ledger.entries for row in _ledger_rows(entry, subject)]
     return [
         _table((*head, *more), rows, "workload-ledger-table", "Listeners", numeric=range(2, 10))
@@ -60,8 +60,8 @@ def _ledger_rows(entry: Entry, subject: Subject) -> list[Component]:
         f"{record.missed:,}",
         units.duration(entry.late_s) if record.late_ns else units.NO_VALUE,
         units.duration(record.late_max_ns / 1e9) if record.late_max_ns else units.NO_VALUE,
-        units.duration(entry.cost_s) if record.sampling_ns else units.NO_VALUE,
-        units.percent(entry.cost_share) if record.sampling_ns else units.NO_VALUE,
+        units.duration(entry.overhead.mean_s) if record.sampling_ns else units.NO_VALUE,
+        units.percent(entry.overhead.share) if record.sampling_ns else units.NO_VALUE,
         state,
     ]
     bad = attributes(data_bad="yes") if record.missed or record.state == "failed" else {}
@@ -176,7 +176,7 @@ def mlflow_link(run: RunEntry) -> list[Component]:
 
 
 def files_place(run: RunRecord, listing: Listing) -> str:
-    """Return where a run's files are, unless they are in its own folder on this machine."""
+    """Return the location of a run's files, unless it is the run's own folder on this machine."""
     if any(file.place is Place.DELIVERED for file in listing.files):
         return "from MLflow's artifacts in the data folder"
     if any(file.place is Place.REMOTE for file in listing.files):
@@ -200,7 +200,7 @@ def _rank(path: str) -> tuple[int, str]:
 
 
 def facts_section(facts: Facts, subject: Subject) -> list[Component]:
-    """Return parameters, totals, commands and tags of the runs; differing values come first."""
+    """Return parameters, totals, commands and tags of the runs, with differing values first."""
     heads = [
         html.Span([swatch(run.ordinal), name_of(run)], title=run.title)
         for run in subject.workload.runs
@@ -243,7 +243,7 @@ def _value(text: str | None) -> Component:
 
 
 def _text(text: str) -> str:
-    """Return a name that JSON can carry; file names may hold bytes that are not text."""
+    """Return a name that JSON can encode. File names may contain bytes that are not text."""
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -276,7 +276,7 @@ OPTION = "workload.log"
 
 @dataclass(frozen=True, slots=True)
 class ShownLog:
-    """The log on the page; ``stamp`` changes with the log."""
+    """The log on the page. ``stamp`` changes with the log."""
 
     text: str
     note: str
@@ -334,7 +334,7 @@ def log_panel(source: Source, subject: Subject, view: View) -> Component:
 
 
 def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
-    """Return the run whose log was open; else the first that ended badly, else the first."""
+    """Return the run whose log was open; else the first that failed, else the first."""
     runs = subject.workload.runs
     for run in runs:
         if wanted and run.run_id.startswith(wanted):

@@ -1,1 +1,1 @@
-"""The search field: the typed text as terms, and the runs that match all of them."""
+"""The search field: parse the typed text into terms, and find the runs that match all of them."""

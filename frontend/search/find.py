@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
+from radt.analysis.metric_columns import Statistic
 from radt.analysis.quantities import Quantity
 from radt.frontend.data.catalog import (
     Catalog,
@@ -20,7 +21,6 @@ from radt.frontend.data.catalog import (
     read_experiments,
 )
 from radt.frontend.data.metric_columns import metric_columns, metric_names
-from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.run_facts import time_per_epoch_s
 from radt.frontend.data.source import Source
 from radt.frontend.search.query import (
@@ -33,14 +33,13 @@ from radt.frontend.search.query import (
     as_number,
     parse,
 )
-from radt.model import RunStatus
-from radt.store.metric_columns import Statistic
+from radt.model import STATUS_WORDS, RunStatus
 from radt.store.records import ExperimentSummary
 from radt.tags import ARCHIVED, MLFLOW_NOTE, STARRED, YES
 
 _NS_PER_S = 1_000_000_000
 
-#: The text fields of a run, by the names that a search uses.
+#: The text fields of a run, by their names in searches.
 TEXTS: Mapping[str, Callable[[RunEntry], str]] = {
     "status": lambda run: f"{run.record.status} {STATUS_WORDS[run.record.status]}",
     "device": lambda run: run.record.devices,
@@ -69,11 +68,11 @@ ALIASES: Mapping[str, str] = {
     "machine": "host",
     "state": "status",
 }
-#: The seconds an epoch of a run takes.
+#: Name of a run's seconds per epoch.
 TIME_PER_EPOCH = Quantity.TIME_PER_EPOCH.value
-#: Tags that radt and MLflow set. They match by name only, not by words.
+#: Prefixes of tags that radt and MLflow set. These match by name only, not by words.
 OWN_TAGS = ("radt.", "mlflow.")
-#: How long the result of a search by age or duration is kept.
+#: How long the result of a search by age or duration is cached.
 _TIMES_HOLD_S = 15
 _RECENT_RESULTS = 64
 
@@ -93,23 +92,6 @@ class Texts:
 Numbers = Mapping[str, float]
 
 
-def duration_s(run: RunEntry, now_ns: int | None = None) -> float | None:
-    """Return how long a run took since its workload's barrier, until now; None if not started.
-
-    A run within a run counts from its own start.
-    """
-    record = run.record
-    if record.started_ns is None:
-        return None
-    end_ns = record.ended_ns
-    if end_ns is None:
-        if record.status.ended:
-            return None
-        end_ns = time.time_ns() if now_ns is None else now_ns
-    origin_ns = run.origin_ns if run.parent is None else record.started_ns
-    return max(0, end_ns - origin_ns) / _NS_PER_S
-
-
 def active_ns(run: RunEntry) -> int:
     """Return when the run ended, started or was created, whichever came last."""
     record = run.record
@@ -117,7 +99,7 @@ def active_ns(run: RunEntry) -> int:
 
 
 def everything(run: RunEntry, texts: Texts) -> str:
-    """Return all text in which a word is searched, casefolded."""
+    """Return all text that a search for words looks at, casefolded."""
     record = run.record
     parts = [f"{run.short} {record.name}", record.experiment, record.command, record.run_id]
     parts += [record.mlflow_run_id or "", TEXTS["status"](run), record.host, record.collocation]
@@ -138,7 +120,7 @@ class Matcher:
         texts: Parameters and tags of all runs.
         numbers: The metrics that the query names, by the key of their terms.
         words: A cache of `everything` by run id.
-        now_ns: The time for ages and the duration of running runs.
+        now_ns: The current time, for ages and for durations of running runs.
     """
 
     def __init__(
@@ -176,7 +158,7 @@ class Matcher:
                 assert wanted is not None
                 return lambda run: compare(values.get(run.run_id, math.nan), wanted)
             return lambda run: run.run_id in values and met((repr(values[run.run_id]),))
-        # The same name may be a parameter and a tag.
+        # A parameter and a tag may have the same name.
         params, tags = self._texts.params, self._texts.tags
 
         def test(run: RunEntry) -> bool:
@@ -193,7 +175,7 @@ class Matcher:
             if key == "age":
                 seconds: float | None = (self._now_ns - active_ns(run)) / _NS_PER_S
             else:
-                seconds = duration_s(run, self._now_ns)
+                seconds = run.record.lasted_s(self._now_ns)
             if seconds is None:
                 return False
             if term.operator in COMPARE:
@@ -211,7 +193,7 @@ class Matcher:
 
 
 def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]:
-    """Return a test of whether any value of a run matches the term."""
+    """Return a function that tests if any value of a run matches the term."""
     if term.operator in COMPARE:
         compare, wanted = COMPARE[term.operator], term.number
         assert wanted is not None
@@ -244,7 +226,7 @@ def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]
 
 
 def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]:
-    """Return what the query's terms on metrics compare, by key.
+    """Return the numbers that the query's terms on metrics compare, by key.
 
     A key is ``METRIC.STATISTIC``, or ``METRIC`` for its last value, unless a parameter or tag has
     this name (``lr.min``); or `TIME_PER_EPOCH`.
@@ -265,7 +247,7 @@ def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]
     times = {TIME_PER_EPOCH: time_per_epoch_s(source)} if TIME_PER_EPOCH in keys else {}
     return times | {
         key: dict(
-            zip(columns[metric].run_ids, columns[metric].all_of(statistic).tolist(), strict=True)
+            zip(columns[metric].run_ids, columns[metric].numbers[statistic].tolist(), strict=True)
         )
         for key, (metric, statistic) in meant.items()
         if metric in columns
@@ -275,7 +257,7 @@ def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]
 def unknown(
     query: Query, texts: Texts, numbers: Mapping[str, Numbers], metrics: Iterable[str]
 ) -> tuple[Problem, ...]:
-    """Return a problem for each term whose key no run has: it explains an empty result."""
+    """Return a problem for each term whose key no run has, to explain an empty result."""
     of_metrics = [
         f"{metric}.{statistic}".casefold() for metric in metrics for statistic in Statistic
     ]
@@ -303,19 +285,27 @@ class FoundExperiment:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search, with the experiment that was active last first.
+    """The result of a search, most recently active experiment first.
 
-    ``statuses`` counts the runs that match the terms, whatever their status.
+    ``statuses`` counts, by experiment, the runs that match the terms, whatever their status.
     """
 
     experiments: tuple[FoundExperiment, ...]
-    statuses: Mapping[RunStatus, int] = field(default_factory=dict)
+    statuses: Mapping[str, Mapping[RunStatus, int]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
     total_count: int = 0
 
     @property
     def run_count(self) -> int:
         return sum(experiment.run_count for experiment in self.experiments)
+
+    def counts(self, experiment: str | None) -> Mapping[RunStatus, int]:
+        """Return `statuses` for one experiment, or for all if `experiment` is None."""
+        counts: Counter[RunStatus] = Counter()
+        for name, of_experiment in self.statuses.items():
+            if experiment in (None, name):
+                counts.update(of_experiment)
+        return counts
 
     def of(self, experiment: str | None) -> FoundExperiment | None:
         """Return the matches in one experiment, or None."""
@@ -335,7 +325,7 @@ class Recent:
             return key in self._results
 
     def get(self, key: Hashable, make: Callable[[], ResultT]) -> ResultT:
-        """Return the result for a key; two threads may make it at the same time."""
+        """Return the result for a key. Two threads may compute it at the same time."""
         with self._lock:
             if key in self._results:
                 self._results.move_to_end(key)
@@ -354,26 +344,17 @@ def recent(source: Source) -> Recent:
 
 
 def find(source: Source, text: str, statuses: frozenset[RunStatus] = frozenset()) -> Found:
-    """Search all experiments, for runs with one of ``statuses`` only if there are any.
+    """Search all experiments. If ``statuses`` is not empty, return only runs with one of them.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    query = _without_archived(source, parse(text))
+    query = parse(text)
     timed = any(term.key in TIMES for term in query.terms)
     moment = int(time.monotonic() / _TIMES_HOLD_S) if timed else 0
     return recent(source).get(
         ("found", text, statuses, moment), lambda: _find(source, query, statuses)
     )
-
-
-def _without_archived(source: Source, query: Query) -> Query:
-    """Leave archived runs out of a search that does not ask for them."""
-    asked = any(ALIASES.get(term.key, term.key) == ARCHIVED for term in query.terms)
-    if asked or not source.remember("archived", lambda reader: reader.has_tag(ARCHIVED, YES)):
-        return query
-    hidden = Term("-archived=yes", ARCHIVED, Operator.IS, (YES,), negated=True)
-    return replace(query, terms=(*query.terms, hidden))
 
 
 def read_params(source: Source) -> Mapping[str, Mapping[str, str]]:
@@ -397,7 +378,7 @@ def read_tags(source: Source) -> Mapping[str, Mapping[str, str]]:
 
 
 def read_texts(source: Source) -> Texts:
-    """Return the parameters and tags of all runs as a search compares them.
+    """Return the parameters and tags of all runs in the form that a search compares.
 
     Raises:
         StoreError: The store cannot be read.
@@ -412,10 +393,14 @@ def _run_ids(source: Source) -> Sequence[str]:
 def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found:
     summaries = read_experiments(source)
     total = sum(entry.run_count for entry in summaries)
-    if not query.terms and not statuses:
-        counts: Counter[RunStatus] = Counter()
-        for entry in summaries:
-            counts.update(entry.statuses)
+    asks_archived = any(ALIASES.get(term.key, term.key) == ARCHIVED for term in query.terms)
+    hides = not asks_archived and source.remember(
+        "archived", lambda reader: reader.has_tag(ARCHIVED, YES)
+    )
+    if not (query.terms or statuses or hides):
+        counts: Mapping[str, Mapping[RunStatus, int]] = {
+            entry.name: entry.statuses for entry in summaries
+        }
         everything = tuple(FoundExperiment(entry, entry.run_count) for entry in summaries)
         return Found(everything, counts, query.problems, total)
     asks_texts = any(
@@ -427,18 +412,20 @@ def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found
     numbers = numbers_of(source, query, texts) if asks_texts else {}
     matcher = Matcher(query, texts, numbers, words)
     experiments: list[FoundExperiment] = []
-    counts = Counter()
+    counts = {}
     for summary, catalog in zip(summaries, _catalogs(source), strict=True):
         workloads: list[WorkloadEntry] = []
+        counts[summary.name] = of_experiment = Counter[RunStatus]()
         for workload in catalog.workloads:
-            runs = tuple(run for run in workload.runs if matcher.matches(run))
-            counts.update(run.record.status for run in runs)
+            listed = workload.listed if hides else workload.runs
+            runs = tuple(run for run in listed if matcher.matches(run))
+            of_experiment.update(run.record.status for run in runs)
             if statuses:
                 runs = tuple(run for run in runs if run.record.status in statuses)
             if runs:
                 whole = len(runs) == len(workload.runs)
                 workloads.append(workload if whole else replace(workload, runs=runs))
-        if workloads or not (query.terms or statuses):
+        if workloads or not (query.terms or statuses or hides):
             count = sum(len(workload.runs) for workload in workloads)
             experiments.append(FoundExperiment(summary, count, tuple(workloads)))
     problems = query.problems
@@ -453,7 +440,7 @@ def _catalogs(source: Source) -> Sequence[Catalog]:
 
 
 def _texts(params: Mapping[str, Mapping[str, str]], tags: Mapping[str, Mapping[str, str]]) -> Texts:
-    keys: dict[str, str] = {}  # most runs have the same keys
+    keys: dict[str, str] = {}  # most runs share the same keys
     folded_params, folded_tags = (
         {
             run_id: {keys.setdefault(key, key.casefold()): text for key, text in texts.items()}

@@ -25,7 +25,7 @@ from radt.units import parse_duration_s
 MAX_TERMS = 40
 
 _OPERATOR = re.compile(r"<=|>=|!=|[:=<>]")
-#: What may follow or precede a space within a term.
+#: Operators that may follow or precede a space within a term.
 _COMPARISON = re.compile(r"\s+(<=|>=|!=|[=<>])")
 _WEEKS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*w(?:eeks?)?(?![a-z])")
 _DAYS_A_WEEK = 7
@@ -56,9 +56,9 @@ TIMES = frozenset({"duration", "age"})
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A term of a search, with casefolded texts; ``key`` is empty for a word.
+    """A term of a search, with casefolded texts. ``key`` is empty for a word.
 
-    ``values`` are the alternatives; ``number`` is the number to compare with (seconds for `TIMES`),
+    ``values`` are the alternatives. ``number`` is the number to compare with (seconds for `TIMES`),
     None for texts. ``typed`` is the term as the user typed it.
     """
 
@@ -72,7 +72,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A term that the search ignores, and why."""
+    """A term that the search ignores, and the reason."""
 
     typed: str
     cause: str
@@ -80,7 +80,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The terms of a search, and the problems of those that cannot be parsed."""
+    """The terms of a search, and problems for those that cannot be parsed."""
 
     terms: tuple[Term, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -90,12 +90,12 @@ class _TermError(Exception):
     """A term cannot be parsed."""
 
 
-# Characters of a term, each with whether it stood in quotes.
+# Characters of a term, and for each whether it was in quotes.
 _Chars = list[tuple[str, bool]]
 
 
 def parse(text: str) -> Query:
-    """Parse a search; terms that cannot be parsed are in its problems."""
+    """Parse a search. Terms that cannot be parsed are in its problems."""
     terms: list[Term] = []
     problems: list[Problem] = []
     for typed, chars, is_closed in _split(text):
@@ -110,7 +110,7 @@ def parse(text: str) -> Query:
 
 
 def _split(text: str) -> list[tuple[str, _Chars, bool]]:
-    """Split into terms: as typed, its characters without quotes, whether all quotes are closed."""
+    """Split into terms: the term as typed, its unquoted characters, whether all quotes close."""
     terms: list[tuple[str, _Chars, bool]] = []
     typed, in_quotes = "", False
     chars: _Chars = []
@@ -133,7 +133,7 @@ def _split(text: str) -> list[tuple[str, _Chars, bool]]:
 
 
 def _goes_on(chars: _Chars, rest: str) -> bool:
-    """Return whether a term goes on after a space: a comparison follows, or its value does."""
+    """Return True if a term continues after a space with a comparison or its value."""
     bare = "".join(char for char, is_quoted in chars if not is_quoted)
     if chars and _OPERATOR.search(bare) is None:
         return _COMPARISON.match(rest) is not None
@@ -148,7 +148,7 @@ def _term(typed: str, chars: _Chars, *, is_closed: bool) -> Term:
     text = "".join(char for char, _ in chars).casefold()
     if not text:
         raise _TermError("the term is empty")
-    # Operators in quotes are text, so a character that is not an operator takes their place.
+    # Operators in quotes are text, so replace them by a character that is not an operator.
     bare = "".join("\0" if quoted else char for char, quoted in chars)
     if (first := _OPERATOR.match(bare)) is not None:
         raise _TermError(f"expected a name before {first.group()}")
@@ -193,7 +193,7 @@ def _seconds(key: str, text: str) -> float:
         raise _TermError(f"“{text}” is not a duration such as 90s, 10m or 2d") from None
 
 
-@lru_cache(maxsize=100_000)  # a search asks for the values of each run, which repeat
+@lru_cache(maxsize=100_000)  # a search tests the values of each run, which repeat
 def as_number(text: str) -> float | None:
     """Return the text as a finite number, or None."""
     try:

@@ -1,12 +1,12 @@
-/* Shows on every page that the dashboard is unreachable or no longer accepts this browser: it was
-   restarted with another token, or the user logged out in another tab. The page keeps its content,
-   and the note disappears when the dashboard answers again. */
+/* Shows on every page that the dashboard is unreachable or no longer accepts this browser: it
+   was restarted with another token, or the user logged out in another tab. The page keeps its
+   content, and the note disappears when the dashboard answers again. */
 "use strict";
 
 (function () {
   const { h } = window.radt;
   const ask = window.fetch.bind(window);
-  /* One failed request is not reported. */
+  /* A single failed request is not reported. */
   const TOLERATED = 1;
   let failures = 0;
   let leaving = false;
@@ -48,7 +48,7 @@
     }
     if (response.headers.has("X-Radt-Refused") && [401, 403].includes(response.status))
       say("The dashboard no longer accepts this browser.",
-        "It was restarted, or you logged out. Open the address that it printed.", true);
+        "It was restarted, or you logged out. Reload the page to log in again.", true);
     else answered();
     return response;
   };

@@ -1,18 +1,19 @@
-/* Drawing on canvases: scales, scatter, parallel coordinates, for the Explore page. */
+/* Draw on canvases for the Explore page: scales, scatter plot, parallel coordinates. */
 "use strict";
 
 (function () {
   const { radt } = window;
   const { number } = radt;
 
-  /* Light to dark on paper, dark to light on black: plasma of matplotlib, where it has contrast. */
+  /* Light to dark on white, dark to light on black: matplotlib's plasma, where it has
+     contrast. */
   const RAMPS = {
     light: ["#0d0887", "#6a00a8", "#b12a90", "#e16462"],
     dark: ["#c13b82", "#e16462", "#fca636", "#f0f921"],
   };
   const DECADES_FOR_LOG = 2;
 
-  /* ---- scales: from the values of a column to a place from 0 to 1, and back ----------------- */
+  /* ---- scales: map values of a column to positions from 0 to 1, and back --------------------- */
 
   function scaleOf(column, margin) {
     const { texts, values, factor } = column;
@@ -29,7 +30,7 @@
     const to = isLog ? Math.log10 : (value) => value;
     const from = isLog ? (value) => 10 ** value : (value) => value;
     let [first, last] = [to(low), to(high)];
-    /* Values that differ by rounding only are one: no tick fits between them. */
+    /* Values that differ only by rounding count as one: no tick fits between them. */
     const isOne = last - first <= Math.abs(last) * 1e-9;
     const pad = isOne ? 0.5 * (Math.abs(last) || 1) : (last - first) * margin;
     first -= pad;
@@ -89,7 +90,7 @@
     return `rgb(${parts.join(",")})`;
   }
 
-  /* The colour of each run by a column, and what the legend shows. */
+  /* The colour of each run by a column, and the content of the legend. */
   function colouring(column, look) {
     if (!column) return { of: () => look.accent, items: [] };
     if (column.texts) {
@@ -101,7 +102,7 @@
       return { of: (run) => of(column.values[run]), items };
     }
     const scale = scaleOf(column, 0);
-    /* As many colours as can be told apart: runs of one colour are one path. */
+    /* As many colours as people can distinguish. Runs of one colour are one path. */
     const shades = Array.from({ length: 32 }, (_, n) => mixed(RAMPS[look.scheme], n / 31));
     return {
       of: (run) => {
@@ -116,7 +117,7 @@
 
   /* ---- canvases ------------------------------------------------------------------------------ */
 
-  /* Fit a canvas to its place at the screen's resolution; return its context, cleared. */
+  /* Fit a canvas to its container at the screen's resolution. Return its context, cleared. */
   function prepared(canvas, width, height) {
     const ratio = window.devicePixelRatio || 1;
     canvas.width = Math.round(width * ratio);
@@ -137,7 +138,7 @@
     return text.slice(0, end) + "…";
   }
 
-  /* Runs in groups of one colour, in the order of `runs`. */
+  /* Group runs by colour, in the order of `runs`. */
   function byColour(runs, colours) {
     const groups = new Map();
     for (const run of runs) {
@@ -152,7 +153,7 @@
 
   const EDGE = { left: 64, right: 16, top: 8, bottom: 48 };
 
-  /* Draw; return where each run is, and what a place means. */
+  /* Draw. Return the position of each run, and the inverse scales. */
   function scatter(canvas, size, data, look) {
     const { x, y, runs, isMet, colours, front } = data;
     const [width, height] = [size.width - EDGE.left - EDGE.right, size.height - EDGE.top - EDGE.bottom];
@@ -258,7 +259,7 @@
     const apart = (size.width - SIDE.left - SIDE.right) / Math.max(axes.length - 1, 1);
     const left = (axis) => SIDE.left + axis * apart;
     const scales = axes.map((axis) => scaleOf(axis, 0.02));
-    /* A run without a value has a place of its own, below the axis. */
+    /* A run without a value has a separate position below the axis. */
     const top = (axis, run) => {
       const value = axes[axis].values[run];
       return value === null ? size.height - 4 : SIDE.top + (1 - scales[axis].at(value)) * height;
@@ -339,7 +340,8 @@
 
   /* ---- Pareto front -------------------------------------------------------------------------- */
 
-  /* The runs that no other run surpasses in both columns, in the order of `x`, best first. */
+  /* Return the runs that no other run surpasses in both columns, in the order of `x`, best
+     first. */
   function front(runs, x, y, xBest, yBest) {
     if (xBest === "none" || yBest === "none") return [];
     const [sx, sy] = [xBest === "low" ? 1 : -1, yBest === "low" ? 1 : -1];

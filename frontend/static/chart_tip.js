@@ -1,4 +1,5 @@
-/* The tooltip of all charts: values at a place of the x axis, beside the pointer and never below. */
+/* The tooltip of all charts: values at a position of the x axis, beside the pointer, never
+   below it. */
 "use strict";
 
 (function () {
@@ -16,9 +17,9 @@
     return mark;
   }
 
-  /* `at` is the place, `text` what is there, `rows` are values in words as { colour, name, value,
-     note, of }, one of which is the `nearest`; `foot` is more about that one. `of` is a heading over
-     rows that have the same. */
+  /* `at` is the position, `text` describes it, `rows` are values as texts in { colour, name,
+     value, note, of }, one of which is the `nearest`; `foot` has details about that one. `of` is
+     a heading above the rows that share it. */
   function show(pointer, { at, text, rows = [], nearest, foot }) {
     const first = Math.max(0, Math.min(rows.indexOf(nearest) - MAX_ROWS / 2, rows.length - MAX_ROWS));
     element.hidden = false;
@@ -48,7 +49,7 @@
     element.hidden = true;
   }
 
-  /* The index of the place in order `xs` that is nearest; -1 outside of them. */
+  /* Return the index of the nearest position in the sorted `xs`; -1 outside of them. */
   function nearest(xs, at) {
     const last = xs ? xs.length - 1 : -1;
     if (last < 0 || at < xs[0] || at > xs[last]) return -1;

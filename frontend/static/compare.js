@@ -1,5 +1,5 @@
-/* The Compare page: its state, its requests, and the charts themselves.
-   The list, the controls, the heads of charts and their linking are in compare_*.js. */
+/* The Compare page: its state, its requests, and the charts themselves. The list, the
+   controls, the heads of charts and their linking are in compare_*.js. */
 "use strict";
 
 (function () {
@@ -20,12 +20,13 @@
   };
   const NO_FACTS = { names: [], text: "", notes: [], units: [], metrics: [], charts: [], sections: {}, params: [] };
   const RETRY_MS = 2000;
-  /* The room of a chart beside its lines, and how much larger it gets before it is drawn anew. */
+  /* Width of a chart beyond its lines, and the growth at which it is drawn again. */
   const AXES_PX = 64;
   const STEP_PX = 100;
   const MAX_CHARTS = 64;
   const OVER = "over.";
-  /* The view's options have short texts, so that a long list takes several options. */
+  /* The texts of the view's options are limited, so a long list is spread over several
+     options. */
   const HIDDEN = ["compare.hidden", "compare.hidden2", "compare.hidden3", "compare.hidden4",
     "compare.hidden5", "compare.hidden6"];
   const HIDDEN_EACH = 35;
@@ -38,7 +39,7 @@
     revision: null,
     scheme: "light",
     cards: new Map(),
-    /* Callbacks of the other files, for when the page is shown and when anything changes. */
+    /* Callbacks of the other files, called when the page is shown and when anything changes. */
     begun: [],
     renderers: [],
     MAX_CHARTS,
@@ -46,7 +47,7 @@
     view: () => radt.view || {},
     board: () => Object.assign({}, BOARD, page.view().board),
     charts: () => page.view().charts || page.facts.charts,
-    /* The settings of a chart, with the board's for those it does not set. */
+    /* The settings of a chart, with the board's for those that it does not set. */
     of: (spec) => {
       const board = page.board();
       const own = {};
@@ -234,7 +235,7 @@
     page.begun.forEach((start) => start(root));
   }
 
-  /* Clean up after the page was closed; Plotly keeps listeners on the window. */
+  /* Clean up after the page was closed, as Plotly keeps listeners on the window. */
   function end() {
     if (!page.root) return;
     if (asking) asking.abort();
@@ -246,7 +247,7 @@
 
   /* ---- charts -------------------------------------------------------------------------------- */
 
-  /* The user's charts are in slots, which are numbers; those of the sections are named after their
+  /* The user's charts are in numbered slots. Those of the sections are named after their
      metrics (compare_sections.js). */
   function open(slot) {
     const small = typeof slot === "string";
@@ -287,7 +288,7 @@
     return step;
   };
 
-  /* Replace the graph of a card by an empty one. */
+  /* Replace the graph of a card with an empty one. */
   function discard(card) {
     if (!card.drawn) return;
     card.drawn = false;
@@ -323,7 +324,7 @@
         card.asked = asked;
         card.fingerprint = undefined;
         card.due = true;
-        // Before the observer reports: charts on the first screen are requested at once.
+        // Before the observer reports, so that charts on the first screen are requested at once.
         if (!card.near) card.near = isNear(card.element);
       }
     }
@@ -335,7 +336,7 @@
     return bottom > -320 && top < window.innerHeight + 320;
   };
 
-  /* All inputs of a figure besides the data. */
+  /* Return all inputs of a figure besides the data. */
   function question({ spec, small, body }) {
     const x = page.zoomOf(spec);
     const { board, windows } = page.view();
@@ -363,7 +364,7 @@
   async function refresh(card) {
     if (!card.due || !card.near || document.hidden || !isHere()) return;
     const key = card.key;
-    if (card.asking && card.askingFor === key) return; // requested again afterwards: it is due
+    if (card.asking && card.askingFor === key) return; // requested again afterwards: still due
     if (card.asking) card.asking.abort();
     card.due = false;
     const mine = (card.asking = new AbortController());

@@ -136,7 +136,8 @@
     style.gridRow = (spec.rows || 1) > 1 ? `span ${spec.rows}` : "";
   };
 
-  /* As many charts side by side as fit, all of the same width; a few charts share all of it. */
+  /* Fit as many charts of equal width side by side as possible. A few charts share the whole
+     width. */
   page.begun.push((root) => {
     const grid = root.querySelector(".charts");
     const measure = () => {
@@ -204,7 +205,7 @@
       if (!under) return;
       const place = order.indexOf(Number(under.dataset.slot));
       const next = moved(order, card.slot, place);
-      // Cards of different sizes would swap for ever under a resting pointer.
+      // Otherwise cards of different sizes would swap forever under a resting pointer.
       const box = under.getBoundingClientRect();
       const mine = card.element.getBoundingClientRect();
       const inReach =

@@ -1,5 +1,5 @@
-/* The Compare page: zoom and cursor of all charts with the same x axis, what the tooltip says, and
-   highlighted runs. */
+/* The Compare page: zoom and cursor of all charts with the same x axis, the tooltip's
+   content, and highlighted runs. */
 "use strict";
 
 (function () {
@@ -9,11 +9,11 @@
 
   /* ---- zoom ---------------------------------------------------------------------------------- */
 
-  /* Ends of an axis as numbers; those of a logarithmic one are exponents of ten in Plotly. */
+  /* Ends of an axis as numbers. Those of a logarithmic axis are exponents of ten in Plotly. */
   const toUnits = (axis, end) => (axis.type === "log" ? 10 ** end : Number(end));
   const toAxis = (axis, value) => (axis.type === "log" ? Math.log10(value) : value);
 
-  /* What the drawn chart shares zoom and cursor by. */
+  /* The key by which drawn charts share zoom and cursor. */
   const axisOf = ({ meta, spec }) =>
     !meta ? page.zoomOf(spec) : meta.x_metric ? page.OVER + meta.x_metric : meta.x;
 
@@ -21,7 +21,7 @@
 
   function setRange({ graph }, ends) {
     const range = ends.map((end) => toAxis(graph._fullLayout.xaxis, end));
-    // A logarithmic axis has no place for 0: the server answers where it begins.
+    // A logarithmic axis has no position for 0, so the server determines where it begins.
     if (range.every(Number.isFinite))
       page.busy(graph, window.Plotly.relayout(graph, { "xaxis.range": range }));
   }
@@ -34,7 +34,7 @@
         else setRange(card, card.range);
         return;
       }
-      // A range drawn by the user arrives as two ends. A whole range was set by the page itself and
+      // A range drawn by the user arrives as two ends. A full range was set by the page itself and
       // is reported late: a live chart may have moved on by then.
       const range = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
       if (range[0] === undefined || range[1] === undefined) return;
@@ -52,8 +52,8 @@
     card.body.addEventListener("keydown", (event) => byKey(card, event));
   };
 
-  /* The charts with the same axis follow at once with their present data, except for `done`; the
-     server sends full resolution. */
+  /* Zoom the charts with the same axis at once with their current data, except for `done`.
+     The server then sends full resolution. */
   function zoomTo(card, ends, done) {
     const x = axisOf(card);
     for (const other of page.drawn())
@@ -61,7 +61,7 @@
     setWindow(x, ends);
   }
 
-  /* What keys do to a range of the axis: the share by which it begins and ends elsewhere. */
+  /* Effect of keys on the axis range: shifts of its start and end, as shares of the range. */
   const KEYS = {
     "+": [0.2, -0.2], "=": [0.2, -0.2], "-": [-1 / 3, 1 / 3],
     ArrowLeft: [-0.2, -0.2], ArrowRight: [0.2, 0.2],
@@ -187,7 +187,7 @@
     return clock(at, digits);
   }
 
-  /* The mark of an epoch or span under the pointer, of the rows below the lines. */
+  /* Return the mark of an epoch or span under the pointer, in the rows below the lines. */
   function markAt(card, pointer) {
     const { xaxis, yaxis2 } = card.graph._fullLayout;
     const py = pointer.y - pointer.top - yaxis2._offset;
@@ -205,7 +205,7 @@
     return best;
   }
 
-  /* Make one line of a chart, and its entry in the list, stand out. */
+  /* Highlight one line of a chart, and its entry in the list. */
   let lit = [];
   function light(card, key) {
     for (const [path, width] of lit) path.style.strokeWidth = width;
@@ -224,7 +224,7 @@
         one.dataset.lit = "";
   }
 
-  /* A time of day in the axis's time zone, which is that of the server. */
+  /* Return the time of day in the axis's time zone, which is that of the server. */
   page.timeText = (at, span) => {
     const card = page.drawn().find(({ meta }) => meta && Number.isFinite(meta.utc_offset_s));
     const moment = new Date((at + (card ? card.meta.utc_offset_s : 0)) * 1000);
@@ -236,8 +236,8 @@
 
   const isLine = ({ meta, yaxis, fill }) => meta && meta.key && yaxis !== "y2" && fill !== "toself";
 
-  /* The value of each line at a position of the axis, from the drawn points, the highest first; those
-     of the second y axis after those of the first. */
+  /* Return the value of each line at a position of the axis, from the drawn points, the
+     highest first; lines of the second y axis come after those of the first. */
   function valuesAt(card, at) {
     const { lines, second } = card.meta || {};
     const known = new Map([...(lines || []), ...((second || {}).lines || [])]
@@ -261,7 +261,8 @@
       .sort((a, b) => a.second - b.second || b.value - a.value);
   }
 
-  /* A band is one outline a stretch: its upper edge, then its lower edge backwards, then a gap. */
+  /* A band has one outline per part: its upper edge, then its lower edge backwards, then a
+     gap. */
   function bandAt({ x, y }, at) {
     for (let start = 0; start < x.length;) {
       let end = start;
@@ -279,8 +280,8 @@
   const begins = (key, stem) =>
     key === stem || key.startsWith(`${stem}/`) || key.startsWith(`${stem}@`);
 
-  /* The hovered item of the list: keys of its lines, and the keys that replace them if they are
-     part of a workload's line. Null for none. */
+  /* The hovered item of the list: keys of its lines, and the keys that replace them if they
+     are part of a workload's line. Null for none. */
   let pointed = null;
 
   page.highlight = (stems, otherwise) => {

@@ -18,7 +18,7 @@
     filter = "";
   });
 
-  /* Whether a workload is one line, as in the charts (`Selection.drawn_at`). */
+  /* Return true if a workload is one line, as in the charts (`Selection.drawn_at`). */
   const together = (unit) => {
     const { level } = page.board();
     return level === "workload" ||
@@ -80,7 +80,7 @@
     rows.scrollTop = top;
   }
 
-  /* Go to the Runs page with the same view, by the link in the bar. */
+  /* Go to the Runs page with the same view, through the link in the bar. */
   function select(event) {
     const link = document.querySelector('.bar nav a[id*="/\\""], .bar nav a');
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
@@ -99,7 +99,7 @@
       row({
         item: one ? Object.assign({}, unit.runs[0], { pick: unit.pick }) : unit,
         swatch: one ? (whole ? unit : unit.runs[0]) : whole ? unit : null,
-        // A single run of several has its own name, as its line does.
+        // If one of several runs is selected, use its own name, like its line.
         label: one && unit.runs[0].letter ? `${unit.name} ${unit.runs[0].letter}` : unit.name,
         name: one ? unit.runs[0].name : unit.note,
         note: one ? unit.runs[0].note : "",
@@ -127,7 +127,7 @@
         })))));
   }
 
-  /* The dashes of list items, where all charts agree: in grey they follow from the place of a
+  /* The dashes of list items, if all charts agree. For print, they depend on the index of a
      line in its chart. */
   let strokeOf = () => undefined;
   function strokesOf(units) {
@@ -222,7 +222,8 @@
     page.setHidden([...new Set(rest)]);
   }
 
-  /* A link to a workload's page, with the view that the address has when the link is opened. */
+  /* Return a link to a workload's page, with the view that the address has on opening the
+     link. */
   function toWorkload(id) {
     const address = () => {
       const query = new URLSearchParams(window.location.search);

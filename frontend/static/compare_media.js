@@ -1,16 +1,17 @@
-/* What the selected runs of the Compare page logged by name and step, side by side (media.js). */
+/* Values of the Compare page's selected runs logged by name and step, side by side
+   (media.js). */
 "use strict";
 
 (function () {
   const { compare, h, refill } = window.radt;
   const MOST = 8; /* runs side by side */
-  const EVERY_MS = 3000; /* between two looks at what running runs log */
-  let shown = []; /* the runs side by side, with what they logged */
+  const EVERY_MS = 3000; /* interval of polling running runs */
+  let shown = []; /* the runs side by side, with their logged values */
 
   const panel = () => document.getElementById("compare-media-panel");
   const idsOf = (runs) => runs.map((run) => run.id).join();
 
-  /* Runs that are not hidden, the first of the list. */
+  /* Return the first runs of the list that are not hidden. */
   function runsNow() {
     const hidden = compare.hidden();
     return compare.facts.units.flatMap((unit) => (hidden.includes(unit.key) ? [] : unit.runs))
@@ -29,7 +30,8 @@
     follow(box, shown, selected.length > MOST && `The first ${MOST} of ${selected.length} runs.`);
   }
 
-  /* Show what the runs logged; while one of them is running, again and again, and once after its end. */
+  /* Show logged values of the runs. Poll while one of them is running, and once after its
+     end. */
   async function follow(box, runs, note) {
     for (let goesOn = true; goesOn;) {
       const isLive = compare.facts.live;
@@ -39,7 +41,7 @@
     }
   }
 
-  /* Returns whether all runs could be asked. */
+  /* Return true if all runs answered. */
   async function read(box, runs, note) {
     const { ask, fill } = window.radt.media;
     try {
@@ -54,7 +56,7 @@
       return true;
     } catch (error) {
       if (runs !== shown) return true;
-      if (runs.some((run) => run.digest)) console.warn(error.message); /* what is shown stays */
+      if (runs.some((run) => run.digest)) console.warn(error.message); /* keep what is shown */
       else refill(box, h("p", { class: "workload-dim", role: "alert" }, error.message));
       return false;
     }

@@ -90,7 +90,7 @@
     return h("div", { class: "settings-body" }, parts);
   }
 
-  /* The metrics that can be on another axis, with the one that is. */
+  /* Return the metrics that can be on another axis, with the current one. */
   function others(spec, chosen) {
     const names = page.facts.metrics.map((one) => one.metric).filter((one) => one !== spec.metric);
     return chosen && !names.includes(chosen) ? [chosen, ...names] : names;
@@ -119,7 +119,7 @@
     });
   }
 
-  /* A limit in the drawn unit; the view keeps it in the stored unit. */
+  /* A limit in the drawn unit. The view stores it in the stored unit. */
   function yRange(card, change) {
     const { spec } = card;
     const meta = card.meta || {};

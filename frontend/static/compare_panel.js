@@ -7,7 +7,7 @@
 
   let open = null;
 
-  /* `fill` returns the panel's content, and is called again whenever something changes; the
+  /* `fill` returns the panel's content, and is called again whenever something changes. The
      focused field keeps the focus. */
   page.openPanel = (button, label, fill, className) => {
     const again = open && open.button === button;
@@ -97,7 +97,7 @@
       : `${box.bottom + 4}px`;
   }
 
-  /* A field in which the user is typing is not overwritten. */
+  /* Do not overwrite a field in which the user is typing. */
   page.renderers.push(() => {
     if (!open) return;
     const active = document.activeElement;

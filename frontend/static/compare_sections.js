@@ -1,4 +1,4 @@
-/* The Compare page: small charts of all other metrics, in sections that can be closed, and the field
+/* The Compare page: small charts of all other metrics, in collapsible sections, and the field
    that filters charts by name. */
 "use strict";
 
@@ -22,7 +22,7 @@
   page.found = (metric) =>
     option(FIND).toLowerCase().split(/\s+/).every((word) => metric.toLowerCase().includes(word));
 
-  /* The sections with the metrics that have no chart of the user's own. */
+  /* Return the sections with the metrics for which the user has no chart. */
   page.sections = () => {
     const own = new Set(page.charts().map((spec) => spec.metric));
     const closed = option(CLOSED).split(",");
@@ -54,7 +54,7 @@
     if (elements.some((one, place) => holder.children[place] !== one)) holder.append(...elements);
   };
 
-  /* Put the sections and their open cards in their places. */
+  /* Move the sections and their open cards to their positions. */
   page.arrange = (sections) => {
     const holder = document.getElementById("compare-sections");
     for (const [title, { element }] of made)

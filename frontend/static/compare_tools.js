@@ -9,7 +9,7 @@
 
   const BANDS = [["confidence", "95 % interval"], ["deviation", "standard deviation"],
     ["range", "min–max"]];
-  /* TensorBoard's weight to begin with, and the sliders of the two ways to smooth. */
+  /* The initial weight, as in TensorBoard, and the sliders of the two ways to smooth. */
   const FIRST_EMA = 0.6;
   const SLIDERS = {
     smoothing_pct: { min: "0", max: "20", step: "0.5", label: "Smoothing in per cent of the x axis" },
@@ -47,7 +47,7 @@
     select.value = value;
   }
 
-  /* Picks that can be the baseline of a comparison. */
+  /* Return the picks that can be the baseline of a comparison. */
   page.baselines = () =>
     page.facts.units.flatMap((unit) => [
       ...(unit.runs.length > 1 ? [[unit.pick, unit.name]] : []),
@@ -132,7 +132,7 @@
     return made;
   }
 
-  /* Relative to the first workload or run, until another baseline is set. */
+  /* Make values relative to the first workload or run, until another baseline is set. */
   function relate(value) {
     const [first] = page.baselines();
     const { baseline } = page.board();
@@ -260,7 +260,7 @@
     if (next) next.focus();
   }
 
-  /* ---- zoom, notes, nothing to show ----------------------------------------------------------- */
+  /* ---- zoom, notes, empty page --------------------------------------------------------------- */
 
   function rangeText(x, [start, end]) {
     const step = (end - start) / 100;
@@ -279,11 +279,15 @@
     return `${x} ${text(start)} – ${text(end)}`;
   }
 
+  const zooms = () =>
+    [...new Set([...page.cards.values()].map(({ spec }) => page.zoomOf(spec)))]
+      .filter((x) => page.window(x));
+  page.zoomText = () => zooms().map((x) => rangeText(x, page.window(x))).join(" · ");
+
   function zoomed() {
     const holder = document.getElementById("compare-zoom");
-    const used = new Set([...page.cards.values()].map(({ spec }) => page.zoomOf(spec)));
-    const shown = [...used].filter((x) => page.window(x));
-    const text = shown.map((x) => rangeText(x, page.window(x))).join(" · ");
+    const shown = zooms();
+    const text = page.zoomText();
     holder.hidden = !shown.length;
     if (holder.known === text) return;
     holder.known = text;

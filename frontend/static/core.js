@@ -11,7 +11,8 @@
 
   /* ---- elements ------------------------------------------------------------------------------ */
 
-  /* Create an element. Attributes that begin with "on" are listeners; strings become text nodes. */
+  /* Create an element. Attributes that begin with "on" are listeners; strings become text
+     nodes. */
   function h(tag, attributes, ...children) {
     const element = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) {
@@ -34,10 +35,10 @@
     else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
   }
 
-  /* Whether a box shows the end of what it holds. */
+  /* Return true if a box is scrolled to its end. */
   const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 24;
 
-  /* A short line in the colour of a run, for both schemes. */
+  /* Return a short line in the colour of a run, for both schemes. */
   function swatch(className, light, dark) {
     const element = h("span", { class: className });
     element.style.setProperty("--light", light);
@@ -45,11 +46,15 @@
     return element;
   }
 
-  /* Replace what an element contains; the element with the focus, known by `data-focus`, keeps it. */
+  /* Replace the content of an element. The focused element, identified by `data-focus`, keeps
+     the focus, and regions their scroll position. */
   function refill(element, ...children) {
     const active = document.activeElement;
     const name = element.contains(active) ? active.dataset.focus : undefined;
+    const regions = () => [...element.querySelectorAll("[data-focus][role=region]")];
+    const lefts = new Map(regions().map((one) => [one.dataset.focus, one.scrollLeft]));
     element.replaceChildren(...children.flat().filter(Boolean));
+    for (const one of regions()) one.scrollLeft = lefts.get(one.dataset.focus) || 0;
     if (name === undefined) return true;
     const again = [...element.querySelectorAll("[data-focus]")]
       .find((one) => one.dataset.focus === name);
@@ -83,8 +88,8 @@
 
   /* ---- requests ------------------------------------------------------------------------------ */
 
-  /* Send JSON and return the JSON of the answer, null if nothing changed. An answer of another kind
-     is somebody else's: a proxy's page, or a login. */
+  /* Send JSON and return the JSON of the answer, null if nothing changed. An answer of
+     another type is not the dashboard's, but for example a proxy's login page. */
   async function post(path, body, signal) {
     const response = await fetch(path, {
       method: "POST",
@@ -99,7 +104,7 @@
     return response.json();
   }
 
-  /* Plotly, loaded when it is first needed. */
+  /* Plotly, loaded on first use. */
   let library = null;
   async function plotly() {
     library = library || new Promise((resolve, reject) => {
@@ -109,13 +114,13 @@
     try {
       await library;
     } catch {
-      library = null; // tried again
+      library = null; // so that the next use retries
       throw new Error("Plotly could not be loaded");
     }
     return window.Plotly;
   }
 
-  /* Return the answer to what the user asked for; throws { cause, remedy }. */
+  /* Return the answer to a user's request. Throws { cause, remedy }. */
   async function request(path, options) {
     let answer;
     try {
@@ -137,11 +142,11 @@
     window.scrollTo(0, 0);
   }
 
-  /* For `onclick` of a link: as `open`, unless the user wants a new tab. */
-  function follow(event) {
+  /* For `onclick` of a link: like `open`, unless the user wants a new tab. */
+  function follow(event, link = event.currentTarget) {
     if (event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
     event.preventDefault();
-    open(event.currentTarget.href);
+    open(link.href);
   }
 
   /* Links with `data-keep` set what their own address has and keep the rest of the view. */
@@ -159,7 +164,7 @@
 
   /* ---- the view (frontend/view.py) ----------------------------------------------------------- */
 
-  /* Change the view outside of callbacks; `alter` gets a copy, to alter or replace. */
+  /* Change the view outside of callbacks. `alter` gets a copy, to modify or replace. */
   function change(alter) {
     const copy = structuredClone(radt.view);
     const next = alter(copy) || copy;
@@ -168,7 +173,7 @@
     send("view", next);
   }
 
-  /* Set entries of `view[part]`, an object that is left out while it is empty. */
+  /* Set entries of `view[part]`, an object that is omitted when empty. */
   function setPart(view, part, entries) {
     const next = { ...view[part], ...entries };
     for (const [name, value] of Object.entries(next))
@@ -194,7 +199,7 @@
     open, follow, post, request, plotly, change, setPart, setWindow, register,
   });
 
-  /* A page that comes to the front polls at once: browsers slow down pages in the background. */
+  /* Poll at once when the page comes to the front, as browsers slow down background pages. */
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden && document.getElementById("live")) send("tick", -Date.now());
   });
@@ -212,7 +217,7 @@
     /* A page in the background requests nothing. */
     tick: (n) => (document.hidden ? noUpdate() : n),
 
-    /* The address follows the view without filling the browser's history, and links lead to
+    /* Update the address with the view, without filling the browser's history. Links lead to
        other pages with the same view. */
     address: (query, links) => {
       const rest = query ? "?" + query : "";
@@ -232,14 +237,8 @@
       return noUpdate();
     },
 
-    /* Keep the view for `change`. */
-    keep: (view) => {
-      radt.view = view || {};
-      return noUpdate();
-    },
-
-    /* Retry a page that could not be shown when the store changes, and show the error of a page
-       that no longer can be. */
+    /* Retry a page that could not be shown when the store changes. Show the error of a page
+       that can no longer be shown. */
     retry: (revision, trouble, count) => {
       if (!revision) return noUpdate();
       const broken = revision.startsWith("!");

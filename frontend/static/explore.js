@@ -28,7 +28,7 @@
 
   /* ---- requests ------------------------------------------------------------------------------ */
 
-  /* What determines the data: not brushes and picks. */
+  /* Return the part of the view that determines the data, without brushes and picks. */
   function viewOfData() {
     const { experiment, search } = radt.view;
     const chosen = Object.entries(options())
@@ -69,7 +69,7 @@
 
   const setProps = (name, props) => window.dash_clientside.set_props(`explore-${name}`, props);
 
-  /* The text of a field: several values are joined. */
+  /* The text of a field, with several values joined. */
   const textOf = (value) => [value].flat().join(";");
 
   function fillChoices() {
@@ -77,7 +77,7 @@
     const offer = (name, some) => setProps(name, { "data-choices": JSON.stringify(some) });
     for (const name of ["x", "y", "axes"]) offer(name, choices);
     offer("colour", [{ value: "", label: "none" }, ...choices]);
-    /* A forest explains numbers, and params are what explains. */
+    /* The forest predicts numbers, and params are its inputs. */
     offer("target", choices.filter((one) => one.group !== "Params"));
   }
 
@@ -93,7 +93,7 @@
     return found;
   }
 
-  /* Set ranges, null for none; the runs within all of them become the selection. */
+  /* Set ranges, null for none. The runs within all of them become the selection. */
   function brush(ranges) {
     const next = { ...brushes(), ...ranges };
     for (const [key, range] of Object.entries(next))
@@ -120,7 +120,7 @@
   const BARE = /^[\w.][\w.-]*$/;
   const FIELDS = { "time:epoch": "time_per_epoch", "time:duration": "duration" };
 
-  /* The Runs page with all runs within the ranges, which its search finds. */
+  /* Return the address of the Runs page whose search finds all runs within the ranges. */
   function listAddress(ranges) {
     const quoted = (text) => (BARE.test(text) ? text : `"${text}"`);
     const { search = "" } = radt.view;
@@ -181,7 +181,7 @@
     const parts = [...chips];
     if (chips.length) {
       const text = met.size.toLocaleString("en");
-      /* The address follows the view a little later. */
+      /* The address follows the view with a delay. */
       const link = (name, address, words) => h("a", { href: address(), "data-focus": name,
         onclick: (event) => {
           event.currentTarget.href = address();
@@ -194,7 +194,7 @@
     refill(byId("brushed"), parts);
   }
 
-  /* A place with a canvas, and one above it for the run under the pointer. */
+  /* Return a container with a canvas, and one above it for the run under the pointer. */
   function placeOf(name, height) {
     const element = byId(name);
     if (!element.firstChild) {
@@ -209,7 +209,7 @@
     return { element, canvas, above, size };
   }
 
-  /* The charts are beside each other (explore.css). */
+  /* True if the charts are side by side (explore.css). */
   const isWide = () => window.matchMedia("(min-width: 2600px)").matches;
   const tall = (least, share, most) =>
     Math.round(Math.min(Math.max(window.innerHeight * share, least), most));
@@ -220,7 +220,7 @@
     const runs = [...data.ids.keys()]
       .filter((run) => x.values[run] !== null && y.values[run] !== null);
     const front = x.texts || y.texts
-      ? [] : plot.front(runs.filter(isMet), x, y, shown.xbest, shown.ybest);
+      ? [] : plot.front(runs.filter((run) => isMet(run) && data.counts[run]), x, y, shown.xbest, shown.ybest);
     const place = placeOf("scatter", tall(320, 0.5, 1080));
     place.canvas.setAttribute("aria-label",
       `Scatter of ${y.title} over ${x.title}, ${runs.length} runs; the list has the Pareto front`);
@@ -256,9 +256,9 @@
           h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "run"), h("th", {}, y.title),
             h("th", {}, x.title))), h("tbody", {}, front.slice(0, 100).map(row))))
         : h("p", {}, "Choose which end of both axes is better, and numbers for both."),
-      front.length > 0 && h("p", {}, "No other run is better in both."),
+      front.length > 0 && h("p", {}, "No other run that counts is better in both."),
       missing > 0 && h("p", {},
-        `${missing.toLocaleString("en")} ${missing === 1 ? "run has" : "runs have"} no value of one of these.`));
+        `${missing.toLocaleString("en")} ${missing === 1 ? "run has" : "runs have"} no finite value for one of these.`));
   }
 
   function dot(colour) {
@@ -291,7 +291,8 @@
       ["from", "to"].map((word, end) => endOf(axis, n, word, end, ranges[axis.key]))));
   }
 
-  /* An end of an axis's range, for the keyboard: arrows move it, Delete removes the range. */
+  /* An end of an axis's range, for the keyboard: arrow keys move it, Delete removes the
+     range. */
   function endOf(axis, n, word, end, range) {
     const { top, height, left, scales } = places.parallel;
     const scale = scales[n];
@@ -310,7 +311,7 @@
       onkeydown: (event) => {
         if (event.key === "Delete") brush({ [axis.key]: null });
         else if (event.key in steps) {
-          const now = brushes()[axis.key] || whole; /* a key may come before the last one is drawn */
+          const now = brushes()[axis.key] || whole; /* the last change may not be drawn yet */
           const other = placeOfEnd(now[1 - end]);
           const [least, most] = end ? [other + step, 1] : [0, other - step];
           const next = Math.min(Math.max(placeOfEnd(now[end]) + steps[event.key], least), most);
@@ -329,7 +330,7 @@
 
   let pointed = null;
 
-  /* Mark a run in both charts. */
+  /* Highlight a run in both charts. */
   function point(run) {
     pointed = run;
     const ink = look().text;
@@ -448,14 +449,14 @@
 
   async function askImportance() {
     const view = viewOfData();
-    /* Not with each run that is written: a forest of ten thousand runs takes seconds. */
+    /* Do not recompute for each new value: a forest of ten thousand runs takes seconds. */
     const key = JSON.stringify([data.experiment, view.search, data.shown.target, data.ids.length]);
     if (key === importanceOf) return;
     importanceOf = key;
     const { stamp } = data;
     refill(byId("importance"), h("p", { class: "explore-wait" }, "Computing …"));
     while (isHere() && key === importanceOf) {
-      /* None while the dashboard is being restarted. */
+      /* No answer while the dashboard is being restarted. */
       const found = await post("/explore/importance", { view, stamp }).catch(() => null);
       if (!isHere() || key !== importanceOf) return;
       if (found && !found.computing) {
@@ -511,7 +512,7 @@
       return radt.noUpdate();
     },
 
-    /* A list got another value, from the user or from `learn`. */
+    /* A list got a new value, from the user or from `learn`. */
     exploreChoose: (value) => {
       const [{ prop_id: id } = {}] = window.dash_clientside.callback_context.triggered;
       const name = (id || "").replace(/^explore-|\.data-value$/g, "");

@@ -1,18 +1,19 @@
-/* Fields for one or several values from a list that can be searched (`choice_field` in
-   frontend/pages/page.py), after WAI-ARIA's pattern of a combobox
+/* Fields for one or several values from a searchable list (`choice_field` in
+   frontend/pages/page.py), following WAI-ARIA's combobox pattern
    (https://www.w3.org/WAI/ARIA/apg/patterns/combobox/). The server or a page's script sets
-   `data-choices` and `data-value`; the user's choice is a new `data-value`, several values joined
-   by ";". With `data-search`, what is typed arrives there, for the server to find other choices. */
+   `data-choices` and `data-value`; the user's choice is a new `data-value`, several values
+   joined by ";". With `data-search`, the typed text is written there, for the server to find
+   other choices. */
 "use strict";
 
 (function () {
   const { h, setAttribute, setText } = window.radt;
-  /* More are found by typing. */
+  /* Maximum number of choices shown; more are found by typing. */
   const MOST_SHOWN = 200;
   const SEPARATOR = ";";
   const follows = new WeakMap();
 
-  /* Choices are strings, `{value, label}`, or `{group, items}` with such. */
+  /* Choices are strings, `{value, label}`, or `{group, items}` of these. */
   const choicesOf = (text) => JSON.parse(text)
     .flatMap((one) => (one.items || [one]).map((item) =>
       (typeof item === "string" ? { value: item, label: item } : { group: one.group, ...item })));
@@ -30,11 +31,17 @@
     let active = -1;
     let typed = false;
 
-    const set = (name, text) => window.dash_clientside.set_props(root.id, { [`data-${name}`]: text });
+    /* Dash's components get it by their names; others send an event. */
+    function set(name, text) {
+      if (!root.closest("[data-follow]"))
+        return window.dash_clientside.set_props(root.id, { [`data-${name}`]: text });
+      root.dataset[name] = text;
+      root.dispatchEvent(new CustomEvent("choice", { bubbles: true, detail: text }));
+    }
     const isOpen = () => !box.hidden;
     const labelOf = (value) => (choices.find((one) => one.value === value) || { label: value }).label;
 
-    /* ---- what is shown ---- */
+    /* ---- display ----------------------------------------------------------------------------- */
 
     const list = h("ul", { id: `${root.id}-list`, role: "listbox", "aria-label": label });
     const note = h("p", { role: "status" });
@@ -87,7 +94,7 @@
       point(Math.min(active, shown.length - 1));
     }
 
-    /* Make a choice the one that Enter takes. */
+    /* Make a choice the active one, which Enter takes. */
     function point(place) {
       active = place;
       for (const element of list.querySelectorAll("[data-active]")) delete element.dataset.active;
@@ -119,7 +126,7 @@
       draw();
     }
 
-    /* ---- what the user does ---- */
+    /* ---- user actions ------------------------------------------------------------------------ */
 
     function setValues(next) {
       values = next;
@@ -137,7 +144,7 @@
       }
     }
 
-    /* Take what is typed as it is. */
+    /* Accept the typed text unchanged. */
     function add() {
       const more = parts(input.value).filter((one) => !values.includes(one));
       typed = false;
@@ -174,7 +181,7 @@
       close();
     }
 
-    /* ---- what the server sets ---- */
+    /* ---- updates from the server ------------------------------------------------------------- */
 
     const known = {};
     return () => {

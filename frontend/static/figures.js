@@ -1,14 +1,14 @@
-/* Figures of plotly that scripts logged: their traces and layout (frontend/data/run/figure.py) in
-   the look of the page (frontend/charts/logged.py). */
+/* Plotly figures logged by scripts: their traces and layout (frontend/data/run/figure.py) in
+   the style of the page (frontend/charts/logged.py). */
 "use strict";
 
 (function () {
   const { h, plotly, setAttribute } = window.radt;
   const CONFIG = { displayModeBar: false, displaylogo: false, showTips: false, doubleClick: "autosize" };
-  const drawn = new Map(); /* what draws each figure of the page */
+  const drawn = new Map(); /* redraw function of each figure on the page */
 
-  /* The figure that the server has read, drawn as soon as its place is known, or where another one
-     is, so that that one stays until then. */
+  /* Draw the figure that the server has read once its container is on the page, or in the
+     container of another figure, which stays visible until then. */
   function figure(read, label, link, box = h("div", { class: "run-figure", role: "img" })) {
     setAttribute(box, "aria-label", label);
     drawn.set(box, async () => {

@@ -1,7 +1,8 @@
-/* What runs logged by name and step: a card for each name, in it each run, and one slider over the
-   steps of all; on the Run page of one run, on the Compare page of several, side by side.
-   Whatever files contain becomes text nodes; pictures, sounds and films are elements with an address
-   of their own (frontend/files.py). */
+/* Values that runs logged by name and step: a card for each name with each run, and one slider
+   over all steps. The Run page shows one run, the Compare page several, side by side.
+
+   The content of files becomes text nodes. Pictures, sounds and films are elements with separate
+   addresses (frontend/files.py). */
 "use strict";
 
 (function () {
@@ -19,12 +20,12 @@
     return answer.json();
   }
 
-  const READING = 2; /* the server reads no more files at once (frontend/data/run/previews.py) */
+  const READING = 2; /* maximum of files that the server reads at once (frontend/data/run/previews.py) */
   const PATIENCE = 30;
   const turns = [];
   let reading = 0;
 
-  /* Fetch what is in a file: a few at once, and again while the server reads those of others. */
+  /* Fetch a file's content. A few at a time; retry while the server reads those of others. */
   async function preview(run, path, isWanted = () => true) {
     if (reading === READING) await new Promise((go) => turns.push(go));
     else reading += 1;
@@ -44,7 +45,7 @@
 
   const address = (run, action, path) => `/files/${encodeURIComponent(run.id)}/${action}?path=${path}`;
 
-  /* What shows an image, a sound or a film; undefined for other kinds. */
+  /* Return an element for an image, a sound or a film; undefined for other kinds. */
   function player(run, kind, path, label) {
     const src = address(run, "view", path);
     if (!["image", "audio", "video"].includes(kind)) return undefined;
@@ -61,7 +62,7 @@
     return element;
   }
 
-  /* A table, a figure or a text that the server has read; Markdown is text here. */
+  /* Return a table, a figure or a text that the server has read. Markdown is plain text here. */
   function content(run, path, read, label, before) {
     if (read.kind === "figure") {
       const link = h("a", { href: address(run, "artifact", path), download: "" }, "Download it");
@@ -89,7 +90,7 @@
   let runs = []; /* { id, label, light, dark, sequences } */
   let names = []; /* { key, name, kind }, each once */
   let steps = []; /* all steps, sorted */
-  let chosen = null; /* null: the last one, also when new ones come */
+  let chosen = null; /* null: the last step, even when new ones arrive */
   let all = false;
   const panes = new Map(); /* by name, kind and run */
 
@@ -98,14 +99,15 @@
   const sequenceOf = (run, key) => run.sequences.find((one) => keyOf(one) === key);
   const words = (step) => `step ${step.toLocaleString("en")}`;
 
-  /* The place of the chosen step among all. */
+  /* Return the index of the chosen step. */
   function place() {
     if (chosen === null) return steps.length - 1;
     const next = steps.findIndex((step) => step > chosen);
     return Math.max(0, (next < 0 ? steps.length : next) - 1);
   }
 
-  /* The file of a sequence at a step, the last one until then; one without a step comes first. */
+  /* Return the file of a sequence at a step, or the last one before it. One without a step
+     comes first. */
   function itemAt(items, step) {
     let low = 0;
     for (let high = items.length; low < high; ) {
@@ -143,7 +145,7 @@
     const played = player(run, name.kind, path, label);
     const image = shown.body.querySelector("img");
     if (image) {
-      /* The same element: what was there stays until the new one is loaded. */
+      /* Reuse the element, so that the old image stays until the new one is loaded. */
       image.alt = label;
       image.src = played.src;
     } else if (played) shown.body.replaceChildren(played);
@@ -199,7 +201,7 @@
 
   /* ---- for the pages ---------------------------------------------------------------------------- */
 
-  /* Forget what was shown; the step is that of the address. */
+  /* Forget what was shown. The step is that of the address. */
   function begin(element) {
     const wanted = (window.radt.view.options || {})["run.step"];
     chosen = /^-?\d+$/.test(wanted || "") ? Number(wanted) : null;
@@ -210,7 +212,7 @@
     box.replaceChildren();
   }
 
-  /* Show what these runs logged; returns how many names there are. */
+  /* Show the logged values of these runs. Return the number of names. */
   function fill(found) {
     const ids = (list) => list.map((run) => run.id).join();
     const known = (list) => list.map((name) => name.key).join("\n");

@@ -1,12 +1,12 @@
-/* What people write (frontend/notes.py): the notes of a run, and saved views. */
+/* User content (frontend/notes.py): the notes of a run, and saved views. */
 "use strict";
 
 (function () {
   const { h, refill, register, noUpdate, request } = window.radt;
   const TOKEN = "radt-write-token";
-  const SHOWN = 200; /* tags of a run; a script may set thousands */
+  const SHOWN = 200; /* maximum number of a run's tags; a script may set thousands */
 
-  /* Ask a route, or have it change something; throws { cause, remedy }. */
+  /* Query a route or request a change. Throws { cause, remedy }. */
   async function send(path, body) {
     const headers = {
       "Content-Type": "application/json",
@@ -19,7 +19,7 @@
   /* Change notes of runs: any of { name, text, tags, starred, archived }. */
   const editRuns = (runs, edit) => send("/notes", { runs, ...edit });
 
-  /* A line that says what came of a change. */
+  /* Return a line for the result of a change. */
   function results() {
     const line = h("p", { class: "notes-result", role: "status" });
     line.follow = async (work) => {
@@ -37,7 +37,7 @@
     return line;
   }
 
-  /* Asks for the token that the dashboard was started with, for changes. */
+  /* Return a form for the token that the dashboard requires for changes. */
   const tokenForm = (again) =>
     h("form", {
       class: "notes-token",
@@ -56,7 +56,8 @@
 
   const isTyping = (card) => Boolean(card.querySelector(":is(input, textarea):focus"));
 
-  /* Draw the notes of a run into a card; `done` gets what went wrong, or nothing, after each change. */
+  /* Draw the notes of a run into a card. `done` is called after each change, with the error
+     if any. */
   async function draw(card, run, done = () => {}, hasTyped = false) {
     const isBusy = () => !hasTyped && isTyping(card);
     if (!card || isBusy()) return;
@@ -118,7 +119,7 @@
       result);
   }
 
-  /* Begin to write a tag, with its value selected. */
+  /* Start typing a tag, with its value selected. */
   function write(card, text) {
     const field = card.querySelector(".notes-new");
     field.value = text;
@@ -126,13 +127,14 @@
     field.setSelectionRange(text.indexOf("=") + 1, text.length);
   }
 
-  /* Open the notes of a run in the table beside a button of its row, at a field or at a tag to write. */
+  /* Open the notes of a run in the table beside a button of its row, at a field or a tag to
+     write. */
   async function openNotes(button, run, { field, tag }, done) {
     const card = h("div", { class: "notes" });
     const back = document.activeElement;
     const panel = h("div", {
       class: "notes-panel", popover: "auto", role: "dialog", "aria-label": `Notes of ${run.name} ${run.detail}`,
-      /* What is being typed is a change once its field is left. */
+      /* A value being typed is saved when its field loses the focus. */
       onbeforetoggle: ({ newState }) => newState === "closed" && back.focus({ preventScroll: true }),
       ontoggle: ({ newState }) => newState === "closed" && panel.remove(),
     }, card);

@@ -2,15 +2,16 @@
 "use strict";
 
 (function () {
-  const { change, h, post, setPart, setText, noUpdate, tip } = window.radt;
-  const ASK_MS = 700;
+  const { change, filled, h, post, setAttribute, setPart, setText } = window.radt;
+  const ASK_MS = 700, TYPING_MS = 500;
+  const SWITCHES = { picked: "can_pick", profiled: "can_profile" };
   /* The value that each field last exchanged with the view, by option. */
   const known = {};
-  /* The columns of the table, and all that were measured: `[value, title]`. */
-  let columns = [];
-  let measured = [];
+  /* The newest answer: columns of the table, and all measured quantities, as `[value,
+     title]`. */
+  let state = {};
 
-  /* Set an option; another order or filter starts on the first page. */
+  /* Set an option. Another order or filter starts on the first page. */
   function choose(name, value, alsoFirstPage) {
     change((view) => {
       setPart(view, "options", { [name]: value });
@@ -18,44 +19,44 @@
     });
   }
 
-  /* Take the option that the user sets with a field. */
+  /* Apply the option that the user sets with a field. */
   function fromField(name, text) {
+    if (known[name] === text) return;
     known[name] = text;
     choose(name, text);
-    return noUpdate();
   }
 
-  /* Return the text for a field. The user may have changed the field since this view, so it is set
-     only if the view's option was changed elsewhere. */
-  function toField(name, options) {
-    const text = options[name] || "";
-    if (known[name] === text) return noUpdate();
+  /* Show an option in its field. The user may have changed the field since this view, so set
+     it only if the view's option was changed elsewhere. */
+  function toField(name, set) {
+    const text = (window.radt.view.options || {})[name] || "";
+    if (known[name] === text) return;
     known[name] = text;
-    return text;
+    set(text);
   }
 
   const isOn = (name) => (window.radt.view.options || {})[name] === "1";
 
   function columnList() {
     const set = (value, on) => {
-      columns = columns.filter((one) => one !== value).concat(on ? [value] : []);
-      choose("report.columns", columns.join(",") || "-");
+      state.columns = state.columns.filter((one) => one !== value).concat(on ? [value] : []);
+      choose("report.columns", state.columns.join(",") || "-");
     };
-    return measured.map(([value, title]) => h("label", { class: "metric-row" },
+    return state.measured.map(([value, title]) => h("label", { class: "metric-row" },
       h("input", {
-        type: "checkbox", checked: columns.includes(value), "data-focus": value,
+        type: "checkbox", checked: state.columns.includes(value), "data-focus": value,
         onchange: (event) => set(value, event.target.checked),
       }), h("span", {}, title)));
   }
 
-  /* Ascending, descending, then the order of the experiment again. */
+  /* Cycle through ascending, descending, and the order of the experiment. */
   function sort(name) {
     const now = (window.radt.view.options || {})["report.sort"] || "";
     const next = now === name ? "-" + name : now === "-" + name ? "" : name;
     choose("report.sort", next, true);
   }
 
-  /* Show how far the server is with reading a report, until it has it. */
+  /* Show the server's progress in reading a report until it is complete. */
   let following = 0;
   async function follow(view) {
     const mine = ++following;
@@ -66,7 +67,7 @@
       const found = (await post("/report/progress", { view }).catch(() => null)) || {};
       if (mine !== following) return;
       const isReading = found.of !== undefined;
-      const waits = Boolean(document.querySelector("#report-table .report-sketch"));
+      const waits = Boolean(element.closest("[data-follow]").asking);
       began = began || isReading;
       const count = (number) => number.toLocaleString("en");
       setText(element, isReading ? `Reading: ${count(found.read)} of ${count(found.of)} workloads`
@@ -74,20 +75,6 @@
       if (!isReading && !waits) return;
     }
   }
-
-  /* The tooltip of the bar above or below the pointer. */
-  let pointed = null;
-  document.addEventListener("mousemove", (event) => {
-    const plot = event.target.closest && event.target.closest(".report-chart .js-plotly-plot");
-    if (!plot && pointed) tip.hide();
-    pointed = plot;
-    const { meta, xaxis } = (plot && plot._fullLayout) || {};
-    if (!meta) return; // not yet drawn
-    const at = xaxis.p2d(event.clientX - plot.getBoundingClientRect().left - xaxis._offset);
-    const bar = xaxis.tickvals.findIndex((x) => Math.abs(x - at) < 0.5);
-    if (bar < 0) tip.hide();
-    else tip.show({ x: event.clientX, y: event.clientY }, meta.tips[bar]);
-  });
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("#report-columns");
@@ -98,8 +85,8 @@
       const name = turned.dataset.reportSwitch;
       choose(name, isOn(name) ? "" : "1", name === "report.picked");
     }
-    const head = event.target.closest("[data-report-sort]");
-    if (head) sort(head.dataset.reportSort);
+    const head = event.target.closest("#report-table [data-sort]");
+    if (head) sort(head.dataset.sort);
     const turn = event.target.closest("[data-report-page]");
     if (turn) {
       const page = Number(turn.dataset.reportPage);
@@ -107,33 +94,49 @@
     }
   });
 
-  window.radt.register({
-    reportExperiment: (name) => {
-      if (name && name !== window.radt.view.experiment)
-        change((view) => {
-          view.experiment = name;
-          setPart(view, "options", { "report.page": null, "report.picked": null });
-        });
-      return noUpdate();
-    },
-    reportSeries: (texts) => fromField("report.series", texts),
-    reportWindow: (text) => fromField("report.window", (text || "").trim()),
-    reportState: (state) => {
-      ({ columns, measured } = state);
-      return noUpdate();
-    },
-    /* The controls follow every change of the view. */
-    reportControls: (view) => {
-      if (!view) return Array(3).fill(noUpdate());
-      follow(view);
-      const options = view.options || {};
-      for (const button of document.querySelectorAll("[data-report-switch]"))
-        button.setAttribute("aria-pressed", String(options[button.dataset.reportSwitch] === "1"));
-      return [
-        view.experiment || noUpdate(),
-        toField("report.window", options),
-        toField("report.series", options),
-      ];
-    },
+  let typing = 0;
+  document.addEventListener("input", ({ target }) => {
+    if (target.id !== "report-window") return;
+    clearTimeout(typing);
+    typing = setTimeout(() => fromField("report.window", target.value.trim()), TYPING_MS);
   });
+
+  document.addEventListener("choice", ({ target, detail }) => {
+    if (target.id === "report-series") fromField("report.series", detail);
+    else if (target.id === "report-experiment" && detail !== window.radt.view.experiment)
+      change((view) => {
+        view.experiment = detail;
+        setPart(view, "options", { "report.page": null, "report.picked": null });
+      });
+  });
+
+  /* Update the controls on every change of the view. */
+  filled["/report/data"] = (root, found) => {
+    const { options } = window.radt.view;
+    for (const button of root.querySelectorAll("[data-report-switch]"))
+      button.setAttribute("aria-pressed", String((options || {})[button.dataset.reportSwitch] === "1"));
+    if (!found) return;
+    state = found;
+    const series = root.querySelector("#report-series");
+    const experiment = root.querySelector("#report-experiment");
+    setAttribute(series, "data-choices", JSON.stringify(state.suggested));
+    setAttribute(experiment, "data-choices", JSON.stringify(state.experiments));
+    setAttribute(experiment, "data-value", state.experiment);
+    for (const [name, can] of Object.entries(SWITCHES))
+      root.querySelector(`#report-${name}`).disabled = !state[can];
+    const field = root.querySelector("#report-window");
+    if (root !== shown) {
+      shown = root;
+      for (const name of Object.keys(known)) delete known[name];
+    }
+    toField("report.window", (text) => {
+      field.value = text;
+    });
+    toField("report.series", (text) => {
+      series.dataset.value = text;
+    });
+  };
+  let shown = null;
+
+  window.radt.asked["/report/data"] = () => follow(window.radt.view);
 })();

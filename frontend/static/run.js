@@ -1,15 +1,15 @@
-/* The Run page: which run, and its files (media.js shows what is in them). */
+/* The Run page: the choice of the run, and its files (media.js shows their content). */
 "use strict";
 
 (function () {
   const { change, h, noUpdate, refill, register, setAttribute, setPart } = window.radt;
   const LISTED = 500;
-  /* How many ticks pass between two looks at the files of a run that is running. */
+  /* Number of ticks between two polls of a running run's files. */
   const FILES_EVERY = 3;
 
   const state = { id: null, ticks: 0, digest: "", files: [], chosen: "", filter: "" };
 
-  /* Fetch JSON from a route of the run that is shown. */
+  /* Fetch JSON from a route of the shown run. */
   async function ask(name, query) {
     const shown = state.root;
     const answer = await window.radt.media.ask(state, name, query);
@@ -17,14 +17,14 @@
     return answer;
   }
 
-  /* A text with the unit that a reader of file lists expects: `12.3 KB`. */
+  /* Return a size with its unit, as in file lists: `12.3 KB`. */
   function size(bytes) {
     let unit = 0;
     for (; bytes >= 999.5 && unit < 4; unit += 1) bytes /= 1000;
     return `${unit ? bytes.toPrecision(3) : bytes} ${["B", "KB", "MB", "GB", "TB"][unit]}`;
   }
 
-  /* Paths are percent-encoded; names may hold bytes that are not UTF-8. */
+  /* Paths are percent-encoded, as names may contain bytes that are not UTF-8. */
   function readable(path) {
     try {
       return decodeURIComponent(path);
@@ -137,7 +137,7 @@
       return noUpdate();
     },
 
-    /* Each tick: another run is read from its beginning, a running one for what is new. */
+    /* Each tick: read another run from its beginning, and a running one for new content. */
     runFollow: (_tick, shown) => {
       const root = document.getElementById("run-files");
       if (!shown || !root) return noUpdate();
@@ -150,7 +150,7 @@
         return noUpdate();
       }
       if (!state.live) return noUpdate();
-      state.live = shown.live; // when it has ended, once more
+      state.live = shown.live; // once more after it has ended
       state.ticks += 1;
       quietly(window.radt.runLog.follow());
       if (!state.live || state.ticks % FILES_EVERY === 0) quietly(readFiles());

@@ -1,15 +1,16 @@
-/* The log of the Run page: parts of it around where one reads, never all of a large one; its end
-   follows a run that is running; a search lists the lines that match. */
+/* The log of the Run page: only parts around the visible lines are loaded. The end follows a
+   running run. A search lists the matching lines. */
 "use strict";
 
 (function () {
   const { h, isAtEnd, refill, setText } = window.radt;
-  /* Parts kept on the page, each of up to 64 KB; others are fetched again where one scrolls. */
+  /* Maximum number of parts kept on the page, of up to 64 KB each; others are fetched on
+     scrolling. */
   const MOST = 24;
   const FULL = 64 * 1024;
   const NEAR_PX = 400;
 
-  let log = null; /* { size, rest }: bytes of the log, and of its last line without an end */
+  let log = null; /* { size, rest }: size of the log, and its incomplete last line */
   let found = null; /* { text, matches, scanned, lines, size } */
   let busy = false;
 
@@ -27,7 +28,7 @@
     return part;
   }
 
-  /* Note how far the log goes now; its last line, while that has no end, is an element of its own. */
+  /* Update the log's size. Its last line, while incomplete, is a separate element. */
   function seen(part) {
     const box = byId("run-log");
     for (const old of box.querySelectorAll(".run-rest")) old.remove();
@@ -39,7 +40,7 @@
     byId("run-log-last").hidden = isWhole();
   }
 
-  /* Show another place of the log instead. */
+  /* Show another position of the log. */
   async function jump(query) {
     const part = await ask(query);
     byId("run-log").replaceChildren(part.element);
@@ -64,7 +65,7 @@
   async function later() {
     const part = await ask(`after=${end()}`);
     const box = byId("run-log");
-    if (part.size < end()) return void (await last()); // it was replaced
+    if (part.size < end()) return void (await last()); // the file was replaced
     const follows = isAtEnd(box);
     const all = parts();
     const latest = all.at(-1);
@@ -84,7 +85,7 @@
     byId("run-log").scrollTop = byId("run-log").scrollHeight;
   }
 
-  /* One request at a time; what another run left is dropped. */
+  /* Run an action unless another one is in progress. */
   async function alone(action) {
     if (busy || !log) return;
     busy = true;
@@ -95,7 +96,7 @@
     }
   }
 
-  const quietly = (action) => alone(action).catch(() => {}); // the next scroll asks again
+  const quietly = (action) => alone(action).catch(() => {}); // the next scroll retries
 
   function scrolled() {
     const box = byId("run-log");
@@ -105,7 +106,7 @@
 
   /* ---- search ---------------------------------------------------------------------------------- */
 
-  /* Go on searching where the last answer stopped. */
+  /* Continue a search where the last answer stopped. */
   async function search(text) {
     if (!found || found.text !== text) found = { text, matches: [], scanned: 0, lines: 0, size: 1 };
     const current = found;
@@ -172,7 +173,7 @@
     }, event.type === "change" ? 0 : 250);
   }
 
-  /* ---- the log of another run -------------------------------------------------------------------- */
+  /* ---- another run, and new lines ------------------------------------------------------------ */
 
   async function begin() {
     log = found = null;
@@ -194,9 +195,9 @@
     box.onscroll = scrolled;
   }
 
-  /* What was printed since, if its end is on the page. */
+  /* Append new lines, if the end is on the page. */
   async function follow() {
-    if (!log) return begin(); // there was none yet
+    if (!log) return begin(); // the log did not exist yet
     if (isWhole()) await alone(later);
   }
 

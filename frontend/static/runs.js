@@ -1,6 +1,6 @@
-/* The Runs page: the bar with search and choices, and what is ticked; runs_grid.js has the table,
-   runs_columns.js the list of columns. The rows come from the server (frontend/pages/runs.py); the
-   user's actions change the view, and the table follows it. */
+/* The Runs page: the bar with search and choices, and the ticked runs. runs_grid.js has the
+   table, runs_columns.js the list of columns. The rows come from the server
+   (frontend/pages/runs.py). The user's actions change the view, and the table follows it. */
 "use strict";
 
 (function () {
@@ -92,7 +92,7 @@
     select.value = value;
   }
 
-  /* ---- actions of the user ------------------------------------------------------------------- */
+  /* ---- user actions -------------------------------------------------------------------------- */
 
   const setOptions = (options) => change((view) => setPart(view, "options", options));
 
@@ -136,8 +136,8 @@
     setOptions({ "runs.status": [...on].join(",") });
   }
 
-  /* First the better values, then the others, then the newest first again; `add` keeps the columns
-     that the table is sorted by already, also if it is not drawn so yet. */
+  /* Cycle through best first, worst first, and the default order, newest first. `add` keeps
+     the columns by which the table is already sorted, even if it is not drawn yet. */
   function sort(column, add) {
     const { options = {} } = window.radt.view;
     const sorted = (options["runs.sort"] || "").split(",")
@@ -188,12 +188,12 @@
 
   function tick(row) {
     row.tick = row.tick === ON ? OFF : ON;
-    page.grid.paint(); // the clicked box changes at once; the others follow from the server
+    page.grid.paint(); // the clicked checkbox changes at once; the others follow from the server
     addStep(row.pick ? { picks: [row.pick], on: row.tick === ON }
       : { group: row.group, on: row.tick === ON });
   }
 
-  /* Notes of runs (notes.js); who may not change them is told why. */
+  /* Change notes of runs (notes.js). Users who may not change them get the reason. */
   async function edit(runs, change_) {
     try {
       await window.radt.editRuns(runs, change_);
@@ -209,7 +209,7 @@
     if (await edit([row.run], { starred: !row.starred })) ask();
   }
 
-  /* Open a run's notes at what its row has at a place: a tag, the description, or its name. */
+  /* Open a run's notes at the item that was clicked: a tag, the description, or its name. */
   function editNotes(row, button, place) {
     const { key = "" } = page.answer.columns[place] || {};
     const at = key.startsWith("tag.") ? { tag: `${key.slice(4)}=${row.cells[place]}` }
@@ -226,7 +226,7 @@
 
   const tickAll = () => addStep({ all: true, on: page.answer.tick !== ON });
 
-  /* Clicks go to the server one after the other: each builds on the result of the last. */
+  /* Clicks go to the server one after the other, as each depends on the result of the last. */
   async function addStep(step) {
     page.steps.push(step);
     if (page.sending) return;
@@ -242,7 +242,7 @@
         if (found.picks.length) view.picks = found.picks;
         else delete view.picks;
       });
-      else ask(); // reset the boxes to the picks
+      else ask(); // reset the checkboxes to the picks
     }
     mine.sending = false;
   }
@@ -252,7 +252,7 @@
     drawPicked();
   }
 
-  /* Compare what is ticked, else what is found, else the newest runs. */
+  /* Compare the ticked runs, else the found runs, else the newest runs. */
   async function compare(event) {
     if (page.compare.dataset.found !== "yes") return follow(event);
     event.preventDefault();
@@ -347,7 +347,7 @@
     setAttribute(page.compare, "aria-disabled", isFound && !page.answer.total && "true");
   }
 
-  /* Running times and ages go on without a request. */
+  /* Running times and ages advance without requests. */
   setInterval(() => {
     if (page && page.root.isConnected && !document.hidden && page.answer) page.grid.paint();
   }, 1000);

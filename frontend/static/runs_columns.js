@@ -1,4 +1,4 @@
-/* The Runs page: the list of all columns, in which those of the table are chosen. */
+/* The Runs page: the list of all columns, to choose those of the table. */
 "use strict";
 
 (function () {
@@ -6,7 +6,7 @@
 
   const STATISTICS = ["last", "min", "max", "mean"];
 
-  /* Open the list beside its button; it follows the table. */
+  /* Open the list beside its button. It follows the table. */
   window.radt.chooseColumns = async (page) => {
     let offered = null;
     const filter = h("input", {

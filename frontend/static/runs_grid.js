@@ -1,8 +1,9 @@
-/* The Runs page: a table of any length that contains only the rows in sight. Tick box and name stay
-   at the left.
+/* The Runs page: a table of any length that contains only the visible rows. Checkbox and name
+   stay on the left.
 
-   `actions` are the page's handlers: `tick(row)`, `tickAll()`, `star(row)`, `edit(row, button, place of a
-   column)` its notes, `toggle(row)` a group, `ask()` for rows, `sort(column, add)`, `setColumns([[key, width], …])`, `setNameWidth(px)`. */
+   `actions` are the page's handlers: `tick(row)`, `tickAll()`, `star(row)`, `edit(row, button,
+   index of a column)` for notes, `toggle(row)` for a group, `ask()` for rows, `sort(column,
+   add)`, `setColumns([[key, width], …])`, `setNameWidth(px)`. */
 "use strict";
 
 (function () {
@@ -15,7 +16,7 @@
   const MAX_PX = 800;
   const KEY_STEP_PX = 16;
   const DRAG_PX = 6;
-  /* Rows that are requested, and drawn, beyond those in sight. */
+  /* Number of rows requested, and drawn, beyond the visible ones. */
   const SPARE_ROWS = 40;
   const SPARE_DRAWN = 8;
   const MAX_ROWS = 400;
@@ -61,7 +62,7 @@
       return Math.ceil(this.element.clientHeight / ROW_PX) + 1;
     }
 
-    /* The rows to request: those in sight and some around them. */
+    /* Return the rows to request: the visible ones and some around them. */
     request() {
       const { first } = this;
       const anchor = first > 0 ? this.rows.get(first) : null;
@@ -85,7 +86,7 @@
       }, SCROLL_PAUSE_MS);
     }
 
-    /* Draw what the server sent. */
+    /* Draw the server's answer. */
     draw(sent, noneText) {
       const isSame = this.list === sent.list;
       Object.assign(this, { list: sent.list, total: sent.total, namePx: sent.name_px || NAME_PX });
@@ -99,7 +100,7 @@
         this.active = -1;
         this.element.scrollTop = 0;
       } else if (sent.shift) {
-        // Rows were inserted before those in sight, which keep their position.
+        // Rows were inserted before the visible ones, which keep their position.
         this.element.scrollTop += sent.shift * ROW_PX;
         if (this.active >= 0) this.active += sent.shift;
       }
@@ -163,7 +164,7 @@
         columns.map((column, place) => this.columnHead(column, place)));
     }
 
-    /* The widths, of one column differently while it is dragged. */
+    /* Set the column widths, with another width for a column that is being dragged. */
     setTracks(place, width) {
       const widths = [this.namePx, ...this.columns.map((column) => column.width_px)];
       if (place !== undefined) widths[place + 1] = width;
@@ -191,7 +192,8 @@
       }, button, this.handle(place));
     }
 
-    /* The right end of a column's heading, by which it is resized; a double click resets it. */
+    /* Return the resize handle at the right end of a column's heading. A double click resets
+       the width. */
     handle(place) {
       const handle = h("span", { class: "runs-handle", "aria-hidden": "true" });
       const width = () => (place < 0 ? this.namePx : this.columns[place].width_px);
@@ -215,6 +217,8 @@
 
     resize(place, width) {
       if (place < 0) return this.actions.setNameWidth(width);
+      // The next change may come before the server's answer to this one.
+      if (width !== null) this.columns[place].width_px = width;
       return this.actions.setColumns(this.columns.map(({ key, width_px: own }, index) =>
         [key, index === place ? width : own]));
     }
@@ -226,7 +230,7 @@
       this.actions.setColumns(columns);
     }
 
-    /* Drag a heading to another place; a press without movement stays a click. */
+    /* Drag a heading to another position. A press without movement stays a click. */
     drag(event, place) {
       this.moved = false;
       if (event.button) return;
@@ -265,7 +269,7 @@
 
     /* ---- rows ---------------------------------------------------------------------------- */
 
-    /* Draw the rows in sight from the received data; the rest of the table is only a height. */
+    /* Draw the visible rows from the received data. The rest of the table is only a height. */
     paint() {
       const first = Math.max(0, this.first - SPARE_DRAWN);
       const last = Math.min(this.total, first + this.inSight + 2 * SPARE_DRAWN);
@@ -354,14 +358,16 @@
       setAttribute(star, "title", row.starred ? "Take the star away" : "Give a star");
       this.columns.forEach((column, place) => {
         const cell = element.children[place + 2];
+        const missing = row.missing && row.missing[place];
         const { text, status, live } = formatted(row.cells[place], column.format);
-        setText(cell, text);
+        setText(cell, missing ? "–" : text);
         setAttribute(cell, "data-status", status);
         setAttribute(cell, "data-live", live && "yes");
         const isBest = row.best && row.best.includes(place);
         setAttribute(cell, "data-best", isBest && "yes");
-        setAttribute(cell, "title", isBest && `Best value: the ${
-          column.better === "lower" ? "lowest" : "highest"} of the runs listed`);
+        setAttribute(cell, "data-missing", missing && "yes");
+        setAttribute(cell, "title", missing || (isBest && `Best value: the ${
+          column.better === "lower" ? "lowest" : "highest"} of the runs listed`));
       });
     }
   }
@@ -372,20 +378,18 @@
     if (cell === null || cell === undefined) return { text: "" };
     if (typeof cell === "string") return { text: cell };
     if (format === "status") return { text: cell[1], status: cell[0] };
-    if (format === "clock") return { text: tookText(cell), live: cell[1] === null };
+    if (format === "clock") return { text: takenText(cell), live: true };
     if (format === "age") return { text: cell ? ageText(cell) : "" };
     return { text: String(cell) };
   }
 
-  /* The server's clock; the browser's may differ. */
+  /* The server's clock, as the browser's may differ. */
   const nowMs = () => Date.now() + Grid.aheadMs;
   Grid.aheadMs = 0;
 
-  function tookText([startMs, endMs]) {
-    const seconds = Math.max(0, (endMs === null ? nowMs() : endMs) - startMs) / 1000;
-    if (endMs === null) return clock(Math.floor(seconds)).padStart(5, "0");
-    if (seconds >= 59.95) return clock(seconds);
-    return `${seconds.toFixed(seconds < 9.995 ? 2 : 1)} s`;
+  function takenText(startMs) {
+    const seconds = Math.max(0, nowMs() - startMs) / 1000;
+    return clock(Math.floor(seconds)).padStart(5, "0");
   }
 
   const AGES = [[60, 1, "s"], [3600, 60, "min"], [86_400, 3600, "h"], [14 * 86_400, 86_400, "d"],

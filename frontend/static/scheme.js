@@ -1,5 +1,5 @@
-/* The colour scheme: the user's choice, else the system's. Loaded in the page's head, so that nothing
-   is drawn in the other colours first; the attribute `data-theme` of the root has it. */
+/* The colour scheme: the user's choice, else the system's. Loaded in the page's head, so that
+   nothing is first drawn in the other colours. It is in the root's attribute `data-theme`. */
 "use strict";
 
 (function () {
@@ -8,10 +8,10 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const systems = () => (dark.matches ? "dark" : "light");
 
-  /* Browsers may be set to store nothing; then the choice lasts as long as the page. */
+  /* Browsers may be set to store nothing. The choice then lasts as long as the page. */
   const ifAllowed = (act) => { try { return act(window.localStorage); } catch { return null; } };
   const stored = () => ifAllowed((storage) => storage.getItem(KEY));
-  /* The system's scheme is followed again once it is chosen. */
+  /* Choosing the system's scheme follows the system again. */
   const store = (theme) => ifAllowed((storage) =>
     (theme === systems() ? storage.removeItem(KEY) : storage.setItem(KEY, theme)));
 

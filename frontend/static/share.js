@@ -1,6 +1,6 @@
-/* The share menu (`share_menu` in frontend/pages/page.py), opened by any button with `data-share`:
-   "page", or the slot of a chart. The server (frontend/export) returns the text to copy, the address
-   of the file, or an error. */
+/* The share menu (`share_menu` in frontend/pages/page.py), opened by any button with
+   `data-share`: "page", or the slot of a chart. The server (frontend/export) returns the text to
+   copy, the address of the file, or an error. Pictures are made here (picture.js). */
 "use strict";
 
 (function () {
@@ -28,17 +28,10 @@
   const prepare = (share, format, subject) =>
     ask("/export/prepare", JSON.stringify({
       view: window.radt.view, share, format, page: window.location.pathname,
-      slot: subject === PAGE ? null : Number(subject), columns: columns(),
+      slot: subject === PAGE ? null : Number(subject),
     }), "application/json");
 
-  /* The number of charts side by side, which a picture of all charts keeps. */
-  function columns() {
-    const grid = document.getElementById("charts");
-    const tracks = grid ? getComputedStyle(grid).gridTemplateColumns : "none";
-    return tracks === "none" ? null : Math.min(6, tracks.split(" ").length);
-  }
-
-  /* Without HTTPS, scripts reach the clipboard only through the old copy command. */
+  /* Without HTTPS, scripts can only use the old copy command. */
   async function copy(text) {
     if (navigator.clipboard) {
       try {
@@ -58,8 +51,8 @@
 
   async function act(row, share, format, subject) {
     if (row.open) return choose();
+    if (share === "picture") return picture(format, subject);
     const found = await prepare(share, format, subject);
-    if (share === "picture") return picture(found, format, subject);
     if (found.href) {
       download(found.href);
       if (found.notes && found.notes.length) note(found.notes.map(sentence));
@@ -70,29 +63,15 @@
     else note(["The browser does not allow copying. Copy the text from here:"], { text });
   }
 
-  /* Fetched here instead of by the browser's downloads, so that errors are shown. */
-  async function picture(found, format, subject) {
+  async function picture(format, subject) {
     note(["Drawing the picture…"], { stays: true });
-    try {
-      const answer = await request(found.href);
-      const address = URL.createObjectURL(await answer.blob());
-      download(address, found.name);
+    const made = await window.radt.picture(subject, format);
+    if (made) {
+      const address = URL.createObjectURL(made.blob);
+      download(address, made.name);
       setTimeout(() => URL.revokeObjectURL(address), 60000);
-      if (shown) shown.remove();
-    } catch (error) {
-      if (!error.lasting || !(await ownPicture(found.name, format, subject))) throw error;
-      note([sentence(error.cause), "The browser drew this picture instead, without title and legend.",
-        sentence(error.remedy)], { bad: true });
     }
-  }
-
-  /* Plotly's own picture of one chart, as on the page. */
-  async function ownPicture(name, format, subject) {
-    const card = subject !== PAGE && document.querySelector(`[data-slot="${subject}"] .js-plotly-plot`);
-    if (!card || !window.Plotly || format === "pdf") return false;
-    const filename = name.replace(/\.\w+$/, "");
-    await window.Plotly.downloadImage(card, { format, filename, scale: format === "png" ? 2 : 1 });
-    return true;
+    if (shown) shown.remove();
   }
 
   function download(href, name) {

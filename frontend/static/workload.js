@@ -1,5 +1,5 @@
-/* The Workload and Timeline pages: what is shown, zoom, the cursor across all rows, what the tooltip
-   says, the log. */
+/* The Workload and Timeline pages: navigation, zoom, the cursor across all rows, the
+   tooltip's content, the log. */
 "use strict";
 
 (function () {
@@ -21,7 +21,7 @@
 
   const zoomTo = (range) => setWindow(axis(), range);
 
-  /* A bar leads to its workload; one that stands for several is zoomed to. */
+  /* Clicking a bar opens its workload. A bar that stands for several is zoomed to. */
   const openBar = ([, workload, start, end]) => {
     tip.hide();
     if (workload) {
@@ -111,7 +111,7 @@
   const LEFT = 56;
   const RIGHT = 12;
 
-  /* `14:05:09.25`, in the time zone that the server has added. */
+  /* `14:05:09.25`, in the server's time zone, which it has already applied. */
   const timeOfDay = (seconds, digits) =>
     new Date(seconds * 1000).toISOString().slice(11, 19 + (digits && digits + 1));
 
@@ -146,7 +146,7 @@
     else showValues(plot, pointer, seconds, cursor.dataset.time);
   });
 
-  /* Plotly knows the bar below the pointer, and says so a moment later. */
+  /* Plotly reports the bar under the pointer with a short delay. */
   function followBar(plot, pointer) {
     plot.pointer = pointer;
     if (!plot.followed) {
@@ -163,7 +163,8 @@
     else tip.hide();
   }
 
-  /* The values of all runs and devices in a strip. That of a run is a stretch below its edge. */
+  /* Show the values of all runs and devices in a strip. A run's value is the height of its
+     band. */
   function showValues(plot, pointer, at, time) {
     const { yaxis } = plot._fullLayout;
     const y = pointer.y - plot.getBoundingClientRect().top - yaxis._offset;
@@ -189,7 +190,8 @@
     else tip.hide();
   }
 
-  /* The keyboard reaches the bars by one button, which lies on a bar: the arrow keys move it. */
+  /* One button makes the bars accessible by keyboard: it lies on a bar, and the arrow keys
+     move it. */
   let chosen = null;
 
   const plotOf = (button) => button.parentElement.querySelector(".js-plotly-plot");
@@ -200,7 +202,7 @@
       .map((custom, point) => ({ custom, y: plot.data[0].y[point], start: custom[2] }))
       .sort((a, b) => a.y - b.y || a.start - b.start);
 
-  /* The bar of the nearest lane that begins nearest. */
+  /* Return the bar that begins nearest in the nearest lane. */
   const nearest = (bars, { y, start }) => {
     const far = (bar) => [Math.abs(bar.y - y), Math.abs(bar.start - start)];
     return bars.reduce((best, bar) => {
@@ -220,7 +222,7 @@
     return others.length ? nearest(others, from) : from;
   };
 
-  /* Lay the button on its bar; the bar's text is shown as if the pointer were there. */
+  /* Move the button to its bar, and show the bar's text as if the pointer were there. */
   const choose = (button, key) => {
     const plot = plotOf(button);
     const bars = plot && plot.data && plot.data[0] && plot.data[0].customdata ? barsOf(plot) : [];
@@ -262,8 +264,8 @@
     choose(event.target, event.key);
   });
 
-  /* A double click resets the zoom. Plotly covers the page while the button is down, so the browser
-     does not report a double click. */
+  /* A double click resets the zoom. Plotly covers the page while the button is pressed, so
+     the browser does not report a double click. */
   document.addEventListener(
     "mousedown",
     (event) => {

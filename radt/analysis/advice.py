@@ -1,38 +1,35 @@
-"""Advice on an experiment: predict sharing from runs alone, and recommend."""
+"""Advise on an experiment: predict sharing from runs alone, and recommend."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from radt import units
-from radt.analysis.advice_candidates import PlannedRows, candidates_of, mixed_too_many
-from radt.analysis.advice_choice import Preferences, Recommendation, recommend
-from radt.analysis.advice_facts import Facts
-from radt.analysis.advice_measurements import Measurements, read_measurements
+from radt.analysis.advice_choice import Recommendation, recommend
+from radt.analysis.advice_measurements import Measurements, data_wait, read_measurements
 from radt.analysis.advice_model import Prediction, Resource, Solo
-from radt.analysis.advice_prediction import Accuracy, Predictor, compare
-from radt.analysis.advice_techniques import Technique, techniques_of
-from radt.analysis.advice_waiting import Waiting, waiting_of
+from radt.analysis.advice_prediction import (
+    DEFAULT_MARGIN,
+    MAX_MIXED_MODELS,
+    Comparison,
+    Predictor,
+    candidates_of,
+)
 from radt.analysis.baselines import BaselineKey
-from radt.analysis.memory_fit import DEFAULT_MARGIN
 from radt.store.reader import StoreReader
 
-#: Share of the CPUs used by others that is worth a note.
-_DISTURBED = 0.15
+#: Threshold for notes: share of the CPUs used by others, and of step time spent waiting for data.
+_DISTURBED, _WAITING = 0.15, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class MissingMeasurement:
-    """A measurement of a model that advice needs.
-
-    ``key`` is None if no run of that model helps; ``to_run``: some run helps.
-    """
+    """A missing measurement of a model; ``key`` is None if no run could provide it."""
 
     name: str
     text: str
     key: BaselineKey | None = None
-    to_run: bool = True
 
     @property
     def line(self) -> str:
@@ -44,35 +41,34 @@ class MissingMeasurement:
 class Advice:
     """Advice on an experiment.
 
-    ``needs`` are missing measurements, ``waiting`` the runs that wait for data, ``techniques`` what
-    else may help. `is_refused` is true if no prediction has numbers and no technique may help.
+    Attributes:
+        measurements: The measurements that it is based on.
+        predictions: For all candidates.
+        recommendations: One for each device.
+        comparisons: Expected and measured slowdowns.
+        needs: Missing measurements.
+        notes: Sentences on doubtful measurements, and on runs that wait for data.
     """
 
     measurements: Measurements
-    preferences: Preferences
-    margin: float
     predictions: tuple[Prediction, ...]
     recommendations: tuple[Recommendation, ...]
-    accuracy: Accuracy
+    comparisons: tuple[Comparison, ...]
     needs: tuple[MissingMeasurement, ...]
-    planned: PlannedRows = field(default_factory=PlannedRows)
     notes: tuple[str, ...] = ()
-    waiting: tuple[Waiting, ...] = ()
-    techniques: tuple[Technique, ...] = ()
 
     @property
     def is_refused(self) -> bool:
-        return not self.techniques and not any(
-            prediction.slowdowns for prediction in self.predictions
-        )
+        """Return whether no prediction has numbers."""
+        return not any(prediction.slowdowns for prediction in self.predictions)
 
 
 def advise(
     reader: StoreReader,
     experiment: str,
-    preferences: Preferences,
     *,
-    planned: PlannedRows | None = None,
+    max_slowdown: float | None = None,
+    separate: bool = False,
     margin: float = DEFAULT_MARGIN,
     cores: int | None = None,
 ) -> Advice:
@@ -81,83 +77,79 @@ def advise(
     Args:
         reader: The store.
         experiment: The experiment's name.
-        preferences: The user's.
-        planned: The rows of the experiment's file.
+        max_slowdown: The largest slowdown of a run.
+        separate: Isolate the runs: MIG instances only.
         margin: Share of each memory to leave free.
         cores: CPUs of the machine, if the user gives them.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    planned = planned or PlannedRows()
     measurements = read_measurements(reader, experiment, cores=cores)
-    predictor = Predictor(measurements.facts, measurements.measured, margin)
-    candidates = candidates_of(
-        measurements, planned.candidates(measurements), separate=preferences.separate, margin=margin
-    )
+    predictor = Predictor(measurements.measured, margin)
+    candidates = candidates_of(measurements, separate=separate)
     predictions = tuple(map(predictor.predict, candidates))
-    solos = sorted(
-        measurements.solos.values(), key=lambda solo: (solo.host, solo.devices, solo.name)
+    recommendations = tuple(
+        recommend([*measurements.places], predictions, max_slowdown, separate=separate)
     )
-    recommendations = recommend(solos, predictions, measurements.facts, preferences)
     return Advice(
         measurements,
-        preferences,
-        margin,
         predictions,
-        tuple(recommendations),
-        compare(predictor, measurements.measured),
-        tuple(_needs(measurements, planned)),
-        planned,
-        tuple(_notes(measurements, solos)),
-        tuple(waiting_of(solos, predictions, recommendations)),
-        tuple(techniques_of(reader, measurements, predictions)),
+        recommendations,
+        tuple(predictor.comparisons()),
+        tuple(_needs(measurements)),
+        tuple(_notes(measurements)),
     )
 
 
-def _needs(measurements: Measurements, planned: PlannedRows) -> Iterator[MissingMeasurement]:
-    missing = dict(measurements.missing) | planned.missing(measurements)
-    for key, name in missing.items():
+def _needs(measurements: Measurements) -> Iterator[MissingMeasurement]:
+    for key, name in measurements.missing.items():
         yield MissingMeasurement(name, "never ran alone", key)
-    if not measurements.solos and not missing:
-        yield MissingMeasurement("", "no run has finished")
+    if not measurements.solos and not measurements.missing:
+        yield MissingMeasurement("", "no model ran alone to its end")
     for solo in measurements.solos.values():
-        if solo.is_cpu and measurements.facts.host(solo.host).cores is None:
-            text = f"number of CPUs of {solo.host or 'its machine'} unknown: set --cores"
-            yield MissingMeasurement(solo.name, text, to_run=False)
-        for text in _lacking(solo, measurements.facts):
+        if solo.is_cpu and solo.place.cores is None:
+            text = f"number of CPUs of {solo.place.host or 'its machine'} unknown: set --cores"
+            yield MissingMeasurement(solo.name, text)
+        for text in _lacking(solo):
             yield MissingMeasurement(solo.name, text, solo.key)
 
 
-def _lacking(solo: Solo, facts: Facts) -> Iterator[str]:
-    """Yield the missing measurements of a model that ran alone; another run measures them."""
-    if solo.is_cpu:
-        host = facts.host(solo.host)
-        if host.cores is not None and Resource.CORES not in solo.shares:
-            yield "CPU time not measured (listener top)"
-        if solo.footprint is None or host.memory_bytes is None:
-            yield "memory not measured (listener top)"
-        return
-    if Resource.SM not in solo.shares:
-        yield "GPU load not measured (listeners gpm or dcgm, else smi)"
-    if solo.footprint is None:
-        yield "GPU memory not measured (listener smi)"
-    elif facts.device(solo.host, solo.devices).memory_bytes is None:
-        yield "size of the GPU memory unknown (listener smi)"
+def _lacking(solo: Solo) -> Iterator[str]:
+    """Yield the missing measurements of a model that ran alone, which another run would provide."""
+    place = solo.place
+    load, listeners = (Resource.CORES, "top") if place.is_cpu else (Resource.SM, "gpm, dcgm or smi")
+    if load not in solo.shares and (not place.is_cpu or place.cores is not None):
+        yield f"{load} not measured (listener {listeners})"
+    if solo.memory_bytes is None or place.memory_bytes is None:
+        yield f"memory not measured (listener {'top' if place.is_cpu else 'smi'})"
 
 
-def _disturbed(measurements: Measurements, solos: Sequence[Solo]) -> Iterator[str]:
-    """Yield the models beside which other processes used the CPUs, and their share."""
+def _disturbed(solos: Sequence[Solo]) -> Iterator[str]:
+    """Yield models during whose runs other processes used the CPUs, with their share."""
     for solo in solos:
-        load = measurements.facts.runs[solo.run_id].host_load
         own = solo.shares.get(Resource.CORES)
-        if load is not None and own is not None and load - own > _DISTURBED:
-            yield f"{solo.name} {units.percent(load - own)}"
+        if solo.host_load is not None and own is not None and solo.host_load - own > _DISTURBED:
+            yield f"{solo.name} {units.percent(solo.host_load - own)}"
 
 
-def _notes(measurements: Measurements, solos: Sequence[Solo]) -> Iterator[str]:
+def _waiting(measurements: Measurements) -> Iterator[str]:
+    """Yield the runs that wait for data, with the share of their steps' time."""
+    for workload in measurements.report.workloads:
+        for group in workload.trained:
+            if (wait := data_wait(group)) is not None and wait >= _WAITING:
+                yield f"{group.name} {units.percent(wait)} in {workload.name}"
+
+
+def _notes(measurements: Measurements) -> Iterator[str]:
+    solos = list(measurements.solos.values())
     yield from measurements.left_out
-    yield from mixed_too_many(measurements)
+    for place, models in measurements.places.items():
+        if len(models) > MAX_MIXED_MODELS:
+            yield (
+                f"{len(models):,} models on {place.text} are too many to try every mix: only "
+                "measured mixes are considered"
+            )
     if any(solo.sm_is_utilization for solo in solos):
         yield (
             "SM activity was not measured (listeners gpm, dcgm). GPU utilisation is used instead, "
@@ -165,11 +157,15 @@ def _notes(measurements: Measurements, solos: Sequence[Solo]) -> Iterator[str]:
         )
     if any(not solo.is_cpu and Resource.CORES not in solo.shares for solo in solos):
         yield "unknown whether the CPUs of the machine suffice (listener top, or set --cores)"
-    if disturbed := list(_disturbed(measurements, solos)):
+    if disturbed := list(_disturbed(solos)):
         yield (
             "other processes used the CPUs while these ran alone, which slows them down: "
             f"{units.listed(disturbed, 5)}"
         )
-    once = [solo for solo in solos if solo.count < 2]
-    if once:
-        yield f"{len(once)} of {len(solos)} models ran alone once only: run `radt FILE --repeat 5`"
+    if waiting := list(_waiting(measurements)):
+        yield (
+            f"runs wait for data during much of their steps' time: {units.listed(waiting, 5)}; "
+            "see “Shared loading” and “Data echoing” in the documentation"
+        )
+    if once := sum(solo.count < 2 for solo in solos):
+        yield f"{once} of {len(solos)} models ran alone once only: run `radt FILE --repeat 5`"

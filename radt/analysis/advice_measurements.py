@@ -2,42 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import platform
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from radt.analysis.advice_facts import Facts, RunFacts, read_facts
-from radt.analysis.advice_model import CPU_DEVICES, Candidate, Origin, PaceKind, Resource, Row, Solo
+from radt.analysis.advice_model import Candidate, MeasuredWorkload, Place, Resource, Row, Solo
 from radt.analysis.baselines import BaselineKey, keys_of
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import Report, read_report
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, Statistic
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
+from radt.collocation.inventory import read_inventory
+from radt.collocation.processes import MPS_CONTROL
 from radt.collocation.spec import Collocation
-from radt.errors import UsageError
+from radt.collocation.topology import MigState, published_mig
+from radt.errors import DeviceError, UsageError
+from radt.experiment.columns import Column
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
+from radt.tags import CPU_COUNT, GPUS, MEMORY_LIMIT
 from radt.units import plural
 
-#: Only the newest of more models are read: each takes several statements, and a sweep's thousand
-#: runs are one model as far as the hardware is concerned.
+#: Maximum number of models, the newest ones. For the hardware, a sweep of a thousand runs is one
+#: model.
 MAX_MODELS = 64
+#: Allowance for a CUDA context and the kernels loaded into it, which PyTorch's allocator does not
+#: count, and which MPS's server has as well. Not a measurement: they take a few hundred megabytes.
+CONTEXT_BYTES = 500e6
 
-
-@dataclass(frozen=True, slots=True)
-class MeasuredWorkload:
-    """A workload of several runs that ended.
-
-    ``slowdowns`` are in the order of the candidate's rows, empty unless all finished, as a run that
-    ended early no longer slows down the others; so are ``data_waits``, as those of `Prediction`.
-    ``fits`` is None if memory is unknown. ``energy`` is relative to the same work alone.
-    """
-
-    candidate: Candidate
-    label: str
-    slowdowns: tuple[float, ...] = ()
-    fits: bool | None = None
-    energy: float | None = None
-    data_waits: tuple[float | None, ...] = ()
+_KERNEL_TIME = SeriesQuantity(Statistic.MEAN, "gpu.graphics.active")
+_DRAM = SeriesQuantity(Statistic.MEAN, "gpu.dram.active")
+_HOST_LOAD = SeriesQuantity(Statistic.MEAN, "system.cpu.utilization")
+_HOST_FREE = SeriesQuantity(Statistic.MAX, "system.memory.available")
+_GPU_TOTAL = SeriesQuantity(Statistic.MAX, "gpu.memory.total")
+_GPU_RESERVED = SeriesQuantity(Statistic.MAX, "gpu.memory.reserved")
+_GPU_USED = SeriesQuantity(Statistic.MAX, "gpu.memory.used")
+_GPU_IDLE = SeriesQuantity(Statistic.MIN, "gpu.memory.used")
+_OF_PROCESSES = SeriesQuantity(Statistic.MAX, "process.gpu.memory")
+_OF_TORCH = SeriesQuantity(Statistic.MAX, "torch.memory.reserved")
+_SERIES = (
+    *(_KERNEL_TIME, _DRAM, _HOST_LOAD, _HOST_FREE, _GPU_TOTAL, _GPU_RESERVED),
+    *(_GPU_USED, _GPU_IDLE, _OF_PROCESSES, _OF_TORCH),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,40 +56,27 @@ class Measurements:
     Attributes:
         solos: Models alone, by key.
         measured: Workloads of several runs.
-        facts: Facts on machines, devices and runs.
-        missing: Models that ran with others but never alone, by key, with a run of each.
+        missing: Names of models that ran with others but never alone, by key.
         records: The newest run of each model, alone or not, with its parameters.
         left_out: Sentences on runs and models that are left out.
-        labels: Labels of all workloads.
-        report: All of its workloads, those with services, too.
+        report: All of its workloads, including those with services.
     """
 
     experiment: str
     solos: Mapping[BaselineKey, Solo] = field(default_factory=dict)
     measured: Sequence[MeasuredWorkload] = ()
-    facts: Facts = field(default_factory=Facts)
     missing: Mapping[BaselineKey, str] = field(default_factory=dict)
     records: Mapping[BaselineKey, tuple[RunRecord, Mapping[str, str]]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
-    labels: frozenset[str] = frozenset()
     report: Report = field(default_factory=lambda: Report(""))
 
-
-@dataclass(frozen=True, slots=True)
-class _Alone:
-    """A workload of one run that finished."""
-
-    key: BaselineKey
-    workload: WorkloadSummary
-    collocation: Collocation
-
     @property
-    def group(self) -> GroupSummary:
-        return self.workload.groups[0]
-
-    @property
-    def run(self) -> RunRecord:
-        return self.group.runs[0].run
+    def places(self) -> dict[Place, list[Solo]]:
+        """Return models by device: only models on the same device can share it."""
+        groups: dict[Place, list[Solo]] = {}
+        for solo in sorted(self.solos.values(), key=lambda solo: (*solo.key[2:], solo.name)):
+            groups.setdefault(solo.place, []).append(solo)
+        return groups
 
 
 def read_measurements(
@@ -91,231 +87,292 @@ def read_measurements(
     Raises:
         StoreError: The store cannot be read.
     """
-    whole = read_report(reader, experiment)
-    served = [workload for workload in whole.workloads if workload.is_served]
-    report = replace(
-        whole, workloads=[workload for workload in whole.workloads if not workload.is_served]
-    )
-    runs = [
-        row.run for workload in report.workloads for group in workload.groups for row in group.runs
+    report = read_report(reader, experiment, series=_SERIES)
+    served = sum(workload.is_served for workload in report.workloads)
+    spread = sum(_has_several_gpus(workload) for workload in report.workloads)
+    workloads = [
+        workload
+        for workload in report.workloads
+        if not (workload.is_served or _has_several_gpus(workload))
     ]
+    runs = [row.run for workload in workloads for group in workload.groups for row in group.runs]
     params = reader.params_of([run.run_id for run in runs])
     keys = keys_of(reader, runs, params)
     records = {
         keys[run.run_id]: (run, params.get(run.run_id, {}))
         for run in sorted(runs, key=lambda run: run.created_ns)
     }
+    alone = {
+        key: same for key, same in _alone(workloads, keys).items() if any(map(_is_whole, same))
+    }
+    chosen = dict(list(reversed(alone.items()))[:MAX_MODELS])
+    solos = _solos(reader, chosen, params, cores)
+    together = [workload for workload in workloads if workload.run_count > 1]
+    measured = [_measured(workload, keys, solos) for workload in together]
+    missing = {
+        keys[row.run.run_id]: group.name
+        for workload in together
+        for group in workload.groups
+        for row in group.runs
+        if keys[row.run.run_id] not in solos
+    }
     left_out = []
     if served:
         left_out.append(
-            f"{plural(len(served), 'workload')} with services: what a service takes "
+            f"{plural(served, 'workload')} with services: what a service takes "
             "is not divided among the runs that it serves"
         )
-    several = {key for key in records if "+" in key.devices}
-    if several:
-        left_out.append("runs on several GPUs at once: their memory and load are not divided")
-    alone = [single for single in _alone(report, keys) if single.key not in several]
-    chosen = list(dict.fromkeys(single.key for single in reversed(alone)))
-    if len(chosen) > MAX_MODELS:
-        left_out.append(f"{len(chosen) - MAX_MODELS:,} older of {len(chosen):,} models")
-        chosen = chosen[:MAX_MODELS]
-    kept = [single for single in alone if single.key in set(chosen)]
-    facts = read_facts(reader, [single.run for single in _newest(kept)], cores=cores)
-    solos = _solos(kept, facts, params)
-    names = _names(report, keys)
-    solos = {key: replace(solo, name=names.get(key, solo.name)) for key, solo in solos.items()}
-    together = [workload for workload in report.workloads if workload.run_count > 1]
-    measured = [
-        measured_workload
-        for workload in together
-        if (measured_workload := _measured(workload, keys, solos)) is not None
-    ]
-    missing = {
-        keys[run.run.run_id]: names.get(keys[run.run.run_id], run.name)
-        for workload in together
-        for group in workload.groups
-        for run in group.runs
-        if keys[run.run.run_id] not in solos and keys[run.run.run_id] not in several
-    }
+    if spread:
+        left_out.append(
+            f"{plural(spread, 'workload')} with runs on several GPUs at once: "
+            "their memory and load are not divided"
+        )
+    if older := len(alone) - len(chosen):
+        left_out.append(f"{older:,} older of {len(alone):,} models")
     return Measurements(
         experiment,
         solos,
-        measured,
-        facts,
+        [workload for workload in measured if workload is not None],
         missing,
         records,
         tuple(left_out),
-        frozenset(workload.label for workload in whole.workloads),
-        whole,
+        report,
     )
 
 
+def _has_several_gpus(workload: WorkloadSummary) -> bool:
+    return any("+" in row.run.devices for group in workload.groups for row in group.runs)
+
+
 def collocation_of(run: RunRecord) -> Collocation:
-    """Return how a run shared its device; naively if the recorded text is not radt's."""
+    """Return how a run shared its device: naively if the recorded text is not from radt."""
     try:
         return Collocation.parse(run.collocation)
-    except UsageError:  # recorded by another tracker and imported from its archive
+    except UsageError:  # imported from another tracker's archive
         return Collocation()
 
 
-def _alone(report: Report, keys: Mapping[str, BaselineKey]) -> list[_Alone]:
-    alone = []
-    for workload in report.workloads:
+def _alone(
+    workloads: Iterable[WorkloadSummary], keys: Mapping[str, BaselineKey]
+) -> dict[BaselineKey, list[WorkloadSummary]]:
+    """Return finished single-run workloads by model, ordered by the models' last runs."""
+    alone: dict[BaselineKey, list[WorkloadSummary]] = {}
+    for workload in workloads:
         group = workload.groups[0]
         if workload.run_count == 1 and group.status is RunStatus.FINISHED:
-            run = group.runs[0].run
-            alone.append(_Alone(keys[run.run_id], workload, collocation_of(run)))
+            key = keys[group.runs[0].run.run_id]
+            alone[key] = [*alone.pop(key, []), workload]
     return alone
 
 
-def _newest(alone: Sequence[_Alone]) -> list[_Alone]:
-    """Return the run that represents each model: naive before MPS, never a MIG instance."""
-    newest: dict[BaselineKey, _Alone] = {}
-    for single in alone:
-        if single.collocation.mig is not None:
-            continue
-        known = newest.get(single.key)
-        if known is None or single.collocation.is_naive >= known.collocation.is_naive:
-            newest[single.key] = single
-    return list(newest.values())
+def _how(alone: WorkloadSummary) -> Collocation:
+    return collocation_of(alone.groups[0].runs[0].run)
+
+
+def _is_whole(alone: WorkloadSummary) -> bool:
+    """Return whether a single run had all of its device."""
+    return _how(alone).mig is None
 
 
 def _solos(
-    alone: Sequence[_Alone], facts: Facts, params: Mapping[str, Mapping[str, str]]
+    reader: StoreReader,
+    alone: Mapping[BaselineKey, Sequence[WorkloadSummary]],
+    params: Mapping[str, Mapping[str, str]],
+    cores: int | None,
 ) -> dict[BaselineKey, Solo]:
-    on_profile: dict[BaselineKey, dict[str, Mapping[PaceKind, float]]] = {}
-    for single in alone:
-        if single.collocation.mig is not None and single.collocation.mps is None:
-            paces = on_profile.setdefault(single.key, {})
-            paces[str(single.collocation.mig).lower()] = paces_s(single.group, single.run)
+    # A model is represented by its newest run on the whole device, preferably without MPS.
+    whole = {
+        key: sorted(filter(_is_whole, same), key=lambda each: _how(each).is_naive)[-1]
+        for key, same in alone.items()
+    }
+    places = _places(reader, whole, cores)
     solos = {}
-    for single in _newest(alone):
-        known = facts.runs[single.run.run_id]
-        cores = facts.host(single.key.hardware).cores
-        shares, stands_in = _shares(single, known, cores)
-        solos[single.key] = Solo(
-            single.key,
-            single.group.runs[0].name,
-            single.run.run_id,
-            single.group.repeats,
-            paces_s(single.group, single.run),
-            shares,
-            stands_in,
-            known.footprint,
-            known.host_bytes,
-            _mean(single, Quantity.POWER),
-            known.idle_w,
-            on_profile.get(single.key, {}),
-            params.get(single.run.run_id, {}).get("Cpus", ""),
-            _data_wait(single.group),
-        )
+    for key, workload in whole.items():
+        place = places[key.devices, key.hardware]
+        solo = _solo(key, workload, place, params)
+        if len(places) > 1:
+            solo = replace(solo, name=f"{solo.name} on {place.text}")
+        on_profile = {
+            str(how.mig).lower(): slowdown
+            for each in alone[key]
+            if (how := _how(each)).mig is not None and how.mps is None
+            if (slowdown := _slowdown(each.groups[0], solo)) is not None
+        }
+        solos[key] = replace(solo, on_profile=on_profile)
     return solos
 
 
-def paces_s(group: GroupSummary, run: RunRecord) -> dict[PaceKind, float]:
-    """Return the measured seconds per unit of work, by its kind."""
-    paces = {}
-    epoch_s = group.time_per_epoch_s
-    rate = group.mean(Quantity.SAMPLES_PER_S_OF_RUN) or group.samples_per_s
-    if epoch_s:
-        paces[PaceKind.EPOCH] = epoch_s
-    if rate:
-        paces[PaceKind.SAMPLES] = 1 / rate
-    if run.started_ns is not None and run.ended_ns is not None and run.ended_ns > run.started_ns:
-        paces[PaceKind.DURATION] = (run.ended_ns - run.started_ns) / 1e9
-    return paces
+def _places(
+    reader: StoreReader, alone: Mapping[BaselineKey, WorkloadSummary], cores: int | None
+) -> dict[tuple[str, str], Place]:
+    """Return the places of models by devices and machine."""
+    tags = reader.tags_of([workload.groups[0].runs[0].run.run_id for workload in alone.values()])
+    by_place: dict[tuple[str, str], list[GroupSummary]] = {}
+    for key, workload in alone.items():
+        by_place.setdefault((key.devices, key.hardware), []).append(workload.groups[0])
+    places = {}
+    for (devices, host), groups in by_place.items():
+        on_host = [
+            group for (_, other), same in by_place.items() if other == host for group in same
+        ]
+        own = [tags.get(group.runs[0].run.run_id, {}) for group in on_host]
+        counts = [each[CPU_COUNT] for each in own if each.get(CPU_COUNT, "").isdigit()]
+        is_here = host == platform.node()
+        here = len(os.sched_getaffinity(0)) if is_here else None
+        known = int(counts[0]) if counts else here
+        place = Place(host, devices, cores or known, _host_bytes(on_host, own))
+        if not place.is_cpu:
+            first = devices.partition("+")[0]
+            index = int(first) if first.isdigit() else None  # not of "unknown" or a UUID
+            names = next((each[GPUS].split(", ") for each in own if each.get(GPUS)), [])
+            name = names[index] if index is not None and index < len(names) else ""
+            total = _highest(_extreme(group, _GPU_TOTAL) for group in groups)
+            published = published_mig(name, total) if total else None
+            driver = _card_of_driver(index) if is_here and index is not None else None
+            place = replace(
+                place,
+                gpu=name,
+                gpu_bytes=_highest(map(_usable_bytes, groups)),
+                card=driver or published,
+                has_mps=not is_here or shutil.which(MPS_CONTROL) is not None,
+            )
+        places[devices, host] = place
+    return places
 
 
-def _shares(
-    single: _Alone, known: RunFacts, cores: int | None
-) -> tuple[dict[Resource, float], bool]:
-    used = single.group.cpu_cores
-    shares = {} if used is None or not cores else {Resource.CORES: used / cores}
-    if single.key.devices == CPU_DEVICES:
-        return shares, False
-    active, busy = _mean(single, Quantity.SM_ACTIVE), _mean(single, Quantity.GPU_UTILIZATION)
-    kernel = known.kernel_time if known.kernel_time is not None else busy
-    stands_in = active is None and kernel is not None
-    for resource, value in (
-        (Resource.SM, active if active is not None else kernel),
-        (Resource.KERNEL, kernel),
-        (Resource.DRAM, known.dram),
-    ):
-        if value is not None:
-            shares[resource] = min(1.0, value)
-    return shares, stands_in
+def _card_of_driver(index: int) -> MigState | None:
+    """Return a GPU without instances, as reported by this machine's driver; None without MIG."""
+    try:
+        gpu = read_inventory([index]).gpu(index)
+    except DeviceError:  # the tables also list the GPU by its name
+        return None
+    if gpu is None or gpu.mig is None or not gpu.mig.profiles:
+        return None
+    return replace(gpu.mig, instances=())
 
 
-def _data_wait(group: GroupSummary) -> float | None:
+def _host_bytes(groups: Iterable[GroupSummary], tags: Iterable[Mapping[str, str]]) -> float | None:
+    """Return the memory available to runs: free memory, limited by the control groups."""
+    free = _highest(_extreme(group, _HOST_FREE) for group in groups)
+    limit = _highest(float(each[MEMORY_LIMIT]) for each in tags if MEMORY_LIMIT in each)
+    return free if limit is None else min(limit, free or limit)
+
+
+def _usable_bytes(group: GroupSummary) -> float | None:
+    total, idle = _extreme(group, _GPU_TOTAL), _extreme(group, _GPU_IDLE, min)
+    return None if total is None else total - (_extreme(group, _GPU_RESERVED) or 0) - (idle or 0)
+
+
+def _solo(
+    key: BaselineKey,
+    workload: WorkloadSummary,
+    place: Place,
+    params: Mapping[str, Mapping[str, str]],
+) -> Solo:
+    group = workload.groups[0]
+    run = group.runs[0].run
+    # The kernel's value covers only the largest process, but misses no peak between two samples.
+    resident = [_extreme(group, Quantity.MEMORY_PEAK), _extreme(group, Quantity.RSS_PEAK)]
+    host_bytes = _highest(resident) or _extreme(group, Quantity.PSS)
+    active, busy = (
+        None if (estimate := workload.values.get(quantity)) is None else estimate.mean
+        for quantity in (Quantity.SM_ACTIVE, Quantity.GPU_UTILIZATION)
+    )
+    kernel = group.mean(_KERNEL_TIME)
+    kernel = busy if kernel is None else kernel
+    used = group.cpu_cores
+    shares = {
+        Resource.CORES: None if used is None or not place.cores else used / place.cores,
+        Resource.SM: kernel if active is None else active,
+        Resource.KERNEL: kernel,
+        Resource.DRAM: group.mean(_DRAM),
+    }
+    return Solo(
+        key,
+        group.name,
+        place,
+        {
+            resource: share if resource is Resource.CORES else min(1.0, share)
+            for resource, share in shares.items()
+            if share is not None and (resource is Resource.CORES or not place.is_cpu)
+        },
+        host_bytes if place.is_cpu else _gpu_bytes(group),
+        host_bytes,
+        run.run_id,
+        group.repeats,
+        group.time_per_epoch_s,
+        _rate(group),
+        not place.is_cpu and active is None and kernel is not None,
+        group.mean(_HOST_LOAD),
+        cpus=params.get(run.run_id, {}).get(Column.CPUS, ""),
+    )
+
+
+def _gpu_bytes(group: GroupSummary) -> float | None:
+    """Return the peak of the run's processes, else of the card above idle, else of PyTorch."""
+    if own := _extreme(group, _OF_PROCESSES):
+        return own
+    card, idle = _extreme(group, _GPU_USED), _extreme(group, _GPU_IDLE, min)
+    if card is not None and idle is not None and card > idle:
+        return card - idle
+    kept = _extreme(group, _OF_TORCH)
+    return kept + CONTEXT_BYTES if kept else None
+
+
+def _extreme(
+    group: GroupSummary,
+    quantity: AnyQuantity,
+    extreme: Callable[[Sequence[float]], float] = max,
+) -> float | None:
+    """Return the highest or lowest value of a quantity over all repeats."""
+    estimate = group.values.get(quantity)
+    return None if estimate is None else extreme(estimate.repeats or (estimate.mean,))
+
+
+def _highest(values: Iterable[float | None]) -> float | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _rate(group: GroupSummary) -> float | None:
+    return group.mean(Quantity.SAMPLES_PER_S_OF_RUN) or group.samples_per_s
+
+
+def _slowdown(group: GroupSummary, solo: Solo) -> float | None:
+    """Return the slowdown by time per epoch, or for scripts without epochs by throughput."""
+    rate = _rate(group)
+    if group.slowdown is not None or not rate or not solo.samples_per_s:
+        return group.slowdown
+    return solo.samples_per_s / rate
+
+
+def data_wait(group: GroupSummary) -> float | None:
     """Return the share of time spent waiting for data; None if unknown.
 
-    A script may log something else by this name, seconds for example.
+    A script may log a different metric by this name, for example seconds.
     """
     share = group.mean(Quantity.DATA_WAIT)
     return share if share is not None and 0 <= share < 1 else None
 
 
-def _mean(single: _Alone, quantity: Quantity) -> float | None:
-    estimate = single.workload.estimate(quantity, single.group)
-    return None if estimate is None else estimate.mean
-
-
-def _names(report: Report, keys: Mapping[str, BaselineKey]) -> dict[BaselineKey, str]:
-    """Return a unique name for each model, with parameters or devices where needed."""
-    names: dict[BaselineKey, str] = {}
-    for workload in report.workloads:
-        for group in workload.groups:
-            for run in group.runs:
-                names[keys[run.run.run_id]] = run.name
-    for place, template in ((1, "{} {}"), (2, "{} on {}"), (3, "{} at {}")):
-        by_name: dict[str, list[BaselineKey]] = {}
-        for key, name in names.items():
-            by_name.setdefault(name, []).append(key)
-        for name, same in by_name.items():
-            if len({key[place] for key in same}) > 1:
-                names |= {key: template.format(name, key[place]).strip() for key in same}
-    return names
-
-
 def _measured(
     workload: WorkloadSummary, keys: Mapping[str, BaselineKey], solos: Mapping[BaselineKey, Solo]
 ) -> MeasuredWorkload | None:
-    """Return the workload; None if a model never ran alone or a row failed other than by OOM."""
-    rows, slowdowns, statuses, data_waits = [], [], [], []
+    """Return the workload; None if a model never ran alone or a row failed for a reason but OOM."""
+    rows, slowdowns = [], []
     for group in workload.groups:
         for row in group.runs:
             solo = solos.get(keys[row.run.run_id])
             if solo is None:
                 return None
             rows.append(Row(solo, collocation_of(row.run)))
-            statuses.append(group.status)
-            data_waits.append(_data_wait(group))
-            if group.status is RunStatus.FINISHED:
-                slowdowns.append(solo.slowdown_of(paces_s(group, row.run)))
-    finished = all(status is RunStatus.FINISHED for status in statuses)
+            slowdowns.append(_slowdown(group, solo))
+    statuses = {group.status for group in workload.groups}
+    if not statuses <= {RunStatus.FINISHED, RunStatus.OOM}:
+        return None
     ran_out = RunStatus.OOM in statuses
-    if not finished and not ran_out:
-        return None
-    known = [value for value in slowdowns if value is not None]
-    candidate = Candidate(tuple(rows), Origin.MEASURED, (workload.label,))
+    known = tuple(value for value in slowdowns if value is not None)
     return MeasuredWorkload(
-        candidate,
-        workload.label,
-        tuple(known) if finished and len(known) == len(rows) else (),
-        not ran_out,
-        _energy_ratio(workload, candidate) if finished else None,
-        tuple(data_waits),
+        Candidate(tuple(rows), (workload.label,)),
+        known if len(known) == len(rows) and not ran_out else (),
+        ran_out,
     )
-
-
-def _energy_ratio(workload: WorkloadSummary, candidate: Candidate) -> float | None:
-    """Return energy per epoch together over its mean alone; None if either is unknown."""
-    estimate = workload.estimate(Quantity.ENERGY_PER_EPOCH, workload.groups[0])
-    alone = [
-        row.solo.power_w * row.solo.paces_s[PaceKind.EPOCH]
-        for row in candidate.rows
-        if row.solo.power_w is not None and PaceKind.EPOCH in row.solo.paces_s
-    ]
-    if estimate is None or not candidate.is_uniform or len(alone) != len(candidate.rows):
-        return None
-    return estimate.mean / (sum(alone) / len(alone))

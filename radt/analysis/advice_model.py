@@ -10,6 +10,7 @@ from enum import StrEnum
 from radt.analysis.baselines import BaselineKey
 from radt.analysis.summaries import models_text
 from radt.collocation.spec import Collocation
+from radt.collocation.topology import MigState
 
 #: Devices of a run that uses no GPU.
 CPU_DEVICES = "cpu"
@@ -34,14 +35,6 @@ class Method(StrEnum):
     SEVERAL = "several"  # rows that share in different ways
 
 
-class Goal(StrEnum):
-    """Goal of the optimisation."""
-
-    THROUGHPUT = "throughput"  # most work in the same time
-    LATENCY = "latency"  # each run as fast as alone, or nearly
-    ENERGY = "energy"  # least energy for the same work
-
-
 class Fit(StrEnum):
     """Result of a memory prediction."""
 
@@ -51,99 +44,97 @@ class Fit(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Origin(StrEnum):
-    """Where a candidate comes from."""
-
-    COPIES = "copies of one model"
-    MIX = "a mix"
-    MEASURED = "measured"
-    FILE = "in the file"
-
-
-class MemorySource(StrEnum):
-    """The source of a footprint, the best first."""
-
-    PROCESS = "of the run's processes"
-    CARD = "of the card above its idle level"
-    TORCH = "of PyTorch's allocator and an allowance for the context"
-    RESIDENT = "resident; pages that processes share count for each"
-
-
 @dataclass(frozen=True, slots=True)
-class Footprint:
-    """Peak memory of a run, warm-up included."""
-
-    peak_bytes: float
-    of: MemorySource
-
-
-class PaceKind(StrEnum):
-    """The work that a pace is the time of."""
-
-    EPOCH = "time per epoch"
-    SAMPLES = "samples/s"
-    DURATION = "duration"
-
-
-@dataclass(frozen=True, slots=True)
-class Solo:
-    """A model that ran alone on its device.
+class Place:
+    """A device of a machine, and the resources that runs may use; None if unknown.
 
     Attributes:
-        key: Identity of the model.
-        name: Name for tables and messages.
-        run_id: The newest run that finished.
-        count: Number of repeats.
-        paces_s: Seconds for a unit of work (an epoch, a sample, all), by its kind.
-        shares: Share of each measured resource.
-        sm_is_utilization: SM activity was not measured and is replaced by the GPU's utilisation,
-            which measures how often kernels ran, not how many SMs they used.
-        footprint: Memory on the device, or on the machine for a run on the CPU. None if unknown.
-        host_bytes: Memory used on the machine.
-        power_w: Power of its device; `idle_w` is the lowest value measured there.
-        on_profile: The same seconds of the model alone on MIG instances, by profile.
-        data_wait: Share of its steps' time spent waiting for data, from 0 to 1. None if the script
-            marks no batches.
+        host: The machine, or on a cluster its hardware.
+        devices: ``cpu`` or the GPU, as in `BaselineKey`.
+        cores: CPUs of the machine.
+        host_bytes: Memory of the machine.
+        gpu: Name of the GPU.
+        gpu_bytes: Memory of the GPU without the part that idle processes and the driver use.
+        card: MIG profiles of the GPU; None also for a GPU without MIG.
+        has_mps: Whether the machine has MPS, as far as known.
     """
 
-    key: BaselineKey
-    name: str
-    run_id: str
-    count: int = 1
-    paces_s: Mapping[PaceKind, float] = field(default_factory=dict)
-    shares: Mapping[Resource, float] = field(default_factory=dict)
-    sm_is_utilization: bool = False
-    footprint: Footprint | None = None
+    host: str
+    devices: str
+    cores: int | None = None
     host_bytes: float | None = None
-    power_w: float | None = None
-    idle_w: float | None = None
-    on_profile: Mapping[str, Mapping[PaceKind, float]] = field(default_factory=dict)
-    cpus: str = ""
-    data_wait: float | None = None
-
-    @property
-    def devices(self) -> str:
-        return self.key.devices
-
-    @property
-    def host(self) -> str:
-        return self.key.hardware
+    gpu: str = ""
+    gpu_bytes: float | None = None
+    card: MigState | None = None
+    has_mps: bool = True
 
     @property
     def is_cpu(self) -> bool:
         return self.devices == CPU_DEVICES
 
     @property
-    def own_cpus(self) -> int | None:
-        """Return the number of CPUs of its own; None for all, or for a list of CPUs."""
-        return int(self.cpus) if self.cpus.isdigit() else None
+    def memory_bytes(self) -> float | None:
+        """Return the memory of the device: of the machine on a CPU."""
+        return self.host_bytes if self.is_cpu else self.gpu_bytes
 
-    def slowdown_of(self, paces_s: Mapping[PaceKind, float]) -> float | None:
-        """Return the slowdown by the first kind of work that both have; None without any."""
-        for kind in PaceKind:
-            if self.paces_s.get(kind) and paces_s.get(kind):
-                return paces_s[kind] / self.paces_s[kind]
-        return None
+    @property
+    def device(self) -> str:
+        """Return ``GPU 0`` or ``CPU``."""
+        if self.is_cpu:
+            return "CPU"
+        return f"GPU {self.devices}" if self.devices.isdigit() else self.devices
+
+    @property
+    def text(self) -> str:
+        """Return ``GPU 0 of gpu-01``."""
+        return f"{self.device} of {self.host}" if self.host else self.device
+
+
+@dataclass(frozen=True, slots=True)
+class Solo:
+    """A model that ran alone on its device. Values are None if they were not measured.
+
+    Attributes:
+        key: Identity of the model.
+        name: Name for tables and messages.
+        place: Where it ran.
+        shares: Share of each measured resource.
+        memory_bytes: Peak memory on the device, warm-up included.
+        host_bytes: Peak memory on the machine.
+        run_id: The newest run that finished.
+        count: Number of repeats.
+        time_per_epoch_s: Mean over the repeats.
+        samples_per_s: Throughput that the script logged.
+        sm_is_utilization: SM activity was not measured and is replaced by the GPU's utilisation,
+            which measures how often kernels ran, not how many SMs they used.
+        host_load: Share of the machine's cores that all processes used meanwhile.
+        on_profile: Slowdown of the model alone on MIG instances, by profile.
+        cpus: Its cell Cpus: a number of reserved CPUs, a list of CPUs, or empty for all.
+    """
+
+    key: BaselineKey
+    name: str
+    place: Place
+    shares: Mapping[Resource, float] = field(default_factory=dict)
+    memory_bytes: float | None = None
+    host_bytes: float | None = None
+    run_id: str = ""
+    count: int = 1
+    time_per_epoch_s: float | None = None
+    samples_per_s: float | None = None
+    sm_is_utilization: bool = False
+    host_load: float | None = None
+    on_profile: Mapping[str, float] = field(default_factory=dict)
+    cpus: str = ""
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.place.is_cpu
+
+    @property
+    def own_cpus(self) -> int | None:
+        """Return the number of reserved CPUs; None for all, or for a list of CPUs."""
+        return int(self.cpus) if self.cpus.isdigit() else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,23 +147,19 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Runs that can share a device.
-
-    ``labels`` belong to equal workloads, measured or in the file.
-    """
+    """Runs that can share a device. ``labels`` name equal workloads, measured or in the file."""
 
     rows: tuple[Row, ...]
-    origin: Origin
     labels: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[tuple[BaselineKey, str], ...]:
-        """The key by which candidates are equal."""
+        """Return the key that equal candidates share."""
         return tuple(sorted((row.solo.key, str(row.collocation)) for row in self.rows))
 
     @property
     def models(self) -> tuple[BaselineKey, ...]:
-        """Return the models, however they share."""
+        """Return the models, regardless of how they share."""
         return tuple(sorted(row.solo.key for row in self.rows))
 
     @property
@@ -214,8 +201,24 @@ def _method(collocation: Collocation) -> Method:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredWorkload:
+    """A workload of several runs that ended.
+
+    Attributes:
+        candidate: Its runs, with its label.
+        slowdowns: In the order of the rows; empty unless all finished, as a run that ended early no
+            longer slows down the others.
+        ran_out: One of its runs ran out of memory.
+    """
+
+    candidate: Candidate
+    slowdowns: tuple[float, ...] = ()
+    ran_out: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Range:
-    """The smallest and the largest slowdown (or gain) by the model."""
+    """The smallest and the largest slowdown (or gain) according to the model."""
 
     low: float
     high: float
@@ -225,14 +228,14 @@ class Range:
 class MemoryPool:
     """Memory that rows share, with their total need.
 
-    ``name`` is a GPU (``GPU 0``), an instance (``1g.5gb``), or ``host``. ``margin_bytes`` stay free
-    for needs unknown to the model.
+    ``name`` is a GPU (``GPU 0``), an instance (``1g.5gb``), or ``host``. ``margin`` is the share
+    that stays free for needs that the model does not know.
     """
 
     name: str
     need_bytes: float | None
     capacity_bytes: float | None
-    margin_bytes: float = 0.0
+    margin: float = 0.0
 
     @property
     def fit(self) -> Fit:
@@ -240,14 +243,13 @@ class MemoryPool:
             return Fit.UNKNOWN
         if self.need_bytes > self.capacity_bytes:
             return Fit.NO
-        if self.need_bytes > self.capacity_bytes - self.margin_bytes:
-            return Fit.TIGHT
-        return Fit.YES
+        is_tight = self.need_bytes > self.capacity_bytes * (1 - self.margin)
+        return Fit.TIGHT if is_tight else Fit.YES
 
 
 @dataclass(frozen=True, slots=True)
 class RowPrediction:
-    """One row's slowdown: its range by the model, the limiting resource, the expected value.
+    """One row's slowdown: range according to the model, limiting resource, expected value.
 
     ``expected`` is the lower end until measured workloads calibrate it.
     """
@@ -266,25 +268,15 @@ class Prediction:
         candidate: The candidate.
         pools: Memory of each device or instance and of the machine.
         rows: Slowdowns in the order of its rows; none where a resource was not measured.
-        calibrated_by: Number of measured slowdowns of the same method that calibrated the expected
-            ones.
-        measured: Measured slowdown of each row; empty if not measured.
-        data_waits: Measured share of each row's time spent waiting for data, None for a script that
-            marks no batches; empty if not measured.
-        measured_fit: Whether all rows ended, or one ran out of memory; None if it never ran.
-        energy: Energy for the same work over that of the runs one after the other; None if unknown.
-        unknown: Reasons for missing predictions.
+        measured: The newest workload of these runs; None if they never ran together.
+        unknown: Why a prediction is missing; empty if none is.
     """
 
     candidate: Candidate
-    pools: tuple[MemoryPool, ...]
+    pools: tuple[MemoryPool, ...] = ()
     rows: tuple[RowPrediction, ...] = ()
-    calibrated_by: int = 0
-    measured: tuple[float, ...] = ()
-    data_waits: tuple[float | None, ...] = ()
-    measured_fit: bool | None = None
-    energy: float | None = None
-    unknown: tuple[str, ...] = ()
+    measured: MeasuredWorkload | None = None
+    unknown: str = ""
 
     @property
     def fit(self) -> Fit:
@@ -296,9 +288,17 @@ class Prediction:
         return Fit.YES if fits else Fit.UNKNOWN
 
     @property
+    def expected(self) -> tuple[float, ...]:
+        return tuple(row.expected for row in self.rows)
+
+    @property
+    def measured_slowdowns(self) -> tuple[float, ...]:
+        return self.measured.slowdowns if self.measured is not None else ()
+
+    @property
     def slowdowns(self) -> tuple[float, ...]:
         """Return the measured slowdowns, otherwise the expected ones."""
-        return self.measured or tuple(row.expected for row in self.rows)
+        return self.measured_slowdowns or self.expected
 
     @property
     def slowdown(self) -> float | None:
@@ -306,20 +306,18 @@ class Prediction:
         return max(self.slowdowns, default=None)
 
     @property
-    def gain(self) -> float | None:
-        """Return work per time, relative to the runs one after the other."""
-        return sum(1 / value for value in self.slowdowns) if self.slowdowns else None
+    def range(self) -> Range | None:
+        """Return the range of the largest slowdown according to the model."""
+        ranges = [row.range for row in self.rows]
+        if not ranges:
+            return None
+        return Range(max(one.low for one in ranges), max(one.high for one in ranges))
 
     @property
-    def gain_range(self) -> Range | None:
-        """Return the gain by the model, without calibration."""
-        if not self.rows:
-            return None
-        return Range(
-            sum(1 / row.range.high for row in self.rows),
-            sum(1 / row.range.low for row in self.rows),
-        )
+    def gain(self) -> float | None:
+        """Return the throughput relative to running the runs one after the other."""
+        return sum(1 / slowdown for slowdown in self.slowdowns) if self.slowdowns else None
 
     @property
     def ran_out(self) -> bool:
-        return self.measured_fit is False
+        return self.measured is not None and self.measured.ran_out

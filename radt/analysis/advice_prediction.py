@@ -1,38 +1,154 @@
-"""Predict candidates by a model, calibrated by measured workloads."""
+"""Candidates for sharing, and their predictions.
+
+Candidates are copies of a model, mixes of several models, and measured workloads. A model bounds
+the slowdown of each run, and measured workloads calibrate it. Memory fits if the sum of the
+footprints of the runs alone fits. The thesis that radt builds on found that this rule holds for
+training on GPUs (Robroek 2024, section 4.4.3, and 4.5.1: "can simply be estimated by the sum").
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median
+from functools import cache
+from itertools import combinations
+from statistics import median
 
-from radt.analysis.advice_facts import Facts
-from radt.analysis.advice_measurements import MeasuredWorkload
+from radt.analysis.advice_measurements import CONTEXT_BYTES, Measurements
 from radt.analysis.advice_model import (
     Candidate,
-    Fit,
+    MeasuredWorkload,
     MemoryPool,
     Method,
+    Place,
     Prediction,
     Range,
     Resource,
     Row,
     RowPrediction,
+    Solo,
 )
-from radt.analysis.baselines import BaselineKey
-from radt.analysis.memory_fit import Part, impossible, memory_pools, parts_of
+from radt.collocation.packing import pack
+from radt.collocation.spec import Collocation, MigProfile, Mps
+from radt.collocation.topology import InstanceProfile, MigState
+from radt.units import plural
 
-#: A range with a smaller ratio of its ends is too narrow for positions.
+#: Numbers of copies measured in the thesis (what 3g, 2g and 1g instances allow), and four.
+COPIES = (2, 3, 4, 7)
+#: "We limit the amount of collocated models to four" (Robroek 2024, section 4.3.4).
+MAX_MIX = 4
+#: With more models on a device there would be hundreds of mixes, so only measured ones are
+#: considered.
+MAX_MIXED_MODELS = 8
+#: Share of the capacity kept free for fragmentation and other batch sizes.
+DEFAULT_MARGIN = 0.05
+_MIB = 2**20
+
+#: A range whose ends have a smaller ratio is too narrow for positions.
 _MIN_RATIO = 1.1
+#: A run that uses a smaller share of a resource hardly waits for it.
+MIN_SHARE = 0.05
+
+#: The slowdown by each limit, and the upper end of the range.
+_Limits = tuple[dict[str, float], float]
+
+
+def candidates_of(measurements: Measurements, *, separate: bool) -> list[Candidate]:
+    """Return the candidates to predict, each once. With ``separate``, only those on MIG."""
+    made = (
+        candidate
+        for place, solos in measurements.places.items()
+        for together in _groups(solos)
+        for candidate in _ways(together, place, separate)
+    )
+    unique: dict[object, Candidate] = {}
+    for candidate in (*(workload.candidate for workload in measurements.measured), *made):
+        known = unique.setdefault(candidate.identity, candidate)
+        labels = tuple(dict.fromkeys((*known.labels, *candidate.labels)))
+        unique[candidate.identity] = replace(known, labels=labels)
+    return list(unique.values())
+
+
+def _groups(solos: Sequence[Solo]) -> Iterator[tuple[Solo, ...]]:
+    """Yield the copies of each model of a device, and the mixes of different models."""
+    for solo in solos:
+        if not solo.cpus or solo.own_cpus:  # copies with a list would all be on the same CPUs
+            for count in COPIES:
+                yield (solo,) * count
+    if len(solos) <= MAX_MIXED_MODELS:
+        for count in range(2, MAX_MIX + 1):
+            yield from combinations(solos, count)
+
+
+def _ways(solos: tuple[Solo, ...], place: Place, separate: bool) -> Iterator[Candidate]:
+    """Yield the same runs sharing naively, under MPS, and on MIG instances of equal size."""
+    ways = [] if separate else [Collocation()]
+    if not (separate or place.is_cpu or place.has_mps is False):
+        ways.append(Collocation(mps=Mps()))
+    if place.card is not None:
+        needs = [solo.memory_bytes or 0.0 for solo in solos]
+        profile = equal_instances(place.card, len(solos), max(needs))
+        ways += [] if profile is None else [Collocation.parse(profile.name)]
+    for how in ways:
+        yield Candidate(tuple(Row(solo, how) for solo in solos))
+
+
+def shared_profiles(card: MigState) -> Sequence[InstanceProfile]:
+    """Return profiles without media extensions, smallest first, except that of the whole GPU."""
+    plain = [
+        profile
+        for profile in card.profiles
+        if not {"+", "-"} & set(profile.name) and profile.slices < card.slices
+    ]
+    return sorted(plain, key=lambda profile: (profile.slices, profile.memory_mb))
+
+
+@cache
+def equal_instances(card: MigState, count: int, need_bytes: float) -> InstanceProfile | None:
+    """Return the largest profile of which ``count`` instances fit on an empty GPU.
+
+    None if such instances have less memory than ``need_bytes``.
+    """
+    fitting = [
+        profile
+        for profile in shared_profiles(card)
+        if profile.memory_mb * _MIB >= need_bytes and pack([profile] * count, card) is not None
+    ]
+    return fitting[-1] if fitting else None
+
+
+def memory_pools(candidate: Candidate, margin: float) -> Iterator[MemoryPool]:
+    """Yield the memory of each GPU or MIG instance, and the machine's."""
+    for place in dict.fromkeys(row.solo.place for row in candidate.rows):
+        rows = [row for row in candidate.rows if row.solo.place is place]
+        if place.is_cpu:
+            continue
+        whole = [row for row in rows if row.collocation.mig is None]
+        if whole:
+            need = _sum(row.solo.memory_bytes for row in whole)
+            if need is not None and any(row.collocation.mps is not None for row in whole):
+                need += CONTEXT_BYTES
+            yield MemoryPool(place.device, need, place.gpu_bytes, margin)
+        for row in rows:
+            if row.collocation.mig is not None:
+                name = row.collocation.mig.gpu_instance
+                profile = None if place.card is None else place.card.profile(name)
+                capacity = None if profile is None else float(profile.memory_mb * _MIB)
+                yield MemoryPool(name, row.solo.memory_bytes, capacity, margin)
+    need = _sum(row.solo.host_bytes for row in candidate.rows)
+    capacity = candidate.rows[0].solo.place.host_bytes
+    # The machine's memory counts for runs on GPUs only where measured, as they need less of it.
+    if None not in (need, capacity) or any(row.solo.is_cpu for row in candidate.rows):
+        yield MemoryPool("the machine", need, capacity, margin)
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
     """The position of a slowdown in its range by ratios: 0 at the lower end, 1 at the upper.
 
-    What lies outside the range is at one of its ends, and ``beyond`` is its ratio to that end. So
-    a slowdown at a fixed position grows with both ends: more runs are never expected to be faster.
+    A slowdown outside the range is at one of its ends, and ``beyond`` is its ratio to that end. A
+    slowdown at a fixed position grows with both ends, so more runs are never expected to be faster.
     """
 
     place: float
@@ -59,246 +175,204 @@ class Position:
         return float(max(1.0, inside * self.beyond))
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredPosition:
-    """The position of a model's slowdown in one measured workload."""
-
-    models: tuple[BaselineKey, ...]
-    method: Method
-    position: Position
-
-
 class Predictor:
-    """Predicts candidates of one experiment.
+    """Predicts the slowdown of runs together from measurements of each alone.
 
     Args:
-        facts: Facts on its machines.
-        measured: Workloads that calibrate the predictions of others.
+        measured: Workloads that calibrate the predictions of others, the oldest first.
         margin: Share of each memory to leave free.
     """
 
-    def __init__(self, facts: Facts, measured: Sequence[MeasuredWorkload], margin: float) -> None:
-        self._facts = facts
+    def __init__(
+        self, measured: Sequence[MeasuredWorkload] = (), margin: float = DEFAULT_MARGIN
+    ) -> None:
         self._margin = margin
-        self._measured: dict[object, list[MeasuredWorkload]] = {}
-        self._positions: list[MeasuredPosition] = []
+        self._measured = measured
+        self._own: dict[object, MeasuredWorkload] = {}
+        self._positions: list[tuple[Candidate, Position]] = []
         for workload in measured:
-            self._measured.setdefault(workload.candidate.identity, []).append(workload)
+            identity = workload.candidate.identity
+            known = self._own.get(identity, workload)
+            newest = workload if workload.slowdowns else known
+            self._own[identity] = replace(newest, ran_out=known.ran_out or workload.ran_out)
             self._positions += self._positions_of(workload)
 
     def predict(self, candidate: Candidate, *, blind: bool = False) -> Prediction:
-        """Return fit, slowdown and energy, calibrated by measured workloads of the same method.
+        """Return fit and slowdowns, calibrated by measured workloads of the same method.
 
         Args:
             candidate: The runs.
             blind: Leave out measurements of the same models together, to check the prediction
-                against them. Else all candidates of a method have one calibration, so that what
-                is expected of them can be compared.
+                against
+                them. Otherwise all candidates of a method share one calibration, so that their
+                expectations are comparable.
         """
-        own = self._measured.get(candidate.identity, [])
-        bare = self._bare(candidate)
+        bare = replace(self._bare(candidate), measured=self._own.get(candidate.identity))
         known = [
-            measured.position
-            for measured in self._positions
+            position
+            for measured, position in self._positions
             if measured.method is candidate.method
             and not (blind and measured.models == candidate.models)
         ]
-        rows = bare.rows
-        if known:
-            middle = Position(
-                median(position.place for position in known),
-                median(position.beyond for position in known),
-            )
-            rows = tuple(replace(row, expected=middle.slowdown_in(row.range)) for row in rows)
-        with_times = [workload for workload in own if workload.slowdowns]
-        fits = [workload.fits for workload in own if workload.fits is not None]
-        prediction = replace(
-            bare,
-            rows=rows,
-            calibrated_by=len(known) if rows else 0,
-            measured=with_times[-1].slowdowns if with_times else (),
-            data_waits=with_times[-1].data_waits if with_times else (),
-            measured_fit=all(fits) if fits else None,
+        if not known or not bare.rows:
+            return bare
+        middle = Position(
+            median(position.place for position in known),
+            median(position.beyond for position in known),
         )
-        return replace(prediction, energy=self._energy(prediction, own))
+        rows = tuple(replace(row, expected=middle.slowdown_in(row.range)) for row in bare.rows)
+        return replace(bare, rows=rows)
+
+    def comparisons(self) -> Iterator[Comparison]:
+        """Predict each measured workload without joint measurements of the same models."""
+        for workload in self._measured:
+            candidate = workload.candidate
+            expected = self.predict(candidate, blind=True).expected
+            for at in _one_of_each(workload) if expected else ():
+                yield Comparison(
+                    candidate.labels[0],
+                    candidate.rows[at].solo.name,
+                    candidate.method,
+                    expected[at],
+                    workload.slowdowns[at],
+                )
 
     def _bare(self, candidate: Candidate) -> Prediction:
         """Return the prediction by the model, without calibration."""
-        if problem := impossible(candidate, self._facts):
-            return Prediction(candidate, (MemoryPool("place", 1.0, 0.0),), unknown=(problem,))
-        parts = parts_of(candidate, self._facts)
-        if parts is None:
-            return Prediction(candidate, (), unknown=("its MIG instances are not known",))
-        pools: tuple[MemoryPool, ...] = tuple(
-            memory_pools(candidate, self._facts, parts, self._margin)
-        )
-        slowdowns = [
-            slowdown_of(candidate, place, parts, self._facts)
-            for place in range(len(candidate.rows))
-        ]
-        rows = tuple(
-            RowPrediction(row, slowdown[0], slowdown[1], slowdown[0].low)
-            for row, slowdown in zip(candidate.rows, slowdowns, strict=True)
-            if slowdown is not None
-        )
-        if len(rows) < len(candidate.rows):
-            return Prediction(candidate, pools, unknown=("the load of a run was not measured",))
-        return Prediction(candidate, pools, rows)
+        wanted = sum(row.solo.own_cpus or 0 for row in candidate.rows)
+        cores = candidate.rows[0].solo.place.cores
+        if cores is not None and wanted > cores:
+            problem = f"{plural(wanted, 'CPU')} of their own on a machine with {cores}"
+            return Prediction(candidate, (MemoryPool("CPUs", wanted, cores),), unknown=problem)
+        pools = tuple(memory_pools(candidate, self._margin))
+        rows = [bounds_of(candidate, row) for row in candidate.rows]
+        known = tuple(row for row in rows if row is not None)
+        if len(known) < candidate.degree:
+            unknown = "the load of a run, or its instance, is not known"
+            return Prediction(candidate, pools, unknown=unknown)
+        return Prediction(candidate, pools, known)
 
-    def _positions_of(self, workload: MeasuredWorkload) -> list[MeasuredPosition]:
-        """Return the mean position of each model of a measured workload."""
+    def _positions_of(self, workload: MeasuredWorkload) -> Iterator[tuple[Candidate, Position]]:
+        """Yield the position of each model of a measured workload."""
         rows = self._bare(workload.candidate).rows
-        if not rows or not workload.slowdowns:
-            return []
-        known: dict[BaselineKey, list[Position]] = {}
-        for row, slowdown in zip(rows, workload.slowdowns, strict=True):
-            position = Position.of(slowdown, row.range)
+        for at in _one_of_each(workload) if rows else ():
+            position = Position.of(workload.slowdowns[at], rows[at].range)
             if position is not None:
-                known.setdefault(row.row.solo.key, []).append(position)
-        candidate = workload.candidate
-        return [
-            MeasuredPosition(
-                candidate.models,
-                candidate.method,
-                Position(
-                    fmean(position.place for position in positions),
-                    fmean(position.beyond for position in positions),
-                ),
-            )
-            for positions in known.values()
-        ]
-
-    @staticmethod
-    def _energy(prediction: Prediction, own: Sequence[MeasuredWorkload]) -> float | None:
-        """Return the energy relative to the runs one after the other.
-
-        Runs that share a device share its idle power; their energy above idle stays the same.
-        """
-        known = [workload.energy for workload in own if workload.energy is not None]
-        if known:
-            return known[-1]
-        solos = [row.solo for row in prediction.candidate.rows]
-        if prediction.gain is None or any(solo.power_w is None for solo in solos):
-            return None
-        idle = [
-            min(1.0, (solo.idle_w or 0.0) / solo.power_w)
-            for solo in solos
-            if solo.power_w is not None and solo.power_w > 0
-        ]
-        return 1 - fmean(idle) * (1 - 1 / prediction.gain) if len(idle) == len(solos) else None
+                yield workload.candidate, position
 
 
-#: A run that uses less of a resource hardly waits for it.
-MIN_SHARE = 0.05
+def _one_of_each(workload: MeasuredWorkload) -> Iterator[int]:
+    """Yield the index of one row of each model. Equal rows have one slowdown, their mean."""
+    models = [row.solo.key for row in workload.candidate.rows]
+    if workload.slowdowns:
+        yield from (at for at, model in enumerate(models) if model not in models[:at])
 
-NOTHING = "nothing measured"
-OWN_INSTANCE = "the size of its instance"
-MEASURED_THERE = "measured on this instance"
 
+def bounds_of(candidate: Candidate, row: Row) -> RowPrediction | None:
+    """Return the range of a run's slowdown, without calibration.
 
-def slowdown_of(
-    candidate: Candidate, place: int, parts: Sequence[Part], facts: Facts
-) -> tuple[Range, str] | None:
-    """Return the range of one row's slowdown and its limiting resource; None if a share is missing.
-
-    `place` is the row's position in the candidate, `parts` come from `memory_fit.parts_of`.
+    None if a share was not measured, or for a part of a MIG instance.
     """
-    row = candidate.rows[place]
-    cpu = _cpu(candidate, row, facts)
+    cores, mig = _cores(candidate, row), row.collocation.mig
+    known: _Limits | None
     if row.solo.is_cpu:
-        if cpu is None:
-            return None
-        low, limit = cpu
-        return Range(low, max(low, float(candidate.degree))), limit
-    part = next(part for part in parts if place in part.rows)
-    gpu = _gpu([candidate.rows[position] for position in part.rows], row, part)
-    if gpu is None:
+        known = None if cores is None else ({}, float(candidate.degree))
+    elif mig is None:
+        known = _limits_of_gpu(candidate, row)
+    else:
+        known = _limits_of_instance(row, mig)
+    if known is None:
         return None
-    bounds, limit = gpu
-    if cpu is not None and cpu[0] > bounds.low:
-        return Range(cpu[0], max(cpu[0], bounds.high)), cpu[1]
-    return bounds, limit
+    limits, high = known
+    limits[Resource.CORES.value] = cores or 1.0
+    limit, low = max(limits.items(), key=lambda item: item[1])
+    if low <= 1:
+        limit, low = "nothing measured", 1.0
+    return RowPrediction(row, Range(low, max(low, high)), limit, low)
 
 
-def _cpu(candidate: Candidate, row: Row, facts: Facts) -> tuple[float, str] | None:
-    """Return the slowdown by the cores of all rows; None if those of a row are unknown."""
+def _cores(candidate: Candidate, row: Row) -> float | None:
+    """Return the slowdown caused by the cores of all rows; None if those of a row are unknown."""
+    cores = row.solo.place.cores
     if row.solo.own_cpus is not None:
-        return 1.0, NOTHING  # no other run is on its CPUs
-    shares = [member.solo.shares.get(Resource.CORES) for member in candidate.rows]
-    known = [share for share in shares if share is not None]
-    if len(known) != len(shares) or facts.host(row.solo.host).cores is None:
+        return 1.0  # no other run is on its CPUs
+    total = _load(candidate.rows, Resource.CORES)
+    if total is None or cores is None:
         return None
-    total = sum(known)
-    cores = facts.host(row.solo.host).cores or 1
-    if row.solo.shares[Resource.CORES] * cores < MIN_SHARE or total <= 1:
-        return 1.0, NOTHING
-    return total, Resource.CORES.value
+    return total if row.solo.shares[Resource.CORES] * cores >= MIN_SHARE else 1.0
 
 
-def _gpu(members: Sequence[Row], row: Row, part: Part) -> tuple[Range, str] | None:
-    solo = row.solo
-    if any(Resource.SM not in member.solo.shares for member in members):
+def _limits_of_gpu(candidate: Candidate, row: Row) -> _Limits | None:
+    """Return the limits of a run that shares a whole GPU."""
+    members = [
+        other
+        for other in candidate.rows
+        if other.solo.place is row.solo.place and other.collocation.mig is None
+    ]
+    shares, mps = row.solo.shares, row.collocation.mps
+    active = _load(members, Resource.SM)
+    if active is None:
         return None
-    if len(members) == 1 and row.collocation.mig is not None:
-        return _instance(row, part)
-    count = float(len(members))
-    by_resource = {
-        Resource.SM: (_sum(members, Resource.SM) or 0.0) / part.sm,
-        Resource.DRAM: (_sum(members, Resource.DRAM) or 0.0) / part.dram,
-    }
-    mps = row.collocation.mps
+    sums = {Resource.SM: active, Resource.DRAM: _load(members, Resource.DRAM)}
     if mps is None and len(members) > 1:
-        by_resource[Resource.KERNEL] = _sum(members, Resource.KERNEL) or 0.0
-    low, limit = 1.0, NOTHING
-    for resource, total in by_resource.items():
-        if total > low and solo.shares.get(resource, 0.0) >= MIN_SHARE:
-            low, limit = total, resource.value
-    high = count / part.sm if len(members) > 1 else 1.0
+        sums[Resource.KERNEL] = _load(members, Resource.KERNEL)
+    limits = {
+        resource.value: total
+        for resource, total in sums.items()
+        if total is not None and shares.get(resource, 0.0) >= MIN_SHARE
+    }
+    high = float(len(members))
     if mps is not None and mps.thread_percentage is not None:
-        cap = mps.thread_percentage / 100 * part.sm
-        if solo.shares[Resource.SM] / cap > low:
-            low, limit = solo.shares[Resource.SM] / cap, f"its cap of {mps.thread_percentage:g} %"
+        cap = mps.thread_percentage / 100
+        limits[f"its cap of {mps.thread_percentage:g} %"] = shares[Resource.SM] / cap
         high = max(high, _stretched(row, cap))
-    return Range(low, max(low, high)), limit
+    return limits, high
 
 
-def _instance(row: Row, part: Part) -> tuple[Range, str]:
-    """Return the range of a run alone on an instance, where neighbours do not matter."""
-    assert row.collocation.mig is not None
-    paces = row.solo.on_profile.get(str(row.collocation.mig).lower())
-    known = None if paces is None else row.solo.slowdown_of(paces)
+def _limits_of_instance(row: Row, mig: MigProfile) -> _Limits | None:
+    """Return the limits of a run alone on a MIG instance, where neighbours have no influence."""
+    shares, card = row.solo.shares, row.solo.place.card
+    profile = None if card is None else card.profile(mig.gpu_instance)
+    is_shared = mig.compute_slices or row.collocation.instance or row.collocation.mps is not None
+    if card is None or profile is None or is_shared or Resource.SM not in shares:
+        return None
+    known = row.solo.on_profile.get(profile.name.lower())
     if known is not None:
-        return Range(known, known), MEASURED_THERE
-    shares = row.solo.shares
-    low = max(1.0, shares[Resource.SM] / part.sm, shares.get(Resource.DRAM, 0.0) / part.dram)
-    limit = OWN_INSTANCE if low > 1 else NOTHING
-    return Range(low, max(low, _stretched(row, part.sm))), limit
+        return {"measured on this instance": known}, known
+    sm = profile.slices / card.slices
+    whole_mb = max(each.memory_mb for each in card.profiles)
+    dram = profile.memory_mb / whole_mb if whole_mb else sm  # a driver may not report memory
+    low = max(shares[Resource.SM] / sm, shares.get(Resource.DRAM, 0.0) / dram)
+    return {"the size of its instance": low}, _stretched(row, sm)
 
 
 def _stretched(row: Row, fraction: float) -> float:
-    """Return the slowdown if all kernels use the whole device; only kernels take longer."""
+    """Return the slowdown if all kernels use the whole device. Only kernels take longer."""
     kernel = row.solo.shares.get(Resource.KERNEL, 1.0)
     if row.solo.sm_is_utilization:
         kernel = row.solo.shares[Resource.SM]
     return max(1.0, 1 - kernel + kernel / fraction)
 
 
-def _sum(members: Sequence[Row], resource: Resource) -> float | None:
+def _sum(amounts: Iterable[float | None]) -> float | None:
+    """Return the sum; None if an amount is not known."""
+    known = list(amounts)
+    return None if None in known else sum(amount for amount in known if amount is not None)
+
+
+def _load(rows: Iterable[Row], resource: Resource) -> float | None:
     """Return the sum of the rows' shares; None if one is missing."""
-    shares = [member.solo.shares.get(resource) for member in members]
-    known = [value for value in shares if value is not None]
-    return sum(known) if len(known) == len(shares) else None
+    return _sum(row.solo.shares.get(resource) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
-class ComparedSlowdown:
+class Comparison:
     """Expected and measured slowdown of a model in one workload."""
 
-    label: str
-    name: str
+    workload: str
+    model: str
     method: Method
     expected: float
-    range: Range
     measured: float
 
     @property
@@ -306,83 +380,8 @@ class ComparedSlowdown:
         """Return the relative error: 0.1 if the expectation was 10 % too high."""
         return self.expected / self.measured - 1
 
-    @property
-    def within(self) -> bool:
-        """Return whether the measured value is within 5 % of the range by the model."""
-        return self.range.low / 1.05 <= self.measured <= self.range.high * 1.05
 
-
-@dataclass(frozen=True, slots=True)
-class ComparedFit:
-    """Predicted and measured fit of a workload."""
-
-    label: str
-    predicted: Fit
-    fitted: bool
-
-    @property
-    def right(self) -> bool | None:
-        """Return whether the prediction was right; None if it was unknown or tight."""
-        if self.predicted in (Fit.UNKNOWN, Fit.TIGHT):
-            return None
-        return (self.predicted is Fit.YES) is self.fitted
-
-
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """Predictions against measurements."""
-
-    slowdowns: tuple[ComparedSlowdown, ...] = ()
-    fits: tuple[ComparedFit, ...] = ()
-
-    @property
-    def median_error(self) -> float | None:
-        """Return the median of the absolute relative errors."""
-        return (
-            median(abs(slowdown.error) for slowdown in self.slowdowns) if self.slowdowns else None
-        )
-
-    @property
-    def worst(self) -> ComparedSlowdown | None:
-        return max(self.slowdowns, key=lambda slowdown: abs(slowdown.error), default=None)
-
-    @property
-    def within(self) -> int:
-        """Return the number of measurements within the range by the model."""
-        return sum(slowdown.within for slowdown in self.slowdowns)
-
-    @property
-    def decided(self) -> tuple[ComparedFit, ...]:
-        """Return the fits with a definite prediction."""
-        return tuple(fit for fit in self.fits if fit.right is not None)
-
-    @property
-    def wrong(self) -> tuple[ComparedFit, ...]:
-        return tuple(fit for fit in self.fits if fit.right is False)
-
-
-def compare(predictor: Predictor, measured: Sequence[MeasuredWorkload]) -> Accuracy:
-    """Predict each measured workload without using joint measurements of the same models."""
-    slowdowns, fits = [], []
-    for workload in measured:
-        prediction = predictor.predict(workload.candidate, blind=True)
-        if workload.fits is not None:
-            fits.append(ComparedFit(workload.label, prediction.fit, workload.fits))
-        if not prediction.rows or not workload.slowdowns:
-            continue
-        by_model: dict[BaselineKey, list[int]] = {}
-        for place, row in enumerate(workload.candidate.rows):
-            by_model.setdefault(row.solo.key, []).append(place)
-        for places in by_model.values():
-            row_found = prediction.rows[places[0]]
-            slowdowns.append(
-                ComparedSlowdown(
-                    workload.label,
-                    row_found.row.solo.name,
-                    workload.candidate.method,
-                    fmean(prediction.rows[place].expected for place in places),
-                    row_found.range,
-                    fmean(workload.slowdowns[place] for place in places),
-                )
-            )
-    return Accuracy(tuple(slowdowns), tuple(fits))
+def median_error(comparisons: Iterable[Comparison]) -> float | None:
+    """Return the median of the absolute relative errors; None without any."""
+    errors = [abs(comparison.error) for comparison in comparisons]
+    return median(errors) if errors else None

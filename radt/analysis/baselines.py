@@ -2,11 +2,11 @@
 
 A run's baseline is the run of the same experiment that had the same file, parameters, devices and
 machine and ran alone. Parameters that do not change the work, such as a seed or an output path, may
-differ (the setting ``ignored-params``). It ran preferably on its whole device, otherwise under MPS
-or on a MIG instance. A service beside a run does not make it less alone, but one without is
-preferred. A baseline may belong to an earlier start if the experiment's file no longer has it. On a
-cluster it may be of other GPUs, or of another node with the same hardware; its interval then has
-the spread between such nodes.
+differ (the setting ``ignored-params``). A run on the whole device is preferred to one under MPS or
+on a MIG instance. A run with a service still counts as alone, but one without is preferred. A
+baseline may belong to an earlier start if the experiment's file no longer has it. On a cluster it
+may be of other GPUs, or of another node with the same hardware; its interval then includes the
+spread between such nodes.
 
 The makespan is the time to train a workload in the thesis that radt builds on (chapter 4, figure
 4.13: total time with collocation and serially). It counts from the start of the first process, like
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -25,18 +24,20 @@ from statistics import fmean
 from typing import NamedTuple
 
 from radt import units
-from radt.analysis.attempts import Attempt
 from radt.analysis.estimates import Estimate, of_rows
-from radt.analysis.measures import WorkloadMeasures, value_of
 from radt.analysis.quantities import Combine, Quantity
 from radt.analysis.recording import Epochs, RunRecording
+from radt.analysis.selection import Attempt, Selection
+from radt.analysis.windows import read_times_per_epoch
+from radt.devices.visible import UNKNOWN
+from radt.model import RunStatus
 from radt.params import split_params
 from radt.settings import IGNORED_PARAMS, Settings
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.tags import CLUSTER_HARDWARE
 
-#: Params of a command by name, in the order of names, without those that do not change the work.
+#: Params of a command in the order of their names, without those that do not change the work.
 Work = tuple[tuple[str, str], ...]
 
 
@@ -45,13 +46,13 @@ class BaselineKey(NamedTuple):
 
     file: str
     params: Work
-    #: Of the machine; on a cluster how many.
+    #: Devices of the machine; on a cluster their number.
     devices: str
     #: The machine, or on a cluster its hardware.
     hardware: str
 
     def differences(self, other: BaselineKey) -> Sequence[str]:
-        """Return what another key, of a run alone, has otherwise: ``lr is 0.2, alone 0.1``."""
+        """Return the differences to the key of a run alone: ``lr is 0.2, alone 0.1``."""
         pairs = [("file", self.file, other.file), ("devices", self.devices, other.devices)]
         pairs.append(("machine", self.hardware, other.hardware))
         own, others = dict(self.params), dict(other.params)
@@ -62,7 +63,7 @@ class BaselineKey(NamedTuple):
 
 
 def ignored_params() -> frozenset[str]:
-    """Return the names of params that do not change the work, as `work_of` takes them.
+    """Return the names of params that do not change the work, for `work_of`.
 
     Raises:
         UsageError: The settings file cannot be read.
@@ -73,7 +74,7 @@ def ignored_params() -> frozenset[str]:
 
 @lru_cache(maxsize=20_000)
 def work_of(arguments: str, ignored: frozenset[str]) -> Work:
-    """Return the params of a command that decide its work.
+    """Return the params of a command that determine its work.
 
     Args:
         arguments: As the runner records them in the param ``Params``.
@@ -81,7 +82,7 @@ def work_of(arguments: str, ignored: frozenset[str]) -> Work:
     """
     try:
         words = shlex.split(arguments)
-    except ValueError:  # an open quote
+    except ValueError:  # an unclosed quote
         words = arguments.split()
     # ``lr=0.1`` of a row whose template adds the dashes.
     words = [f"--{word}" if "=" in word and not word.startswith("-") else word for word in words]
@@ -90,7 +91,7 @@ def work_of(arguments: str, ignored: frozenset[str]) -> Work:
 
 
 def plain_name(name: str) -> str:
-    """Return a param's name as `ignored_params` has it."""
+    """Return a param's name in the form of `ignored_params`."""
     return name.strip().lower().replace("_", "-")
 
 
@@ -116,18 +117,19 @@ def keys_of(
 
 
 def place_of(run: RunRecord, hardware: Mapping[str, str]) -> tuple[str, str]:
-    """Return devices and machine of a run, as keys have them.
+    """Return devices and machine of a run, in the form of keys.
 
-    Jobs of a cluster get any GPUs of any node: how many GPUs counts there, and the hardware.
+    Jobs on a cluster get any GPUs of any node, so there the number of GPUs counts, and the
+    hardware.
 
     Args:
         run: The run.
-        hardware: Of the nodes of runs on a cluster, by run id.
+        hardware: Hardware of the nodes of runs on a cluster, by run id.
     """
     if run.run_id not in hardware:
         return run.devices, run.host
-    is_cpu = run.devices.lower() == "cpu"
-    devices = run.devices if is_cpu else units.plural(run.devices.count("+") + 1, "GPU")
+    has_no_number = run.devices.lower() in ("cpu", UNKNOWN)
+    devices = run.devices if has_no_number else units.plural(run.devices.count("+") + 1, "GPU")
     return devices, hardware[run.run_id]
 
 
@@ -187,112 +189,166 @@ def is_undivided(repeats: Sequence[Attempt]) -> bool:
     return not any(attempt.collocation or attempt.services for attempt in repeats)
 
 
-def keys_to_compare(
-    current: Sequence[Sequence[Attempt]], keys: Mapping[str, BaselineKey]
-) -> set[BaselineKey]:
-    """Return the keys of the runs that need a baseline."""
-    return {
-        keys[run.run_id]
-        for repeats in current
-        if not (ran_alone(repeats) and is_undivided(repeats))
-        for attempt in repeats
-        for run in attempt.trained
-    }
-
-
-def earlier_baselines(
-    reader: StoreReader,
-    attempts: Iterable[Attempt],
-    current: Sequence[Sequence[Attempt]],
-    keys: dict[str, BaselineKey],
-    compared: AbstractSet[BaselineKey],
-) -> list[list[Attempt]]:
-    """Return single runs of earlier starts for keys without a current run on a whole device.
+class Baselines:
+    """The runs alone with which the runs of an experiment are compared.
 
     Args:
         reader: The store.
-        attempts: All starts, the oldest first.
-        current: The starts that the report shows.
-        keys: The keys of their runs, by id. Keys of the returned runs are added.
-        compared: The keys that need a baseline.
+        attempts: All starts of the experiment, the oldest first.
+        current: The starts that the report shows, by workload.
+        keys: The keys of their runs, by id. Keys of earlier baselines are added.
+        starts: The current starts whose runs are compared; None for all.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    wanted = compared - {
-        keys[repeats[-1].trained[0].run_id]
-        for repeats in current
-        if ran_alone(repeats)
-        and is_undivided(repeats)
-        and any(attempt.finished for attempt in repeats)
-    }
-    if not wanted:
-        return []
-    shown = {run.run_id for repeats in current for attempt in repeats for run in attempt.runs}
-    # The repeats of a series count together.
-    earlier: dict[tuple[str, str, str], list[Attempt]] = {}
-    for attempt in attempts:
-        if attempt.solo and attempt.finished and not attempt.is_profiled:
-            (run,) = attempt.trained
-            if run.run_id not in shown:
-                key = (attempt.label, attempt.host, attempt.series or run.workload_id)
-                earlier.setdefault(key, []).append(attempt)
-    candidates = [repeats for repeats in earlier.values() if is_undivided(repeats)]
-    params = reader.params_of([repeats[-1].trained[0].run_id for repeats in candidates])
-    found = keys_of(reader, [repeats[-1].trained[0] for repeats in candidates], params)
-    newest: dict[tuple[BaselineKey, str], list[Attempt]] = {}
-    for repeats in candidates:
-        run = repeats[-1].trained[0]
-        if found[run.run_id] in wanted:
-            newest[found[run.run_id], run.host] = repeats
-            keys[run.run_id] = found[run.run_id]
-    return list(newest.values())
+
+    def __init__(
+        self,
+        reader: StoreReader,
+        attempts: Iterable[Attempt],
+        current: Sequence[Sequence[Attempt]],
+        keys: dict[str, BaselineKey],
+        starts: Sequence[Sequence[Attempt]] | None = None,
+    ) -> None:
+        self._keys = keys
+        self._current = current
+        #: Keys of the runs that need a baseline.
+        self.compared = {
+            keys[run.run_id]
+            for repeats in (current if starts is None else starts)
+            if not (ran_alone(repeats) and is_undivided(repeats))
+            for attempt in repeats
+            for run in attempt.trained
+        }
+        #: Single runs of earlier starts for keys without a current run on a whole device.
+        self.earlier = self._read_earlier(reader, attempts)
+        self._best: dict[BaselineKey, dict[str, Baseline]] = {}
+
+    def _read_earlier(
+        self, reader: StoreReader, attempts: Iterable[Attempt]
+    ) -> list[list[Attempt]]:
+        wanted = self.compared - {
+            self._keys[repeats[-1].trained[0].run_id]
+            for repeats in self._current
+            if ran_alone(repeats)
+            and is_undivided(repeats)
+            and any(attempt.finished for attempt in repeats)
+        }
+        if not wanted:
+            return []
+        shown = {
+            run.run_id for repeats in self._current for attempt in repeats for run in attempt.runs
+        }
+        # The repeats of a series count together.
+        earlier: dict[tuple[str, str, str], list[Attempt]] = {}
+        for attempt in attempts:
+            if attempt.solo and attempt.finished and not attempt.is_profiled:
+                (run,) = attempt.trained
+                if run.run_id not in shown:
+                    key = (attempt.label, attempt.host, attempt.series or run.workload_id)
+                    earlier.setdefault(key, []).append(attempt)
+        candidates = [repeats for repeats in earlier.values() if is_undivided(repeats)]
+        runs = [repeats[-1].trained[0] for repeats in candidates]
+        found = keys_of(reader, runs, reader.params_of([run.run_id for run in runs]))
+        newest: dict[tuple[BaselineKey, str], list[Attempt]] = {}
+        for run, repeats in zip(runs, candidates, strict=True):
+            if found[run.run_id] in wanted:
+                newest[found[run.run_id], run.host] = repeats
+                self._keys[run.run_id] = found[run.run_id]
+        return list(newest.values())
+
+    def find(self, times_s: Mapping[str, float], recordings: Mapping[str, RunRecording]) -> None:
+        """Find the baseline of each key on each machine.
+
+        Order of preference: a whole device without a service, a current run, a run with epochs, the
+        newest.
+
+        Args:
+            times_s: Seconds per epoch of runs, by id.
+            recordings: How runs were recorded, by id. Runs without an entry have no known epochs.
+        """
+        for is_current, starts in ((True, self._current), (False, self.earlier)):
+            for repeats in starts:
+                if not ran_alone(repeats) or not any(attempt.finished for attempt in repeats):
+                    continue
+                key = self._keys[repeats[-1].trained[0].run_id]
+                if key in self.compared:
+                    baseline = _baseline(repeats, times_s, recordings, is_current=is_current)
+                    known = self._best.setdefault(key, {}).get(baseline.host)
+                    if known is None or _rank(baseline) >= _rank(known):
+                        self._best[key][baseline.host] = baseline
+
+    def of(self, repeats: Sequence[Attempt]) -> dict[BaselineKey, Baseline]:
+        """Return the baselines of a workload's runs, preferably those of its own machine.
+
+        A run alone on a part of its device, or with a service, is itself compared with the run on
+        the whole device without one.
+        """
+        is_alone = ran_alone(repeats)
+        if is_alone and is_undivided(repeats):
+            return {}
+        own = dict.fromkeys(self._keys[run.run_id] for each in repeats for run in each.trained)
+        chosen = {
+            key: nodes.get(repeats[-1].host) or _of_other_nodes(list(nodes.values()))
+            for key in own
+            if (nodes := self._best.get(key))
+        }
+        return {
+            key: baseline for key, baseline in chosen.items() if baseline.is_plain or not is_alone
+        }
+
+    def unmatched(self, most: int) -> tuple[dict[int, str], int]:
+        """Return why workloads have no baseline, by index, and the number of further ones.
+
+        Args:
+            most: Maximum number of reasons to find, each of which compares all runs alone.
+        """
+        alone = {
+            self._keys[repeats[-1].trained[0].run_id]
+            for repeats in self._current
+            if ran_alone(repeats) and any(attempt.finished for attempt in repeats)
+        }
+        missing = self.compared - self._best.keys()
+        lacking = {
+            place: key
+            for place, repeats in enumerate(self._current)
+            for run in repeats[-1].trained
+            if (key := self._keys[run.run_id]) in missing
+        }
+        if not alone:
+            return {}, 0
+        reasons = {}
+        for place, key in list(lacking.items())[:most]:
+            nearest = min((key.differences(other) for other in alone), key=len)
+            reasons[place] = "; ".join(nearest)
+        return reasons, len(lacking) - len(reasons)
 
 
-def baseline_of(
+def _baseline(
     repeats: Sequence[Attempt],
-    measures: WorkloadMeasures,
+    times_s: Mapping[str, float],
     recordings: Mapping[str, RunRecording],
     *,
     is_current: bool,
-) -> Baseline | None:
-    """Return a workload of one run as a baseline; None if it never finished.
-
-    `recordings` are by run id; `is_current`: the report shows the workload.
-    """
-    if not any(attempt.finished for attempt in repeats):
-        return None
+) -> Baseline:
     newest = repeats[-1]
-    (run,) = newest.trained
-    run_ids = tuple(run.run_id for attempt in repeats for run in attempt.trained)
+    runs = [run for attempt in repeats for run in attempt.trained]
+    times = [times_s.get(run.run_id) if run.status is RunStatus.FINISHED else None for run in runs]
     return Baseline(
         newest.label,
         newest.host,
         newest.collocation,
         is_current,
         newest.created_ns,
-        run_ids,
-        value_of([measures.rows[run.letter]], Quantity.TIME_PER_EPOCH),
+        tuple(run.run_id for run in runs),
+        of_rows([times], Combine.MEAN),
         tuple(attempt.makespan_s for attempt in repeats),
-        tuple(recordings[run_id].epochs for run_id in run_ids),
+        tuple(
+            recordings[run.run_id].epochs if run.run_id in recordings else Epochs() for run in runs
+        ),
         is_served=bool(newest.services),
     )
-
-
-def best_baselines(
-    candidates: Iterable[tuple[BaselineKey, Baseline]],
-) -> dict[BaselineKey, dict[str, Baseline]]:
-    """Return the baseline of each key on each machine.
-
-    A whole device without a service precedes others, a current run an earlier one, a run with
-    epochs one without; then the newest wins.
-    """
-    best: dict[BaselineKey, dict[str, Baseline]] = {}
-    for key, baseline in candidates:
-        known = best.setdefault(key, {}).get(baseline.host)
-        if known is None or _rank(baseline) >= _rank(known):
-            best[key][baseline.host] = baseline
-    return best
 
 
 def _rank(baseline: Baseline) -> tuple[bool, bool, bool, int]:
@@ -304,64 +360,83 @@ def _rank(baseline: Baseline) -> tuple[bool, bool, bool, int]:
     )
 
 
-def baselines_of(
-    repeats: Sequence[Attempt],
-    baselines: Mapping[BaselineKey, Mapping[str, Baseline]],
-    keys: Mapping[str, BaselineKey],
-) -> dict[BaselineKey, Baseline]:
-    """Return the baselines of a workload's runs, those of its own machine if it has them.
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """The seconds per epoch of a run, and the same run alone."""
 
-    A run alone on a part of its device, or with a service, is compared with the run on all of it
-    without.
-    """
-    is_alone = ran_alone(repeats)
-    if is_alone and is_undivided(repeats):
-        return {}
-    own = dict.fromkeys(keys[run.run_id] for attempt in repeats for run in attempt.trained)
-    chosen = {
-        key: baselines[key].get(repeats[-1].host) or _of_other_nodes(list(baselines[key].values()))
-        for key in own
-        if key in baselines
-    }
-    return {key: baseline for key, baseline in chosen.items() if baseline.is_plain or not is_alone}
+    time_s: float
+    alone_s: float
+    alone: Baseline
+
+    @property
+    def ratio(self) -> float:
+        """Return the time over that of the run alone."""
+        return self.time_s / self.alone_s
 
 
-def unmatched(
-    current: Sequence[Sequence[Attempt]],
-    keys: Mapping[str, BaselineKey],
-    missing: AbstractSet[BaselineKey],
-    most: int,
-) -> tuple[dict[int, str], int]:
-    """Return why workloads have no baseline, by their place, and how many more have none.
+def read_slowdowns(
+    reader: StoreReader,
+    selection: Selection,
+    starts: Sequence[Sequence[Attempt]],
+    times_s: Mapping[str, float] | None = None,
+    params: Mapping[str, Mapping[str, str]] | None = None,
+) -> dict[str, Slowdown]:
+    """Return the slowdowns of single runs by id, as a report has them for groups of like runs.
+
+    Runs without a baseline or an epoch are left out, and those that did not finish, unless they are
+    still running.
 
     Args:
-        current: The starts that the report shows.
-        keys: The keys of their runs, by id.
-        missing: The keys without a baseline.
-        most: The number of reasons to find, each of which compares all runs alone.
+        reader: The store.
+        selection: Which runs of the experiment count; the baselines are among them.
+        starts: Some of the selection's starts, whose runs are compared.
+        times_s: Seconds per epoch of all runs, by id; None to read only the required ones.
+        params: Parameters of all runs, by id; None to read only the required ones.
+
+    Raises:
+        StoreError: The store cannot be read.
+        UsageError: The settings file cannot be read.
     """
-    alone = {
-        keys[repeats[-1].trained[0].run_id]
-        for repeats in current
-        if ran_alone(repeats) and any(attempt.finished for attempt in repeats)
-    }
-    lacking = {
-        place: key
-        for place, repeats in enumerate(current)
-        for run in repeats[-1].trained
-        if (key := keys[run.run_id]) in missing
-    }
-    if not alone:
-        return {}, 0
-    reasons = {}
-    for place, key in list(lacking.items())[:most]:
-        nearest = min((key.differences(other) for other in alone), key=len)
-        reasons[place] = "; ".join(nearest)
-    return reasons, len(lacking) - len(reasons)
+    if all(ran_alone(repeats) and is_undivided(repeats) for repeats in starts):
+        return {}
+    runs = _runs(starts)
+    hardware = reader.tagged(CLUSTER_HARDWARE, runs[0].experiment)
+    places = {place_of(run, hardware) for run in runs}
+    alone = [
+        repeats
+        for repeats in selection.current
+        if ran_alone(repeats) and place_of(repeats[-1].trained[0], hardware) in places
+    ]
+    runs = _runs((*starts, *alone))
+    if params is None:
+        params = reader.params_of([run.run_id for run in runs])
+    keys = keys_of(reader, runs, params)
+    baselines = Baselines(reader, selection.attempts, alone, keys, starts)
+    if times_s is None:
+        wanted = [run.run_id for run in _runs((*starts, *alone, *baselines.earlier))]
+        compared = [run_id for run_id in wanted if keys.get(run_id) in baselines.compared]
+        times_s = read_times_per_epoch(reader, compared)
+    baselines.find(times_s, {})
+    slowdowns = {}
+    for repeats in starts:
+        of_keys = baselines.of(repeats)
+        for run in _runs([repeats]):
+            baseline, time_s = of_keys.get(keys[run.run_id]), times_s.get(run.run_id)
+            alone_s = None if baseline is None else baseline.time_per_epoch
+            is_compared = run.status in (RunStatus.FINISHED, RunStatus.RUNNING)
+            if is_compared and baseline and alone_s and alone_s.mean and time_s is not None:
+                slowdowns[run.run_id] = Slowdown(time_s, alone_s.mean, baseline)
+    return slowdowns
+
+
+def _runs(starts: Iterable[Sequence[Attempt]]) -> list[RunRecord]:
+    """Return the runs of starts without services, each once."""
+    runs = (run for repeats in starts for attempt in repeats for run in attempt.trained)
+    return list({run.run_id: run for run in runs}.values())
 
 
 def _of_other_nodes(baselines: Sequence[Baseline]) -> Baseline:
-    """Return the best baseline, with the times of all nodes that have one as good."""
+    """Return the best baseline, with the times of all nodes that have an equally good one."""
     best = max(baselines, key=_rank)
     alike = [baseline for baseline in baselines if _rank(baseline)[:3] == _rank(best)[:3]]
     times = [time for each in alike if (time := each.time_per_epoch) is not None]
@@ -374,7 +449,7 @@ def makespan_values(
 ) -> tuple[dict[Quantity, Estimate], bool]:
     """Return makespan, serial time and speed-up of a workload, as far as known.
 
-    Also return whether its rows trained more or fewer epochs than alone: then the serial time is
+    Also return True if its rows trained more or fewer epochs than alone; the serial time is then
     for the same number of epochs.
 
     Args:
@@ -404,11 +479,11 @@ def makespan_values(
 def _durations_alone(
     baseline: Baseline | None, epochs: Sequence[int]
 ) -> tuple[list[float], bool] | None:
-    """Return a row's time alone per repeat, and whether its number of epochs was adjusted.
+    """Return a row's time alone per repeat, and True if its number of epochs was adjusted.
 
     Rows with the same file and parameters do the same work, unless a limit of time or epochs cut
-    one of them short. Each additional or missing epoch then counts as one of the baseline, without
-    start-up.
+    one of them short. Each additional or missing epoch then counts like an epoch of the baseline,
+    without start-up.
     """
     if baseline is None or not epochs:
         return None

@@ -1,18 +1,17 @@
 """Energy and emissions of workloads, counted once for each device (docs/energy.md).
 
 A GPU counts its energy as a whole. For runs that share a GPU, only the sum is measured; a run has a
-share if a listener has apportioned the energy and named its rule.
+share only if a listener has apportioned the energy and named its rule.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
-from radt.analysis.attempts import Attempt
+from radt.analysis.estimates import Measured
 from radt.analysis.reading import Key
 from radt.analysis.stretches import Stretches, growth
 from radt.model import Scope
@@ -21,7 +20,7 @@ from radt.store.records import RunRecord, Samples, SeriesRecord
 
 GPU_ENERGY = "gpu.energy"
 RUN_ENERGY = "process.gpu.energy"
-#: Process-scoped energy outside the run's processes is not the workload's.
+#: Process-scoped energy outside the run's processes does not belong to the workload.
 ENERGY_SERIES = ((GPU_ENERGY, Scope.GPU), (RUN_ENERGY, Scope.PROCESS))
 
 CARBON_METRICS = ("carbon.emissions.gpu", "carbon.emissions.cpu")
@@ -32,7 +31,7 @@ Points = Mapping[Key, Samples]
 
 @dataclass(frozen=True, slots=True)
 class RunEnergy:
-    """The estimated energy of one row, the mean of its repeats; ``method`` is the rule."""
+    """The estimated energy of one row, the mean of its repeats. ``method`` is the rule."""
 
     letter: str
     name: str
@@ -42,13 +41,15 @@ class RunEnergy:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadEnergy:
-    """Energy of all GPUs, each counted once whoever used it, and of the runs.
+    """Energy of all GPUs, each counted once regardless of its users, and of the runs.
 
-    ``gpus_j`` is None if not measured.
+    ``gpus_j`` is None if not measured, and a lower bound if a counter did not cover the whole of a
+    run (`radt.store.totals`).
     """
 
     gpus_j: float | None
     runs: Sequence[RunEnergy] = ()
+    is_lower_bound: bool = False
 
     @property
     def rest_j(self) -> float | None:
@@ -61,11 +62,11 @@ class WorkloadEnergy:
 def gpus_j(
     runs: Sequence[RunRecord], series: SeriesOf, points: Points, within: Stretches | None = None
 ) -> float | None:
-    """Return the joules of all GPUs of one start of a workload while one of its runs was there.
+    """Return the joules of all GPUs of one start of a workload while at least one run was active.
 
     All runs on a GPU have readings of the same counter, which are joined first. If two listeners
-    read it, one counts, as each may start from another value: the listener that apportioned the
-    energy, so that shares add up to the whole; otherwise the one that more runs have.
+    read it, only one counts, as they may start from different values: the listener that apportioned
+    the energy, so that shares add up to the whole; otherwise the one that most runs have.
 
     `series` are those of energy, by run id. Only the stretches `within` count; None for all.
     """
@@ -107,55 +108,32 @@ def _counted_once(
     """Return the increase of the counters of devices, each device counted once.
 
     `readings` are the series of each device by counter. The counter that most runs have represents
-    the device; counters in `prefer` take precedence.
+    the device (the first of several); counters in `prefer` take precedence.
     """
     totals = []
     for by_counter in readings:
-        chosen = max(sorted(by_counter), key=lambda name: (name in prefer, len(by_counter[name])))
-        totals.append(_growth(by_counter[chosen], points, within))
+        chosen = max(by_counter, key=lambda name: (name in prefer, len(by_counter[name])))
+        total = _growth(by_counter[chosen], points, within)
+        # A GPU always draws power: a counter that stands still does not count, and the sum is a
+        # lower bound (`WorkloadEnergy`).
+        if total or by_counter[chosen][0].metric != GPU_ENERGY:
+            totals.append(total)
     known = [total for total in totals if total is not None]
     return sum(known) if known else None
 
 
-def estimates_j(
-    runs: Iterable[RunRecord], series: SeriesOf, points: Points
-) -> Mapping[str, RunEnergy]:
-    """Return the estimated energy of each run, by its id."""
-    by_run = {}
-    for run in runs:
-        estimates = [record for record in series[run.run_id] if record.metric == RUN_ENERGY]
-        totals = [
-            counters.total_of(points[key], record)
-            for record in estimates
-            if (key := (run.run_id, record.series_no)) in points
-        ]
-        known = [total for total in totals if total is not None]
-        if known:
-            by_run[run.run_id] = RunEnergy(run.letter, run.name, sum(known), estimates[0].method)
-    return by_run
-
-
-def workload_energy(
-    repeats: Sequence[Attempt], wholes_j: Sequence[float], estimates: Mapping[str, RunEnergy]
-) -> WorkloadEnergy:
-    """Return the mean over the repeats of a workload."""
-    rows: dict[str, list[RunEnergy]] = {}
-    for attempt in repeats:
-        for run in attempt.runs:
-            if run.run_id in estimates:
-                rows.setdefault(run.letter, []).append(estimates[run.run_id])
-    return WorkloadEnergy(
-        fmean(wholes_j) if wholes_j else None,
-        [
-            RunEnergy(
-                row[-1].letter,
-                row[-1].name,
-                fmean(repeat.estimated_j for repeat in row),
-                row[-1].method,
-            )
-            for row in rows.values()
-        ],
-    )
+def estimate_j(series: Sequence[SeriesRecord], points: Points) -> Measured | None:
+    """Return the estimated energy of a run, given its series of energy."""
+    estimates = [record for record in series if record.metric == RUN_ENERGY]
+    totals = [
+        counters.total_of(points[key], record)
+        for record in estimates
+        if (key := (record.run_id, record.series_no)) in points
+    ]
+    known = [total for total in totals if total is not None]
+    if not known:
+        return None
+    return Measured(sum(known), RUN_ENERGY, estimates[0].method, is_estimated=True)
 
 
 def _growth(
@@ -167,11 +145,16 @@ def _growth(
     parts = [part for part in parts if len(part) > 1]
     if not parts:
         return None
+    if len(parts) == 1:  # the common case, which needs no joining
+        readings = parts[0]
+        return growth(
+            counters.increases(readings.times_ns, readings.values, series[0].wraps_at), within
+        )
     joined = chunks.time_sorted(chunks.joined(parts))
-    # Several runs have the same reading: it counts once.
+    # A reading that several runs have counts once.
     first = np.diff(joined.times_ns, prepend=joined.times_ns[0] - 1) > 0
     increases = counters.increases(joined.times_ns[first], joined.values[first], series[0].wraps_at)
-    # Between two runs, one of them resumed later, no run of the workload used the device.
+    # Between two runs, one of which was resumed later, no run of the workload used the device.
     counted = np.zeros(len(increases.amounts), dtype=bool)
     for part in parts:
         counted |= (increases.start_ns >= part.times_ns[0]) & (

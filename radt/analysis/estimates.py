@@ -1,11 +1,11 @@
 """Values with confidence intervals, and tests of one set of repeats against another.
 
-Times, rates and amounts are compared as ratios: their logarithms are taken for normal, whose
-intervals are Student's. A ratio of B to A and one of A to B then say the same, and neither reaches
-below zero. Where values are not all above zero, differences take the place of ratios.
+Times, rates and amounts are compared as ratios: their logarithms are assumed to be normal, with
+Student's intervals. B over A and A over B then give the same result, and neither reaches below
+zero. If a value is zero or negative, differences take the place of ratios.
 
-Sources: B. L. Welch, The generalization of "Student's" problem, Biometrika 34 (1947);
-S. Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statistics 6 (1979).
+Sources: B. L. Welch, The generalization of "Student's" problem, Biometrika 34 (1947); S. Holm, A
+simple sequentially rejective multiple test procedure, Scand. J. Statistics 6 (1979).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from statistics import fmean, stdev
 
 from radt.analysis.quantities import Combine
 
-#: What reports and comparisons use.
+#: Default confidence of reports and comparisons.
 CONFIDENCE = 0.95
-#: Values that are closer than this (relative) differ by how they were rounded, if at all.
+#: Relative differences below this are rounding errors.
 _ROUNDING = 1e-12
-#: More repeats than this are not counted one by one.
+#: Upper limit of `repeats_to_detect`.
 MOST_REPEATS = 10_000
 
 
@@ -70,7 +70,7 @@ class Method(StrEnum):
 
     PAIRED = "paired"  # Student's t of B against A in each repeat
     WELCH = "unpaired"  # Welch's t: A and B have different variances
-    NONE = "none"  # no interval: A or B has one value only
+    NONE = "none"  # no interval: A or B has only one value
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +81,12 @@ class Effect:
         scale: Whether ``value`` and ``interval`` are ratios or differences.
         value: B / A or B - A.
         method: How the interval is computed.
-        counts: How many values A and B have.
-        interval: None where A or B has one value only.
-        p_value: Two-sided; None where there is no interval.
-        variances: Of one repeat, on the scale (of ratios that of logarithms): of the pairs; or of A
-            and of B, then of their references.
+        counts: Number of values of A and B.
+        interval: None if A or B has only one value.
+        p_value: Two-sided; None without an interval.
+        variances: Variance of one repeat on the scale (for ratios, of logarithms): of the pairs; or
+            of
+            A and of B, then of their references.
     """
 
     scale: Scale
@@ -113,10 +114,10 @@ def effect(
     """Compare B with A.
 
     Args:
-        a: One value a repeat; rows that ran together are not repeats of each other.
+        a: One value per repeat. Rows that ran together are not repeats of each other.
         b: Likewise.
-        paired: The values at the same place belong together; A and B have as many.
-        confidence: Of the interval, between 0 and 1.
+        paired: Values at the same index belong together; A and B have the same number.
+        confidence: Confidence of the interval, between 0 and 1.
         references: For values that are ratios, the repeats of their denominators as factors of
             their mean. Their spread counts, unless A and B have the same denominator.
     """
@@ -185,8 +186,8 @@ def _welch(variances: Sequence[float], counts: Sequence[int]) -> tuple[float, fl
 
 
 def student_quantile(degrees: float, confidence: float) -> float:
-    """Return how many standard errors an interval reaches on each side, by Student's t."""
-    from scipy.special import stdtrit  # slow to load: only where there are repeats
+    """Return the half-width of an interval in standard errors, by Student's t."""
+    from scipy.special import stdtrit  # slow to import, and only needed with repeats
 
     return float(stdtrit(degrees, (1 + confidence) / 2))
 
@@ -200,10 +201,10 @@ def _two_sided(change: float, error: float, degrees: float) -> float:
 
 
 def repeats_to_detect(effect: Effect, change: float) -> int | None:
-    """Return how many repeats of A and B would detect a change, by the spread seen so far.
+    """Return the number of repeats of A and B that would detect a change, given the spread so far.
 
-    With so many, the interval is at most as wide as the change: it either excludes that nothing
-    changed, or lies within the change on both sides.
+    With this many repeats, the interval is at most as wide as the change: it either excludes "no
+    change", or lies within the change on both sides.
 
     Args:
         effect: A ratio with an interval.
@@ -253,14 +254,14 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """One quantity of a workload, or of its like runs.
+    """One quantity of a workload, or of a group of like runs.
 
     Attributes:
         mean: Over the repeats.
-        repeats: One value for each repeat that is complete.
-        parts: The single runs' values, where it combines several.
+        repeats: One value for each complete repeat.
+        parts: The single runs' values, if it combines several.
         metrics: The metrics that it was read from, each once.
-        methods: How these are measured, as their listeners say.
+        methods: How these are measured, according to their listeners.
         is_estimated: It was apportioned by a rule, not measured.
         reference: For a ratio, the repeats of its denominator as factors of their mean; else empty.
     """
@@ -284,7 +285,7 @@ class Estimate:
         if len(self.repeats) < 2:
             return None
         deviation = stdev(self.repeats)
-        # Equal values may be rounded differently.
+        # Equal values may differ by rounding.
         return deviation if deviation > _ROUNDING * abs(self.mean) else 0.0
 
     @property
@@ -295,8 +296,8 @@ class Estimate:
     def interval_at(self, confidence: float) -> Interval | None:
         """Return the confidence interval of the mean; None for fewer than two repeats.
 
-        That of a ratio is Welch's of its logarithm, from the spread of numerator and denominator;
-        None where one of them was measured once.
+        For a ratio it is Welch's interval of the logarithm, from the spread of numerator and
+        denominator; None if one of them was measured once.
         """
         if not self.reference:
             return mean_interval(self.repeats, confidence)
@@ -338,7 +339,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """How many of the finished runs met the condition of a ``time_to``."""
+    """Number of finished runs that met the condition of a ``time_to``."""
 
     count: int
     of: int
@@ -361,12 +362,12 @@ def of_rows(
     methods: Sequence[str] = (),
     is_estimated: bool = False,
 ) -> Estimate | None:
-    """Return an estimate from the values of rows (K) in repeats (N); None without any value.
+    """Return an estimate from the values of K rows in N repeats; None without any value.
 
     The mean combines the rows' own means, so that a repeat in which one row has no value still
-    counts for the other rows; as a repeat it counts only if all rows have a value.
+    counts for the other rows. It counts as a repeat only if all rows have a value.
     """
-    if len(rows) == 1 and len(rows[0]) == 1:  # the usual case: one run, once
+    if len(rows) == 1 and len(rows[0]) == 1:  # the common case: one run, once
         value = rows[0][0]
         if value is None:
             return None
@@ -391,9 +392,9 @@ def of_rows(
 
 
 def _once(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(text for text in texts if text))
+    return tuple(dict.fromkeys(filter(None, texts)))
 
 
 def combined(values: Sequence[float], combine: Combine) -> float:
-    """Return their mean or sum."""
+    """Return the mean or the sum of values."""
     return fmean(values) if combine is Combine.MEAN else sum(values)

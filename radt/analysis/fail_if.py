@@ -6,13 +6,12 @@
     samples_per_s < -3 %      B is over 3 % below A
     energy > 1.1x             B over A
     makespan > +10 s          B less A
-    time_per_epoch > 2.5 s    B by itself, whatever A is
-    last(accuracy) < 0.65     likewise of a quantity of a series
+    time_per_epoch > 2.5 s    B alone, regardless of A
+    last(accuracy) < 0.65     likewise, for a quantity of a series
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -21,13 +20,7 @@ from enum import IntEnum, StrEnum
 
 from radt.analysis.estimates import Interval, Scale
 from radt.analysis.findings import Comparison, Finding
-from radt.analysis.quantities import Quantity
-from radt.analysis.series_quantities import (
-    SERIES_FORMS,
-    AnyQuantity,
-    SeriesQuantity,
-    parse_series_quantity,
-)
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, parse_quantity
 from radt.errors import UsageError
 
 
@@ -75,7 +68,7 @@ class Condition:
     value: float
 
     def beyond(self, value: float) -> bool:
-        """Return whether a value is beyond the limit."""
+        """Return True if a value is beyond the limit."""
         return value > self.value if self.above else value < self.value
 
 
@@ -94,7 +87,7 @@ class CheckedCondition:
 
     @property
     def outcome(self) -> Outcome:
-        """Return the outcome of all findings together; inconclusive without any."""
+        """Return the outcome of all findings together; inconclusive if there are none."""
         if self.met:
             return Outcome.MET
         if self.inconclusive or self.missing or not self.not_met:
@@ -108,9 +101,10 @@ def check(
     """Check the conditions of a comparison.
 
     Args:
-        comparison: The comparison, of the conditions' quantities.
+        comparison: The comparison of the conditions' quantities.
         conditions: The conditions.
-        strict: The means decide. Otherwise a condition is met only if the whole interval is beyond
+        strict: Decide by the means. Otherwise a condition is met only if the whole interval is
+            beyond
             the limit, and not met only if none of it is.
     """
     checked = []
@@ -187,11 +181,11 @@ def _compared_value(
             return difference, change.interval.mapped(lambda ratio: (ratio - 1) * base)
 
 
-_SPACE = re.compile(r"\s*")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OPERATOR = re.compile(r"[<>]=?|[=!]=?")
-_NUMBER = re.compile(r"([+\-−])?\s*(\d+(?:\.\d*)?(?:[eE][+\-]?\d+)?|\.\d+)")
-_UNIT = re.compile(r"[^\s]+")
+_CONDITION = re.compile(
+    r"\s*(?P<quantity>\w+\s*(?:\([^()]*(?:\([^()]*\)[^()]*)*\))?)\s*(?P<relation>[<>])\s*(?P<sign>[+−-]?)\s*"
+    r"(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\s*(?P<unit>[^\s<>()]*)\s*",
+    re.DOTALL,
+)
 
 _DECIMAL = {"B": 1.0, "KB": 1e3, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 _BINARY = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}
@@ -207,7 +201,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "x": {"x": 1.0, "×": 1.0},
 }
 _UNITS["By/s"] = {f"{unit}/s": factor for unit, factor in _UNITS["By"].items()}
-#: Units of counts and factors, which may be omitted.
+#: Units of counts and factors, which can be omitted.
 _PLAIN = ("1/s", "1", "x")
 _RATIO = ("x", "×")
 
@@ -220,114 +214,67 @@ def parse(text: str, known: Sequence[SeriesQuantity] = ()) -> Condition:
 
     Args:
         text: The condition.
-        known: Quantities of series with their units. A limit of another one is taken as it is.
+        known: Quantities of series with their units. The limit of any other is not converted.
 
     Raises:
-        UsageError: The condition is not valid; the message names the column.
+        UsageError: The condition is not valid.
     """
-    place = _skipped(text, 0)
-    name = _NAME.match(text, place)
-    if name is None:
-        raise _wrong(text, place, "expected the name of a quantity", _names())
-    end = _call_end(text, name.end())
-    quantity: AnyQuantity
-    if end is None:
-        quantity = _quantity(text, place, name[0])
-        end = name.end()
-    else:
-        quantity = _of_series(text, place, end, known)
-    place = _skipped(text, end)
-    operator = _OPERATOR.match(text, place)
-    if operator is None or operator[0] not in "<>":
-        raise _wrong(text, place, "expected > or <", f"Write {quantity.value} > +5%")
-    place = _skipped(text, operator.end())
-    number = _NUMBER.match(text, place)
-    if number is None:
-        raise _wrong(text, place, "expected a number", _examples(quantity))
-    sign, value = number[1] or "", float(number[2])
+    match = _CONDITION.fullmatch(text)
+    if match is None:
+        if text.count("(") > text.count(")"):
+            raise _wrong(text, "a parenthesis is not closed", "Write last(accuracy) < 0.65")
+        raise _wrong(
+            text,
+            "expected a quantity, > or <, and a limit",
+            "Write time_per_epoch > +5%, or with a ratio (1.1x) or a value (2.5 s); one --fail-if "
+            "for each condition",
+        )
+    try:
+        quantity = parse_quantity(match["quantity"].strip())
+    except UsageError as error:
+        raise _wrong(text, error.message, error.remedy or "") from None
+    quantity = next((each for each in known if each == quantity), quantity)
+    value = float(match["number"])
     if not math.isfinite(value):
-        raise _wrong(text, place, "the number is too large", _examples(quantity))
-    signed = -value if sign in ("-", "−") else value
-    place = _skipped(text, number.end())
-    unit = _UNIT.match(text, place)
-    limit, size = _limit(text, place, quantity, sign, signed, unit[0] if unit else "")
-    end = _skipped(text, unit.end() if unit else place)
-    if end < len(text):
-        remedy = "Write one --fail-if for each condition"
-        raise _wrong(text, end, "expected the end of the condition", remedy)
-    return Condition(text.strip(), quantity, operator[0] == ">", limit, size)
+        raise _wrong(text, "the number is too large", _examples(quantity))
+    signed = -value if match["sign"] in ("-", "−") else value
+    limit, size = _limit(text, quantity, match["sign"], signed, match["unit"])
+    return Condition(text.strip(), quantity, match["relation"] == ">", limit, size)
 
 
 def _limit(
-    text: str, place: int, quantity: AnyQuantity, sign: str, value: float, unit: str
+    text: str, quantity: AnyQuantity, sign: str, value: float, unit: str
 ) -> tuple[Limit, float]:
     is_relative = unit in _RATIO or (unit == "%" and sign)
     if isinstance(quantity, SeriesQuantity) and quantity.unit is None and not is_relative:
-        # It is parsed again when the unit is known.
+        # It is parsed again once the unit is known.
         return (Limit.DIFFERENCE if sign else Limit.VALUE), value
     own = quantity.info.unit
     if unit == "%" and (sign or own != "1"):
         if not sign:
             raise _wrong(
-                text,
-                place,
-                "a percentage change needs a sign",
-                f"Write +{value:g}% or -{value:g}%",
+                text, "a percentage change needs a sign", f"Write +{value:g}% or -{value:g}%"
             )
         if value <= -100:
-            raise _wrong(text, place, "a change must be above -100 %", _examples(quantity))
+            raise _wrong(text, "a change must be above -100 %", _examples(quantity))
         return Limit.CHANGE, 1 + value / 100
     if unit in _RATIO and own != "x":
         if sign or value <= 0:
-            raise _wrong(text, place, "a ratio must be above 0, without a sign", "Write 1.1x")
+            raise _wrong(text, "a ratio must be above 0, without a sign", "Write 1.1x")
         return Limit.RATIO, value
     factors = _units_of(own)
     if unit not in factors:
         cause = f"{unit!r} is not a unit of {quantity.value}" if unit else "expected a unit"
-        raise _wrong(text, place, cause, _examples(quantity))
+        raise _wrong(text, cause, _examples(quantity))
     return (Limit.DIFFERENCE if sign else Limit.VALUE), value * factors[unit]
 
 
 def _units_of(own: str) -> dict[str, float]:
-    """Return the units of limits of quantities in a unit, which plain and rare units may omit."""
+    """Return the limit units for a quantity's unit, which can be omitted if it is plain or rare."""
     known = _UNITS.get(own)
     if known is None:
         return {"": 1.0, own: 1.0, own.strip("{}"): 1.0}
     return known | ({"": 1.0} if own in _PLAIN else {})
-
-
-def _call_end(text: str, place: int) -> int | None:
-    """Return where the parentheses after a name end; None without any."""
-    place = _skipped(text, place)
-    if text[place : place + 1] != "(":
-        return None
-    depth = 0
-    for end in range(place, len(text)):
-        depth += {"(": 1, ")": -1}.get(text[end], 0)
-        if not depth:
-            return end + 1
-    raise _wrong(text, place, "the parenthesis is not closed", "Write last(accuracy) < -1%")
-
-
-def _of_series(text: str, start: int, end: int, known: Sequence[SeriesQuantity]) -> SeriesQuantity:
-    try:
-        quantity = parse_series_quantity(text[start:end])
-    except UsageError as error:
-        raise _wrong(text, start, error.message, error.remedy or "") from None
-    return next((each for each in known if each == quantity), quantity)
-
-
-def _quantity(text: str, place: int, name: str) -> Quantity:
-    try:
-        return Quantity(name.lower())
-    except ValueError:
-        near = difflib.get_close_matches(name.lower(), list(Quantity), 1)
-        remedy = f"Did you mean {near[0]}?" if near else _names()
-        raise _wrong(text, place, f"{name!r} is not a quantity", remedy) from None
-
-
-def _names() -> str:
-    return f"Quantities: {', '.join(Quantity)}; of any metric: {SERIES_FORMS}"
 
 
 def _examples(quantity: AnyQuantity) -> str:
@@ -335,10 +282,5 @@ def _examples(quantity: AnyQuantity) -> str:
     return f"Write a change (+5%), a ratio (1.1x) or a value; units of {quantity.value}: {units}"
 
 
-def _skipped(text: str, place: int) -> int:
-    spaces = _SPACE.match(text, place)
-    return spaces.end() if spaces else place
-
-
-def _wrong(text: str, place: int, cause: str, remedy: str) -> UsageError:
-    return UsageError(f"--fail-if {text!r}, column {place + 1}: {cause}", remedy)
+def _wrong(text: str, cause: str, remedy: str) -> UsageError:
+    return UsageError(f"--fail-if {text!r}: {cause}", remedy)

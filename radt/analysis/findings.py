@@ -19,8 +19,8 @@ from radt.analysis.estimates import (
 )
 from radt.analysis.matching import Difference, MatchedWorkload, differences, ended_alike, match
 from radt.analysis.operands import Operand, Start
-from radt.analysis.quantities import Quantity, Subject
-from radt.analysis.series_quantities import AnyQuantity, Direction, SeriesQuantity
+from radt.analysis.quantities import Direction, Quantity, Subject
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.summaries import GroupSummary
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 
@@ -36,24 +36,7 @@ DEFAULT_QUANTITIES = (
 MARGIN = 0.05
 
 
-_BY_UNIT = {"s": Direction.LOWER, "J": Direction.LOWER, "g": Direction.LOWER, "By": Direction.LOWER}
-_DIRECTIONS = {
-    Quantity.SLOWDOWN: Direction.LOWER,
-    Quantity.SPEED_UP: Direction.HIGHER,
-    Quantity.SAMPLES_PER_S: Direction.HIGHER,
-    Quantity.SAMPLES_PER_S_OF_RUN: Direction.HIGHER,
-    Quantity.TRACKER_CPU: Direction.LOWER,
-}
-
-
-def better_direction(quantity: AnyQuantity) -> Direction:
-    """Return which values of a quantity are better; neither for load, power and traffic."""
-    if isinstance(quantity, SeriesQuantity):
-        return quantity.better or _BY_UNIT.get(quantity.info.unit, Direction.NEITHER)
-    return _DIRECTIONS.get(quantity) or _BY_UNIT.get(quantity.info.unit, Direction.NEITHER)
-
-
-#: Sums over runs, which grow with the number of runs without being better or worse.
+#: Sums over runs, which grow with the number of runs, so that neither direction is better.
 _TOTALS = (
     *(Quantity.MAKESPAN, Quantity.SERIAL, Quantity.ENERGY, Quantity.ENERGY_OF_RUNS),
     *(Quantity.CARBON, Quantity.MEMORY, Quantity.MEMORY_OF_ALL, Quantity.MEMORY_PEAK),
@@ -68,7 +51,7 @@ class Verdict(StrEnum):
 
     BETTER = "better"
     WORSE = "worse"
-    DIFFERENT = "different"  # where neither direction is better
+    DIFFERENT = "different"  # neither direction is better
     ALIKE = "alike"  # within the margin
     EQUAL = "equal"  # all digits, in every repeat
     INCONCLUSIVE = "inconclusive"
@@ -81,8 +64,8 @@ class Shortfall:
     Attributes:
         quantity: The quantity.
         runs: The name of the like runs; empty if the workload has one kind.
-        a: How many of A's runs met it; None if they lack the metric.
-        b: Likewise of B.
+        a: Number of A's runs that met it; None if they lack the metric.
+        b: Likewise for B.
     """
 
     quantity: SeriesQuantity
@@ -101,7 +84,7 @@ class Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One quantity of one workload, or of its like runs.
+    """One quantity of one workload, or of a group of like runs.
 
     Attributes:
         workload: Its name.
@@ -112,7 +95,8 @@ class Finding:
         effect: B against A.
         verdict: The result.
         holds: A difference also holds after Holm's adjustment to all comparisons.
-        repeats_wanted: If inconclusive, how many repeats would detect a change of `MARGIN`.
+        repeats_wanted: If inconclusive, the number of repeats that would detect a change of
+            `MARGIN`.
         shortfall: Runs without a value, which make it inconclusive; None if all have one.
     """
 
@@ -137,7 +121,7 @@ class Finding:
 class ComparedWorkload:
     """A workload of A and B: findings and other differences.
 
-    ``missing`` are quantities that only A or only B has, ``shortfalls`` the conditions of
+    ``missing`` are quantities that only A or only B has. ``shortfalls`` are conditions of
     ``time_to`` that some runs never met.
     """
 
@@ -168,7 +152,7 @@ class Comparison:
 
     @property
     def tested(self) -> list[Finding]:
-        """Return the findings with an interval, of which chance makes some look different."""
+        """Return the findings with an interval, some of which differ by chance."""
         return [finding for finding in self.findings if finding.effect.interval is not None]
 
 
@@ -182,7 +166,7 @@ def compare(
 ) -> Comparison:
     """Compare B with the reference A, workload by workload, in the quantities that both have.
 
-    The default quantities include the CPU of all runs where a service does some of their work.
+    The default quantities include the CPU of all runs if a service does some of their work.
 
     `confidence` is that of the intervals, `window` that of both reports.
 
@@ -278,7 +262,7 @@ def _findings(
 
 
 def _limited(finding: Finding, shortfall: Shortfall | None) -> Finding:
-    """Return a finding, inconclusive if runs without a value are not in its means."""
+    """Return a finding, made inconclusive if its means exclude runs without a value."""
     if shortfall is None:
         return finding
     return replace(
@@ -291,9 +275,9 @@ def _limited(finding: Finding, shortfall: Shortfall | None) -> Finding:
 
 
 def ran_in_turns(a: Sequence[Start], b: Sequence[Start]) -> bool:
-    """Return whether repeats ran in turns: the first of both workloads, the second of both.
+    """Return True if repeats ran in turns: the first of both workloads, the second of both, …
 
-    Then drift (temperature, neighbours) affects both repeats of a round alike, so they are paired.
+    Drift (temperature, neighbours) then affects both repeats of a round alike, so they are paired.
     """
     numbers = [start.number for start in a]
     if len(a) < 2 or None in numbers or len(set(numbers)) < len(numbers):
@@ -316,7 +300,7 @@ def _finding(
     in_turns: bool,
     confidence: float,
 ) -> Finding:
-    # Estimates omit repeats without a value; the others cannot be paired then.
+    # Estimates omit repeats without a value, so the rest cannot be paired.
     paired = in_turns and len(a.repeats) == len(matched.a.workload_ids) == len(b.repeats)
     change = effect(
         a.repeats or (a.mean,),
@@ -326,7 +310,7 @@ def _finding(
         references=(a.reference, b.reference),
     )
     other_work = quantity in _TOTALS and matched.a.run_count != matched.b.run_count
-    verdict = _verdict(change, Direction.NEITHER if other_work else better_direction(quantity))
+    verdict = _verdict(change, Direction.NEITHER if other_work else quantity.info.direction)
     wanted = repeats_to_detect(change, MARGIN) if verdict is Verdict.INCONCLUSIVE else None
     return Finding(matched.name, runs, quantity, a, b, change, verdict, True, wanted)
 
@@ -349,7 +333,7 @@ def _verdict(change: Effect, better: Direction) -> Verdict:
 
 
 def _adjusted(compared: Sequence[ComparedWorkload], confidence: float) -> list[ComparedWorkload]:
-    """Return workloads with Holm's adjustment over all comparisons in their findings."""
+    """Return workloads whose findings have Holm's adjustment over all comparisons."""
     p_values = [
         finding.effect.p_value
         for workload in compared

@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from radt import units
-from radt.analysis.attempts import Attempt
 from radt.analysis.baselines import Baseline
-from radt.analysis.recording import Environment, RunRecording
+from radt.analysis.recording import RunRecording
+from radt.analysis.selection import Attempt
 from radt.analysis.summaries import WorkloadSummary
 from radt.model import RunStatus
 from radt.parts import agreement
 from radt.store.records import RunRecord, WorkloadRecord
+from radt.tags import DRIVER, GIT_COMMIT, GPUS, PYTHON
 
-#: Runs that start further apart do not count as starting together.
+#: Runs whose starts differ by more do not count as starting together.
 SKEW_LIMIT_S = 0.020
-#: Maximum number of names listed; further ones are counted.
+#: Maximum number of names listed; the rest is counted.
 _MOST_NAMES = 4
-_COMMIT_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class RecordedWorkload:
         summary: Its summary.
         repeats: The starts that represent it.
         starts: Their records, by workload id.
-        recordings: How their runs were recorded, by run id.
+        recordings: How runs were recorded, by run id, including baselines.
     """
 
     summary: WorkloadSummary
@@ -50,15 +50,21 @@ class RecordedWorkload:
 _Named = Sequence[tuple[str, RecordedWorkload]]
 
 
-def footnotes(
-    workloads: Sequence[RecordedWorkload], earlier: Mapping[str, RunRecording] | None = None
-) -> tuple[str, ...]:
-    """Return the sentences about a report, each with its full stop.
+def losses(workloads: Sequence[RecordedWorkload]) -> tuple[str, ...]:
+    """Return sentences about devices that were lost during runs."""
+    return tuple(
+        dict.fromkeys(
+            f"{workload.summary.name}, {run.letter}: {text}."
+            + " The run's energy is a lower bound." * workload.summary.energy.is_lower_bound
+            for workload in workloads
+            for run in workload.runs
+            for text in workload.recordings[run.run_id].lost.values()
+        )
+    )
 
-    Args:
-        workloads: Those of the report.
-        earlier: How baselines of earlier starts were recorded, by run id.
-    """
+
+def footnotes(workloads: Sequence[RecordedWorkload]) -> tuple[str, ...]:
+    """Return the sentences about a report, each with a full stop."""
     # Two machines may each have a workload with the same label.
     with_host = len({workload.summary.host for workload in workloads}) > 1
     named = [
@@ -88,6 +94,13 @@ def footnotes(
                 "Trained another number of epochs than alone; serial is the time of as many "
                 "epochs alone: {}.",
             ),
+            losses(workloads),
+            _concerning(
+                named,
+                lambda workload: workload.summary.energy.is_lower_bound,
+                "A GPU's energy was not counted for the whole run (docs/energy.md). The energy is "
+                "a lower bound: {}.",
+            ),
             _incomplete(named),
             _events(named),
             _concerning(
@@ -98,7 +111,7 @@ def footnotes(
                 "`radt prune` thinned the samples; values are approximate in every window but "
                 "the epochs after the first: {}.",
             ),
-            _environments(named, earlier or {}),
+            _environments(named),
         )
         for sentence in sentences
     )
@@ -134,7 +147,7 @@ def _skew(workloads: _Named) -> Iterator[str]:
 
 
 def _parts(workloads: _Named) -> Iterator[str]:
-    """Yield how well the clocks of nodes agree that runs were spread over."""
+    """Yield how well the clocks agree for runs spread over several nodes."""
     for name, workload in workloads:
         parts = [part for run in workload.runs for part in workload.recordings[run.run_id].parts]
         if parts:
@@ -203,38 +216,38 @@ def _events(workloads: _Named) -> Iterator[str]:
         yield f"{event[0].upper()}{event[1:]}: {_listed(workloads_of_event)}."
 
 
-def _environments(workloads: _Named, earlier: Mapping[str, RunRecording]) -> Iterator[str]:
+def _environments(workloads: _Named) -> Iterator[str]:
     """Yield differences between compared runs: those that finished on one machine."""
-    by_host: dict[str, list[tuple[str, Environment]]] = {}
+    by_host: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
     for name, workload in workloads:
         for run in workload.runs:
             if run.status is RunStatus.FINISHED:
                 known = by_host.setdefault(run.host, [])
                 known.append((name, workload.recordings[run.run_id].environment))
         for baseline in workload.baselines:
-            for run_id in baseline.run_ids:
-                if run_id in earlier:
-                    known = by_host.setdefault(workload.summary.host, [])
-                    known.append((f"earlier {baseline.label}", earlier[run_id].environment))
-    for what, value_of in _COMPARED:
+            for run_id in () if baseline.is_current else baseline.run_ids:
+                known = by_host.setdefault(workload.summary.host, [])
+                known.append((f"earlier {baseline.label}", workload.recordings[run_id].environment))
+    for what, tag, digits in _COMPARED:
         for environments in by_host.values():
             names: dict[str, list[str]] = {}
             for name, environment in environments:
-                if value := value_of(environment):
+                if value := environment.get(tag, "")[:digits]:
                     names.setdefault(value, []).append(name)
             if len(names) > 1:
                 each = (f"{value} in {_listed(same)}" for value, same in names.items())
                 yield f"{what} differ: {_listed(each, '; ')}."
 
 
-_COMPARED: tuple[tuple[str, Callable[[Environment], str]], ...] = (
-    ("Commits", lambda one: one.commit[:_COMMIT_DIGITS]),
-    ("GPUs", lambda one: one.gpus),
-    ("Drivers", lambda one: one.driver),
-    ("Python versions", lambda one: one.python),
+#: Tags that compared runs should share, and the number of characters shown of them.
+_COMPARED = (
+    ("Commits", GIT_COMMIT, 10),
+    ("GPUs", GPUS, None),
+    ("Drivers", DRIVER, None),
+    ("Python versions", PYTHON, None),
 )
 
 
 def _listed(texts: Iterable[str], separator: str = ", ") -> str:
-    """Return the first few texts, each once, and the number of further ones."""
+    """Return the first few texts, each once, and the number of others."""
     return units.listed(list(dict.fromkeys(texts)), _MOST_NAMES, separator)

@@ -1,4 +1,4 @@
-"""Match the workloads and runs of A and B by name, and find other differences than the numbers."""
+"""Match the workloads and runs of A and B by name, and find differences other than the numbers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class MatchedWorkload:
-    """A workload of A and one of B, and their like runs that are compared."""
+    """A workload of A and one of B, and their groups of like runs to compare."""
 
     name: str
     a: WorkloadSummary
@@ -31,7 +31,7 @@ class MatchedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """Matched workloads, and the names of those that only A or only B has."""
+    """Matched workloads, and the names of those in only A or only B."""
 
     workloads: Sequence[MatchedWorkload]
     only_a: Sequence[str] = ()
@@ -72,7 +72,7 @@ def match(a: Operand, b: Operand) -> Matching:
 def _by_name(
     a: Sequence[WorkloadSummary], b: Sequence[WorkloadSummary]
 ) -> tuple[list[tuple[WorkloadSummary, WorkloadSummary]], list[str], list[str]]:
-    """Return pairs in the order of A, and the names of workloads that only A or only B has."""
+    """Return pairs in the order of A, and the names of workloads in only A or only B."""
     pairs: list[tuple[WorkloadSummary, WorkloadSummary]] = []
     left_a, left_b = _newest(a), _newest(b)
     for key in (_name_and_host, _name):
@@ -137,7 +137,7 @@ def _matched(a: WorkloadSummary, b: WorkloadSummary, *, with_host: bool = False)
 def _groups(
     workload_a: WorkloadSummary, workload_b: WorkloadSummary
 ) -> list[tuple[GroupSummary, GroupSummary]]:
-    """Return pairs of finished like runs, by name; single remaining runs are a pair, too."""
+    """Return pairs of finished groups by name. If one of each remains, they are a pair, too."""
     a, b = (
         [group for group in workload.trained if group.status is RunStatus.FINISHED]
         for workload in (workload_a, workload_b)
@@ -149,7 +149,7 @@ def _groups(
     return sorted(pairs, key=lambda pair: place[id(pair[0])])
 
 
-#: Maximum number of names listed; further ones are counted.
+#: Maximum number of names listed; the rest is counted.
 _MAX_PARAMS = 4
 _MAX_CHARS = 40
 _NOTHING = "none"
@@ -241,7 +241,7 @@ def differences(a: Operand, b: Operand, workload: MatchedWorkload) -> list[Diffe
 
 
 def ended_alike(workload: MatchedWorkload) -> bool:
-    """Return whether the same rows ended early in A and B.
+    """Return True if the same rows ended early in A and B.
 
     Otherwise their total time and energy are for different work.
     """
@@ -249,7 +249,7 @@ def ended_alike(workload: MatchedWorkload) -> bool:
 
 
 def _rows(workload: WorkloadSummary) -> list[RunSummary]:
-    """Return its rows without services, which are no part of the question."""
+    """Return its rows without services, which are not compared."""
     return [row for group in workload.trained for row in group.runs]
 
 
@@ -275,7 +275,7 @@ def _ends_text(unfinished: Sequence[RunStatus], count: int) -> str:
 
 
 def _params(a: Sequence[Mapping[str, str]], b: Sequence[Mapping[str, str]]) -> list[Difference]:
-    """Return the parameters that differ; values of several runs are joined."""
+    """Return the parameters that differ, with the values of several runs joined."""
     # "Params" is the whole command line, whose parts are separate parameters.
     keys = dict.fromkeys(key for run_params in (*a, *b) for key in run_params if key != "Params")
     differing = [

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from radt.analysis.attempts import Attempt
 from radt.analysis.energy import (
     CARBON_METRICS,
     ENERGY_SERIES,
@@ -14,25 +13,22 @@ from radt.analysis.energy import (
     SeriesOf,
     WorkloadEnergy,
     emissions_g,
-    estimates_j,
+    estimate_j,
     gpus_j,
-    workload_energy,
 )
 from radt.analysis.estimates import Estimate, Measured, Reached, combined, of_rows
 from radt.analysis.quantities import THROUGHPUT_METRICS, Combine, Quantity, Reading, Subject
 from radt.analysis.reading import (
-    RUNS_PER_STATEMENT,
     GaugeStats,
     Key,
     gauge_stats,
     points_of,
     series_of,
 )
+from radt.analysis.selection import Attempt
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, Statistic
 from radt.analysis.series_values import SeriesValues, read_series_values
 from radt.analysis.stretches import (
-    EARLIEST_NS,
-    LATEST_NS,
     Stretch,
     Stretches,
     Within,
@@ -45,24 +41,25 @@ from radt.model import SOFTWARE, RunStatus, SeriesKind
 from radt.store import counters
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesRecord
-from radt.store.totals import total_value
-from radt.usage import KERNEL
+from radt.store.totals import GPU_ENERGY_KEY, read_totals, total_value
+from radt.usage import KERNEL, lower_bound
 
 _GPU_ENERGY, _RUN_ENERGY = (metric for metric, _ in ENERGY_SERIES)
-#: Counters whose total is read, not their rate.
+#: Counters read as totals, not as rates.
 _TOTALS = (_GPU_ENERGY, _RUN_ENERGY, *CARBON_METRICS)
 _METRICS = tuple(
     dict.fromkeys(
         [*(metric for quantity in Quantity for metric in quantity.info.metrics), *_TOTALS]
     )
 )
-_PEAKS = frozenset(
+#: Metrics read over the whole run, regardless of its window.
+_WHOLE_RUN = tuple(
     metric
     for quantity in Quantity
-    if quantity.info.reading is Reading.HIGHEST
+    if quantity.info.reading in (Reading.TOTAL, Reading.HIGHEST)
     for metric in quantity.info.metrics
 )
-#: What is read of each run, and of the devices of a workload, with its metrics.
+#: Readings and metrics per run, and per device of a workload.
 _OF_RUNS, _OF_DEVICES = (
     {
         quantity: quantity.info.metrics
@@ -71,20 +68,21 @@ _OF_RUNS, _OF_DEVICES = (
     }
     for subject in (Subject.RUNS, Subject.WORKLOAD)
 )
-_WHOLE_RUN = Within([(EARLIEST_NS, LATEST_NS)])
 
 
 @dataclass(frozen=True, slots=True)
 class RunMeasures:
-    """The values of a run; an unfinished run only has its estimated energy.
+    """The values of a run. An unfinished run has only its estimated energy.
 
-    ``unmet`` are quantities of series whose condition it never met.
+    ``unmet`` are quantities of series whose condition it never met. ``metrics`` are the metrics of
+    quantities that the run has.
     """
 
     run: RunRecord
     window: Window
     values: Mapping[AnyQuantity, Measured] = field(default_factory=dict)
     unmet: frozenset[SeriesQuantity] = frozenset()
+    metrics: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,37 +105,22 @@ def measure(
     workloads: Sequence[Sequence[Attempt]],
     window: WindowSpec = DEFAULT_WINDOW,
     series: Sequence[SeriesQuantity] = (),
-) -> Iterator[WorkloadMeasures]:
-    """Yield the values of workloads, each given by its repeats, in their order.
+) -> list[WorkloadMeasures]:
+    """Return the values of workloads, in order. Each workload is given by its repeats.
 
-    `series` are the quantities of series to read as well.
+    They are read together, with few statements. `series` are additional quantities of series.
 
     Raises:
         CodecError: A chunk is damaged.
         StoreError: The store cannot be read.
     """
-    for batch_workloads in _batches(workloads):
-        attempts = [attempt for repeats in batch_workloads for attempt in repeats]
-        batch = _Batch(reader, attempts, window, series)
-        for repeats in batch_workloads:
-            yield batch.workload(repeats)
-
-
-def _batches(workloads: Sequence[Sequence[Attempt]]) -> Iterator[list[Sequence[Attempt]]]:
-    batch: list[Sequence[Attempt]] = []
-    count = 0
-    for repeats in workloads:
-        batch.append(repeats)
-        count += sum(len(attempt.runs) for attempt in repeats)
-        if count >= RUNS_PER_STATEMENT:
-            yield batch
-            batch, count = [], 0
-    if batch:
-        yield batch
+    attempts = [attempt for repeats in workloads for attempt in repeats]
+    batch = _Batch(reader, attempts, window, series)
+    return [batch.workload(repeats) for repeats in workloads]
 
 
 class _Batch:
-    """A few hundred runs, read together."""
+    """Runs that are read together."""
 
     def __init__(
         self,
@@ -149,36 +132,38 @@ class _Batch:
         runs = [run for attempt in attempts for run in attempt.runs]
         run_ids = [run.run_id for run in runs]
         self.series = series_of(reader, run_ids, _METRICS)
+        #: Summaries of the series that are read over the whole run.
+        self.summaries = {
+            (each.series.run_id, each.series.series_no): each
+            for each in reader.summary(run_ids, _WHOLE_RUN)
+        }
         self.windows = find_windows(reader, attempts, self.series, window)
         self.energy = self._only(lambda record: (record.metric, record.scope) in ENERGY_SERIES)
+        self.totals = read_totals(reader, runs if any(self.energy.values()) else ())
         self.emissions = self._only(lambda record: record.metric in CARBON_METRICS)
         gauges: dict[Key, Within] = {}
+        counted_metrics = {*_TOTALS}
         counted: list[Key] = [
             (record.run_id, record.series_no)
             for totals in (self.energy, self.emissions)
             for same in totals.values()
             for record in same
         ]
-        peaks: dict[Key, Within] = {}
         for run_id, window_of_run in self.windows.items():
             within = Within(window_of_run.stretches)
             for record in self.series[run_id]:
                 key = (run_id, record.series_no)
-                if record.listener == KERNEL:
-                    counted.append(key)
                 if record.listener == KERNEL or record.metric in _TOTALS:
                     continue
-                if record.metric in _PEAKS and record.kind is not SeriesKind.COUNTER:
-                    peaks[key] = _WHOLE_RUN
                 if not window_of_run.stretches:
                     continue
                 if record.kind is SeriesKind.COUNTER:
                     counted.append(key)
+                    counted_metrics.add(record.metric)
                 else:
                     gauges[key] = within
         self.stats: Mapping[Key, GaugeStats] = gauge_stats(reader, gauges, _METRICS)
-        self.peaks: Mapping[Key, GaugeStats] = gauge_stats(reader, peaks, _METRICS)
-        self.points: Mapping[Key, Samples] = points_of(reader, counted, _METRICS)
+        self.points: Mapping[Key, Samples] = points_of(reader, counted, sorted(counted_metrics))
         self.of_series = read_series_values(
             reader,
             [run for run in runs if run.status is RunStatus.FINISHED],
@@ -195,14 +180,12 @@ class _Batch:
     def workload(self, repeats: Sequence[Attempt]) -> WorkloadMeasures:
         """Return the values of a workload of the batch."""
         runs = [run for attempt in repeats for run in attempt.runs]
-        estimates = estimates_j(runs, self.energy, self.points)
         rows: dict[str, list[RunMeasures | None]] = {run.letter: [] for run in runs}
         for attempt in repeats:
             of_letter = {run.letter: run for run in attempt.runs}
             for letter, row in rows.items():
                 run = of_letter.get(letter)
-                row.append(None if run is None else self._run(run, estimates))
-        used_j = [self._used_j(attempt) for attempt in repeats]
+                row.append(None if run is None else self._run(run))
         there = {record.metric for run in runs for record in self.series[run.run_id]}
         values = {
             quantity: estimate
@@ -210,69 +193,82 @@ class _Batch:
             if not there.isdisjoint(metrics)
             and (estimate := self._devices(quantity, repeats)) is not None
         }
-        for quantity, derived in (
-            (Quantity.ENERGY, used_j),
-            (
-                Quantity.ENERGY_PER_EPOCH,
-                [self._per_epoch(attempt, self._used_j) for attempt in repeats],
-            ),
-            (Quantity.ENERGY_PER_SAMPLE, [self._per_sample_j(attempt) for attempt in repeats]),
+        emitted = [record for run in runs for record in self.emissions[run.run_id]]
+        of_carbon = sorted({record.metric for record in emitted}, reverse=True)
+        methods = sorted({record.method for record in emitted})
+        used_j = [self._used_j(attempt) for attempt in repeats]
+        per_epoch_j = [self._per_epoch(attempt, self._used_j) for attempt in repeats]
+        per_sample_j = [self._per_sample_j(attempt) for attempt in repeats]
+        emitted_g = [self._emitted_g(attempt) for attempt in repeats]
+        per_epoch_g = [self._per_epoch(attempt, self._emitted_g) for attempt in repeats]
+        for quantity, amounts, metrics in (
+            (Quantity.ENERGY, used_j, [_GPU_ENERGY]),
+            (Quantity.ENERGY_PER_EPOCH, per_epoch_j, [_GPU_ENERGY]),
+            (Quantity.ENERGY_PER_SAMPLE, per_sample_j, [_GPU_ENERGY]),
+            (Quantity.CARBON, emitted_g, of_carbon),
+            (Quantity.CARBON_PER_EPOCH, per_epoch_g, of_carbon),
         ):
-            if (estimate := of_rows([derived], Combine.MEAN, metrics=[_GPU_ENERGY])) is not None:
-                values[quantity] = estimate
-        values |= self._carbon(runs, repeats)
-        known = [amount_j for amount_j in used_j if amount_j is not None]
-        return WorkloadMeasures(rows, values, workload_energy(repeats, known, estimates))
-
-    def _carbon(
-        self, runs: Sequence[RunRecord], repeats: Sequence[Attempt]
-    ) -> Mapping[Quantity, Estimate]:
-        series = [record for run in runs for record in self.emissions[run.run_id]]
-        values = {}
-        for quantity, grams in (
-            (Quantity.CARBON, [self._emitted_g(attempt) for attempt in repeats]),
-            (
-                Quantity.CARBON_PER_EPOCH,
-                [self._per_epoch(attempt, self._emitted_g) for attempt in repeats],
-            ),
-        ):
+            is_carbon = metrics is of_carbon
             estimate = of_rows(
-                [grams],
+                [amounts],
                 Combine.MEAN,
-                metrics=sorted({record.metric for record in series}, reverse=True),
-                methods=sorted({record.method for record in series}),
-                is_estimated=True,
+                metrics=metrics,
+                methods=methods if is_carbon else (),
+                is_estimated=is_carbon,
             )
             if estimate is not None:
                 values[quantity] = estimate
-        return values
+        return WorkloadMeasures(rows, values, self._energy(rows, used_j))
 
-    def _run(self, run: RunRecord, estimates: Mapping[str, RunEnergy]) -> RunMeasures:
+    def _energy(
+        self,
+        rows: Mapping[str, Sequence[RunMeasures | None]],
+        used_j: Sequence[float | None],
+    ) -> WorkloadEnergy:
+        """Return the energy of a workload and its runs, the mean over its repeats."""
+        shares = []
+        for letter, row in rows.items():
+            estimated = [
+                (measures.run, measures.values[Quantity.ENERGY_OF_RUNS])
+                for measures in row
+                if measures is not None and Quantity.ENERGY_OF_RUNS in measures.values
+            ]
+            if estimated:
+                run, newest = estimated[-1]
+                mean_j = fmean(measured.value for _, measured in estimated)
+                shares.append(RunEnergy(letter, run.name, mean_j, newest.method))
+        known_j = [amount_j for amount_j in used_j if amount_j is not None]
+        is_lower_bound = any(
+            lower_bound(GPU_ENERGY_KEY) in self.totals.get(measures.run.run_id, {})
+            for row in rows.values()
+            for measures in row
+            if measures is not None
+        )
+        return WorkloadEnergy(fmean(known_j) if known_j else None, shares, is_lower_bound)
+
+    def _run(self, run: RunRecord) -> RunMeasures:
         window = self.windows.get(run.run_id, Window())
         values: dict[AnyQuantity, Measured] = {}
+        there = frozenset(record.metric for record in self.series[run.run_id])
         of_series = self.of_series.get(run.run_id, SeriesValues())
         if run.status is RunStatus.FINISHED:
             if window.time_per_epoch_s is not None:
                 values[Quantity.TIME_PER_EPOCH] = Measured(window.time_per_epoch_s)
-            there = {record.metric for record in self.series[run.run_id]}
             for quantity, metrics in _OF_RUNS.items():
                 if there.isdisjoint(metrics):
                     continue
                 measured = self._first(run.run_id, quantity)
                 if measured is not None:
                     values[quantity] = measured
-        if run.run_id in estimates:
-            estimate = estimates[run.run_id]
-            values[Quantity.ENERGY_OF_RUNS] = Measured(
-                estimate.estimated_j, _RUN_ENERGY, estimate.method, is_estimated=True
-            )
+        if (estimate := estimate_j(self.energy[run.run_id], self.points)) is not None:
+            values[Quantity.ENERGY_OF_RUNS] = estimate
         values.update(of_series.values)
-        return RunMeasures(run, window, values, of_series.unmet)
+        return RunMeasures(run, window, values, of_series.unmet, there)
 
     def _first(self, run_id: str, quantity: Quantity) -> Measured | None:
         """Return the value of the first series of a quantity that has one in the window.
 
-        If each device of a run has one, the first series of each are added.
+        If a run has a series for each device, the first series of each are added.
         """
         info = quantity.info
         for metric in info.metrics:
@@ -298,9 +294,13 @@ class _Batch:
 
     def _value(self, record: SeriesRecord, reading: Reading) -> float | None:
         key = (record.run_id, record.series_no)
-        if reading is Reading.TOTAL:
-            points = self.points.get(key)
-            return None if points is None else total_value(points, record)
+        if reading in (Reading.TOTAL, Reading.HIGHEST):
+            summary = self.summaries.get(key)
+            if summary is None or (
+                reading is Reading.HIGHEST and record.kind is SeriesKind.COUNTER
+            ):
+                return None
+            return total_value(summary)
         if record.kind is SeriesKind.COUNTER:
             if reading is not Reading.RATE or key not in self.points:
                 return None
@@ -309,13 +309,13 @@ class _Batch:
                 return None
             increases = counters.increases(points.times_ns, points.values, record.wraps_at)
             return rate_per_s(increases, stretches)
-        stats = (self.peaks if reading is Reading.HIGHEST else self.stats).get(key)
+        stats = self.stats.get(key)
         if stats is None:
             return None
-        return stats.peak if reading in (Reading.PEAK, Reading.HIGHEST) else stats.mean
+        return stats.peak if reading is Reading.PEAK else stats.mean
 
     def _devices(self, quantity: Quantity, repeats: Sequence[Attempt]) -> Estimate | None:
-        """Return the value of all devices together, by the first metric that one of them has."""
+        """Return the value of all devices together, by the first metric that any of them has."""
         info = quantity.info
         for metric in info.metrics:
             values, methods = [], []
@@ -330,9 +330,9 @@ class _Batch:
     def _attempt(
         self, attempt: Attempt, metric: str, reading: Reading
     ) -> tuple[list[float], list[str]]:
-        """Return a value per device, the mean of the runs on it; and the methods.
+        """Return a value per device, the mean of the runs on it, and the methods.
 
-        If two listeners read a device, the one that more runs have counts.
+        If two listeners read a device, the one that most runs have counts, otherwise the first.
         """
         by_device: dict[tuple[str, str], dict[str, list[float]]] = {}
         methods = []
@@ -344,14 +344,14 @@ class _Batch:
                     by_listener.setdefault(record.listener, []).append(value)
                     methods.append(record.method)
         chosen = [
-            by_listener[max(sorted(by_listener), key=lambda name: len(by_listener[name]))]
+            by_listener[max(by_listener, key=lambda name: len(by_listener[name]))]
             for by_listener in by_device.values()
         ]
         combine = max if reading is Reading.PEAK else fmean
         return [float(combine(values)) for values in chosen], methods
 
     def _windows(self, attempt: Attempt) -> list[tuple[RunRecord, Window]]:
-        """Return the runs with a window, and it; services do no work of their own."""
+        """Return the runs with their windows, except services, which do no work themselves."""
         return [
             (run, window)
             for run in attempt.trained
@@ -367,7 +367,7 @@ class _Batch:
     def _per_epoch(
         self, attempt: Attempt, amount_of: Callable[[Attempt, Stretches], float | None]
     ) -> float | None:
-        """Return the amount during the counted epochs, over their number in all runs."""
+        """Return the amount during the counted epochs, divided by the epochs of all runs."""
         windows = [window for _, window in self._windows(attempt)]
         within = merged(part for window in windows for part in window.epochs)
         count = sum(len(window.epochs_s) for window in windows)
@@ -382,7 +382,7 @@ class _Batch:
             rate = self._first(run.run_id, Quantity.SAMPLES_PER_S)
             taken_s = sum(window.epochs_s) if window.epochs_s else window.length_s
             if rate is None or taken_s is None:
-                return None  # this run used some of the energy, for an unknown number of samples
+                return None  # an unknown number of samples used some of the energy
             samples += rate.value * taken_s
             within += window.epochs or window.stretches
         used_j = self._used_j(attempt, merged(within)) if within else None
@@ -403,7 +403,7 @@ def value_of(
     return of_rows(
         [[None if value is None else value.value for value in row] for row in measured],
         quantity.info.combine,
-        metrics=[value.metric for value in known if value.metric],
+        metrics=[value.metric for value in known],
         methods=[value.method for value in known],
         is_estimated=any(value.is_estimated for value in known),
     )

@@ -1,4 +1,4 @@
-"""Find what ``radt compare A B`` compares, in the nearest store that has it.
+"""Find the operands of ``radt compare A B``, in the nearest store that has them.
 
 In an operand such as ``study/three@gpu-01``, names may contain ``/`` and ``@`` themselves.
 """
@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Self
 
-from radt.analysis.reading import NarrowedReader
-from radt.analysis.report import Report, left_out_text, read_report
+from radt.analysis.report import Report, read_report
+from radt.analysis.selection import counts_text
 from radt.analysis.series_quantities import KnownSeries, SeriesQuantity
 from radt.analysis.summaries import WorkloadSummary
 from radt.analysis.window_spec import WindowSpec
@@ -25,7 +25,6 @@ from radt.store.locate import Places, Readers
 from radt.store.reader import MIN_PREFIX, StoreReader
 from radt.store.records import RunRecord
 from radt.tags import GIT_COMMIT, REPEAT
-from radt.units import plural
 
 _RUN_ID = re.compile(rf"[0-9a-f-]{{{MIN_PREFIX},}}", re.IGNORECASE)
 _COMMIT = re.compile(rf"[0-9a-f]{{{MIN_PREFIX},40}}", re.IGNORECASE)
@@ -33,7 +32,7 @@ _SHOWN = 5
 
 
 class OperandKind(StrEnum):
-    """Kind of thing that a user named."""
+    """Kind of an operand."""
 
     EXPERIMENT = "experiment"
     WORKLOAD = "workload"
@@ -54,12 +53,12 @@ class Operand:
 
     Attributes:
         text: Its name in messages.
-        kind: The kind of thing that the user named.
+        kind: What the user named.
         workloads: The workloads to compare.
         starts: Their starts, by workload id.
         tags: Tags of the runs that represent its rows, by run.
         params: Parameters of these runs.
-        store: The store that it was found in.
+        store: The store where it was found.
         experiment: Its experiment's name.
         commit: The requested commit; empty without one.
         footnotes: Footnotes of its report.
@@ -92,7 +91,7 @@ class _NotFoundError(UsageError):
 
 
 class OperandFinder:
-    """Finds operands; a report that A and B share is read once. Use it as a context manager.
+    """Finds operands. A report that A and B share is read once. Use it as a context manager.
 
     Args:
         places: The stores to read.
@@ -183,7 +182,15 @@ class OperandFinder:
         ]
         text = _text(reading, host, commit)
         if not workloads:
-            raise _nothing(text, report)
+            wanted = [
+                run.run_id
+                for run in runs
+                if reading.label in (None, run.workload) and host in ("", run.host)
+            ]
+            raise _NotFoundError(
+                f"{text} has no run that ended ({counts_text([report.selection.among(wanted)])})",
+                f"Run `radt report {report.experiment}`",
+            )
         kind = OperandKind.EXPERIMENT if reading.label is None else OperandKind.WORKLOAD
         if kind is OperandKind.WORKLOAD and len(workloads) > 1:
             hosts = [workload.host for workload in workloads]
@@ -199,8 +206,8 @@ class OperandFinder:
 
     def _of_run(self, reader: StoreReader, run: RunRecord) -> Operand:
         text = f"run {run.run_id[:8]} ({run.name})"
-        # Even if a profiler slowed it down.
-        report = self._report(reader, run.experiment, frozenset([run.run_id]), profiled=True)
+        # Even if a profiler slowed it down, or it is archived.
+        report = self._report(reader, run.experiment, frozenset([run.run_id]), is_named=True)
         if not report.workloads:
             raise UsageError(
                 f"{text} is {run.status} and cannot be compared yet",
@@ -245,23 +252,19 @@ class OperandFinder:
         experiment: str,
         seen: frozenset[str] | None,
         *,
-        profiled: bool = False,
+        is_named: bool = False,
     ) -> Report:
         key = (str(reader.address), experiment, seen)
         if key not in self._reports:
-            if seen is None:
-                self._reports[key] = read_report(
-                    reader, experiment, window=self._window, series=self._series
-                )
-            else:
-                with NarrowedReader(reader, seen) as narrowed:
-                    self._reports[key] = read_report(
-                        narrowed,
-                        experiment,
-                        profiled=profiled,
-                        window=self._window,
-                        series=self._series,
-                    )
+            self._reports[key] = read_report(
+                reader,
+                experiment,
+                profiled=is_named,
+                archived=is_named,
+                window=self._window,
+                series=self._series,
+                only=seen,
+            )
         return self._reports[key]
 
     def _narrowing(
@@ -311,7 +314,7 @@ def _first(names: Sequence[str]) -> str:
 def _starts_at(
     reader: StoreReader, experiment: str, runs: Sequence[RunRecord], commit: str
 ) -> frozenset[str]:
-    """Return the runs of workloads with a row whose script was at the commit."""
+    """Return the runs of workloads in which the script of a row was at the commit."""
     commits = reader.tagged(GIT_COMMIT, experiment)
     starts = {run.workload_id for run in runs if commits.get(run.run_id) == commit}
     return frozenset(run.run_id for run in runs if run.workload_id in starts)
@@ -340,25 +343,13 @@ def _text(reading: Reading, host: str, commit: str | None) -> str:
     return f"{name}{where} at {commit[:SHORT_COMMIT]}" + ("" if is_id else f" ({requested})")
 
 
-def _nothing(text: str, report: Report) -> _NotFoundError:
-    reasons = []
-    if report.open:
-        reasons.append(f"{plural(report.open, 'run')} of {report.experiment!r} still open")
-    if report.left_out:
-        reasons.append(left_out_text(report.left_out))
-    return _NotFoundError(
-        f"{text} has no run that ended" + (f" ({'; '.join(reasons)})" if reasons else ""),
-        f"Run `radt report {report.experiment}`",
-    )
-
-
-#: Separates machines and commits; ``HEAD@{1}`` is one name of git's.
+#: Separates machines and commits, but not within ``HEAD@{1}``, one name in git.
 _AT = re.compile(r"@(?!\{)")
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One way to read an operand; ``narrowed`` are names of machines or commits.
+    """One way to read an operand. ``narrowed`` are names of machines or commits.
 
     ``label`` is None for the whole experiment.
     """
@@ -388,7 +379,7 @@ def readings(text: str, experiment: str, labels: Iterable[str]) -> Iterator[Read
 
 
 def _beginnings(text: str, names: Iterable[str], separators: str) -> list[str]:
-    """Return the names equal to a text, or to its beginning before a separator, longest first."""
+    """Return the names that equal a text, or its part before a separator, longest first."""
     matching = [
         name
         for name in names

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
 from radt import units
 
-#: Metrics by which scripts log their throughput, in samples per second.
+#: Metrics under which scripts log their throughput, in samples per second.
 THROUGHPUT_METRICS = ("samples_per_s", "samples_per_second", "throughput")
 
 
@@ -53,16 +53,58 @@ class Quantity(StrEnum):
 
     @property
     def info(self) -> QuantityInfo:
-        """Return its title, unit and explanation, and how it is read."""
+        """Return its title, unit, explanation and reading."""
         return _INFO[self]
+
+
+class Direction(StrEnum):
+    """Which values of a quantity are better."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+    NEITHER = "neither"
+
+
+#: Words in names of metrics whose lower or higher values are better.
+_LOWER = frozenset(
+    {"loss", "error", "perplexity", "latency", "wait", "time", "duration"}
+    | {"energy", "carbon", "memory"}
+)
+_HIGHER = frozenset({"accuracy", "acc", "f1", "auc", "precision", "recall", *THROUGHPUT_METRICS})
+#: Units of which less is better: time, energy, emissions, memory.
+_LOWER_UNITS = frozenset({"s", "J", "g", "By"})
+_IMPLIED = {"min": Direction.LOWER, "max": Direction.HIGHER}
+
+
+def direction_of(metric: str, statistic: str = "", unit: str = "") -> Direction:
+    """Return which values of a metric are better; neither for load, power and traffic.
+
+    A whole word of its name decides, then its unit. For a plain number without either, the
+    statistic decides: lower is better for a minimum, higher for a maximum.
+
+    Args:
+        metric: The metric's name.
+        statistic: How its values become one number: ``last``, ``min``.
+        unit: The metric's unit (UCUM).
+    """
+    name = metric.lower()
+    words = {name, *re.split(r"[^a-z0-9]+", name)}
+    lower, higher = bool(words & _LOWER), bool(words & _HIGHER)
+    if lower is not higher:
+        return Direction.LOWER if lower else Direction.HIGHER
+    if lower:
+        return Direction.NEITHER
+    if unit in _LOWER_UNITS:
+        return Direction.LOWER
+    return Direction.NEITHER if unit else _IMPLIED.get(statistic, Direction.NEITHER)
 
 
 class Subject(StrEnum):
     """The subject of a value."""
 
     RUNS = "runs"  # the like runs of a workload
-    WORKLOAD = "workload"  # its devices, whoever used them meanwhile
-    TOGETHER = "together"  # all runs of a workload as one; neither a sum nor a device's value
+    WORKLOAD = "workload"  # its devices, regardless of their users
+    TOGETHER = "together"  # all runs as one; neither a sum nor a device's value
 
 
 class Combine(StrEnum):
@@ -77,7 +119,7 @@ class Reading(StrEnum):
 
     MEAN = "mean"
     PEAK = "peak"
-    HIGHEST = "highest"  # maximum of all samples of the run, also outside the window
+    HIGHEST = "highest"  # maximum of all samples of the run, even outside the window
     TOTAL = "total"  # the kernel's total over the whole run
     RATE = "rate"  # increase of a counter per second; mean of a gauge
     DERIVED = "derived"  # computed from other quantities
@@ -93,10 +135,11 @@ class QuantityInfo:
         subject: The subject of the value.
         combine: How values of several runs or devices are combined.
         explanation: A sentence for tables and the reference.
-        text: Writes a value with its unit.
         reading: How the series is read.
         metrics: The metrics to read; the first that a run has counts.
         adds_devices: A run has one value per device, and their sum counts.
+        names_unit: The title contains the unit.
+        better: Which values are better; None if the unit determines it.
     """
 
     title: str
@@ -104,63 +147,26 @@ class QuantityInfo:
     subject: Subject
     combine: Combine
     explanation: str
-    text: Callable[[float | None], str]
     reading: Reading = Reading.DERIVED
     metrics: tuple[str, ...] = ()
     adds_devices: bool = False
+    names_unit: bool = False
+    better: Direction | None = None
 
+    @property
+    def direction(self) -> Direction:
+        """Return which values are better; neither for load, power and traffic."""
+        by_unit = Direction.LOWER if self.unit in _LOWER_UNITS else Direction.NEITHER
+        return self.better or by_unit
 
-def joules(amount_j: float | None) -> str:
-    """Return ``1,000 J``."""
-    return units.NO_VALUE if amount_j is None else f"{units.significant(amount_j)} J"
-
-
-def grams(amount_g: float | None) -> str:
-    """Return ``12.3 g`` of CO2 equivalent."""
-    return units.NO_VALUE if amount_g is None else f"{units.significant(amount_g)} g"
-
-
-def _watts(value: float | None) -> str:
-    return units.NO_VALUE if value is None else f"{units.significant(value)} W"
-
-
-def _plain(value: float | None) -> str:
-    return units.NO_VALUE if value is None else units.significant(value)
-
-
-def _bytes_per_s(value: float | None) -> str:
-    return units.NO_VALUE if value is None else f"{units.size(value)}/s"
-
-
-def _per_s(value: float | None) -> str:
-    return units.NO_VALUE if value is None else f"{units.significant(value)} /s"
-
-
-#: How values are written, by unit.
-_TEXTS: dict[str, Callable[[float | None], str]] = {
-    "s": units.duration,
-    "By": units.size,
-    "By/s": _bytes_per_s,
-    "J": joules,
-    "g": grams,
-    "W": _watts,
-    "1": units.percent,
-    "1/s": _per_s,
-}
-
-
-def text_in(unit: str) -> Callable[[float | None], str]:
-    """Return how to write values in a unit (UCUM; empty for plain numbers)."""
-    known = _TEXTS.get(unit)
-    if known is not None:
-        return known
-    symbol = unit.strip("{}")
-    return lambda value: _plain(value) if value is None else f"{_plain(value)} {symbol}".rstrip()
+    def text(self, value: float | None) -> str:
+        """Return a value with its unit, unless the title contains it."""
+        return units.in_unit(value, "" if self.names_unit else self.unit)
 
 
 _WHOLE = "Of whole GPUs, each counted once, including other users"
 
-#: Resident memory of a run's process tree, read at each sample; PSS takes long to read.
+#: Resident memory of a run's process tree, read at each sample; reading PSS takes long.
 _RSS = "process.memory.rss"
 _COUNTED = "counted by the kernel; sum of the runs"
 _INFO: dict[Quantity, QuantityInfo] = {
@@ -168,57 +174,55 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("time/epoch", "s", Subject.RUNS, Combine.MEAN),
         "Mean length of the epochs in the window, or of the requested phase or span in each of "
         "them; mean of the runs",
-        units.duration,
     ),
     Quantity.SLOWDOWN: QuantityInfo(
         *("vs solo", "x", Subject.RUNS, Combine.MEAN),
         "Time per epoch over that of the run of the same file, parameters, devices and machine "
         "that ran alone",
-        units.factor,
+        better=Direction.LOWER,
     ),
     Quantity.MAKESPAN: QuantityInfo(
         *("makespan", "s", Subject.TOGETHER, Combine.MEAN),
         "From the start of the workload's first run to the end of its last one, if all finished",
-        units.duration,
     ),
     Quantity.SERIAL: QuantityInfo(
         *("serial", "s", Subject.TOGETHER, Combine.MEAN),
         "Time of the same runs one after the other: the sum of the durations of the runs of the "
         "same file, parameters, devices and machine that ran alone, scaled to the same number of "
         "epochs",
-        units.duration,
     ),
     Quantity.SPEED_UP: QuantityInfo(
         *("speed-up", "x", Subject.TOGETHER, Combine.MEAN),
         "Serial over makespan; above 1, running together is faster than one after the other",
-        units.factor,
+        better=Direction.HIGHER,
     ),
     Quantity.SAMPLES_PER_S: QuantityInfo(
         *("samples/s", "1/s", Subject.RUNS, Combine.SUM),
         "Throughput that the script logged, sum of the runs",
-        _plain,
         Reading.MEAN,
         THROUGHPUT_METRICS,
+        names_unit=True,
+        better=Direction.HIGHER,
     ),
     Quantity.SAMPLES_PER_S_OF_RUN: QuantityInfo(
         *("samples/s per run", "1/s", Subject.RUNS, Combine.MEAN),
         "Throughput that the script logged, mean of the runs",
-        _plain,
         Reading.MEAN,
         THROUGHPUT_METRICS,
+        names_unit=True,
+        better=Direction.HIGHER,
     ),
     Quantity.DATA_WAIT: QuantityInfo(
         *("data wait", "1", Subject.RUNS, Combine.MEAN),
         "Share of the steps' time spent waiting for the loader, by `run.batches()`; mean of the "
         "runs",
-        units.percent,
         Reading.MEAN,
         ("data_wait",),
+        better=Direction.LOWER,
     ),
     Quantity.CPU: QuantityInfo(
         *("cpu", "1", Subject.RUNS, Combine.SUM),
         "CPU time of the process trees per second, sum of the runs; 100 % is one core",
-        units.percent,
         Reading.MEAN,
         ("process.cpu.utilization",),
     ),
@@ -226,13 +230,11 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("cpu of all", "1", Subject.TOGETHER, Combine.SUM),
         "CPU time of the process trees per second, sum of all runs of the workload and its "
         "services; 100 % is one core",
-        units.percent,
     ),
     Quantity.MEMORY: QuantityInfo(
         *("RSS", "By", Subject.RUNS, Combine.SUM),
         "Resident memory (RSS) of the process trees, mean over time, sum of the runs; a page that "
         "several processes share counts for each",
-        units.size,
         Reading.MEAN,
         (_RSS,),
     ),
@@ -240,13 +242,11 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("RSS of all", "By", Subject.TOGETHER, Combine.SUM),
         "Resident memory (RSS) of the process trees, mean over time, sum of all runs of the "
         "workload and its services",
-        units.size,
     ),
     Quantity.MEMORY_PEAK: QuantityInfo(
         *("RSS peak", "By", Subject.RUNS, Combine.SUM),
         "Highest sample of the resident memory (RSS) of each process tree in its whole run, sum of "
         "the runs; a page that several processes share counts for each",
-        units.size,
         Reading.HIGHEST,
         (_RSS,),
     ),
@@ -254,42 +254,36 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("PSS", "By", Subject.RUNS, Combine.SUM),
         "Memory of the process trees in which a page that several processes share counts once "
         "(PSS), mean of its few readings, sum of the runs",
-        units.size,
         Reading.MEAN,
         ("process.memory.pss",),
     ),
     Quantity.SM_ACTIVE: QuantityInfo(
         *("SM active", "1", Subject.WORKLOAD, Combine.MEAN),
         "Share of time in which an SM had at least one warp, mean of the devices",
-        units.percent,
         Reading.MEAN,
         ("gpu.sm.active", "gpu.mig.sm.active"),
     ),
     Quantity.GPU_UTILIZATION: QuantityInfo(
         *("GPU util", "1", Subject.WORKLOAD, Combine.MEAN),
         "Share of time in which a kernel ran, however few SMs it used; mean of the devices",
-        units.percent,
         Reading.MEAN,
         ("gpu.utilization",),
     ),
     Quantity.GPU_MEMORY: QuantityInfo(
         *("GPU memory", "By", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; mean over time, sum of the devices",
-        units.size,
         Reading.MEAN,
         ("gpu.memory.used", "gpu.mig.memory.used"),
     ),
     Quantity.GPU_MEMORY_PEAK: QuantityInfo(
         *("GPU memory peak", "By", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; highest of each device, sum of the devices",
-        units.size,
         Reading.PEAK,
         ("gpu.memory.used", "gpu.mig.memory.used"),
     ),
     Quantity.GPU_MEMORY_OF_RUN: QuantityInfo(
         *("GPU memory per run, peak", "By", Subject.RUNS, Combine.MEAN),
         "Highest memory of a run's processes on each of its GPUs, sum; mean of the runs",
-        units.size,
         Reading.PEAK,
         ("process.gpu.memory",),
         adds_devices=True,
@@ -297,98 +291,83 @@ _INFO: dict[Quantity, QuantityInfo] = {
     Quantity.POWER: QuantityInfo(
         *("GPU power", "W", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; mean over time, sum of the devices",
-        _watts,
         Reading.MEAN,
         ("gpu.power", "gpu.power.average"),
     ),
     Quantity.ENERGY: QuantityInfo(
         *("energy", "J", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; from the first run's start to the last one's end, warm-up included",
-        joules,
     ),
     Quantity.ENERGY_PER_EPOCH: QuantityInfo(
         *("energy/epoch", "J", Subject.WORKLOAD, Combine.MEAN),
         f"{_WHOLE}; energy during the epochs in the window, divided by the number of these epochs "
         "in all runs",
-        joules,
     ),
     Quantity.ENERGY_PER_SAMPLE: QuantityInfo(
         *("energy/sample", "J", Subject.WORKLOAD, Combine.MEAN),
         f"{_WHOLE}; energy during the epochs in the window (without epochs, the whole window), "
         "divided by the samples of all runs meanwhile",
-        joules,
     ),
     Quantity.ENERGY_OF_RUNS: QuantityInfo(
         *("energy, est.", "J", Subject.RUNS, Combine.SUM),
         "Estimated share of the runs in the energy of their GPUs",
-        joules,
     ),
     Quantity.CARBON: QuantityInfo(
         *("carbon", "g", Subject.TOGETHER, Combine.MEAN),
         "CO2 equivalent of the GPUs that the runs used, each counted once, and of the machines' "
         "processors, including other users; from the first run's start to the last one's "
         "end: estimated from energy, grid and building",
-        grams,
     ),
     Quantity.CARBON_PER_EPOCH: QuantityInfo(
         *("carbon/epoch", "g", Subject.TOGETHER, Combine.MEAN),
         "Emissions during the epochs in the window, divided by the number of these epochs in all "
         "runs",
-        grams,
     ),
     Quantity.PCIE_RX: QuantityInfo(
         *("PCIe to GPU", "By/s", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; sum of the devices",
-        _bytes_per_s,
         Reading.RATE,
         ("gpu.pcie.rx", "gpu.pcie.io.rx"),
     ),
     Quantity.PCIE_TX: QuantityInfo(
         *("PCIe from GPU", "By/s", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; sum of the devices",
-        _bytes_per_s,
         Reading.RATE,
         ("gpu.pcie.tx", "gpu.pcie.io.tx"),
     ),
     Quantity.DISK_READ: QuantityInfo(
         *("disk read", "By/s", Subject.RUNS, Combine.SUM),
         "From disks by the process trees, sum of the runs",
-        _bytes_per_s,
         Reading.RATE,
         ("process.disk.read",),
     ),
     Quantity.DISK_WRITTEN: QuantityInfo(
         *("disk written", "By/s", Subject.RUNS, Combine.SUM),
         "To disks by the process trees, sum of the runs",
-        _bytes_per_s,
         Reading.RATE,
         ("process.disk.written",),
     ),
     Quantity.CPU_TIME: QuantityInfo(
         *("CPU time", "s", Subject.RUNS, Combine.SUM),
         f"CPU time of all processes of each whole run, {_COUNTED}",
-        units.duration,
         Reading.TOTAL,
         ("process.cpu.time",),
     ),
     Quantity.RSS_PEAK: QuantityInfo(
         *("peak RSS", "By", Subject.RUNS, Combine.SUM),
         f"Highest resident memory of the largest process of each whole run, {_COUNTED}",
-        units.size,
         Reading.TOTAL,
         ("process.memory.rss.peak",),
     ),
     Quantity.IO_READ: QuantityInfo(
         *("read", "By", Subject.RUNS, Combine.SUM),
         f"Read by system calls, also from the page cache and pipes, {_COUNTED}",
-        units.size,
         Reading.TOTAL,
         ("process.io.read",),
     ),
     Quantity.IO_WRITTEN: QuantityInfo(
         *("written", "By", Subject.RUNS, Combine.SUM),
         f"Written by system calls, also to pipes and terminals, {_COUNTED}",
-        units.size,
         Reading.TOTAL,
         ("process.io.written",),
     ),
@@ -396,6 +375,6 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("tracker", "1", Subject.TOGETHER, Combine.MEAN),
         "CPU time of radt's collector and uploader per second of the workload, for all runs that "
         "they recorded meanwhile; 100 % is one core",
-        units.percent,
+        better=Direction.LOWER,
     ),
 }

@@ -1,7 +1,7 @@
 """Read series, markers and samples of many runs with few statements.
 
 An experiment may have ten thousand runs. With a statement for each of their series, a report would
-take a minute, or an hour from a database on another machine, so a few hundred runs share one.
+take a minute, or an hour with a database on another machine. So a few hundred runs share one.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import numpy as np
 from sqlalchemy import Connection, TextClause, bindparam, text
 
 from radt.analysis.stretches import Stretch, Within
-from radt.model import MarkerKind, RunStatus
+from radt.model import MarkerKind
 from radt.store import chunks
 from radt.store.chunks import decoded
 from radt.store.points import fetch
 from radt.store.reader import StoreReader
-from radt.store.records import MarkerRecord, RunRecord, Samples, SeriesRecord
+from radt.store.records import MarkerRecord, Samples, SeriesRecord
 from radt.store.tables import MARKERS, SERIES, Value
 
 #: Databases limit the parameters of one statement (SQLite before 3.32: 999).
@@ -38,7 +38,7 @@ def of_runs(statement: str, *lists: str, **parameters: object) -> TextClause:
 
     Args:
         statement: Its text.
-        lists: Names of further parameters that are lists.
+        lists: Names of further list parameters.
         parameters: Values of further parameters.
     """
     lists = ("ids", *lists)
@@ -100,7 +100,7 @@ class _Header(NamedTuple):
 def rows_of(
     reader: StoreReader, statement: TextClause, run_ids: Sequence[str], **parameters: object
 ) -> Iterator[Any]:
-    """Yield the rows of a statement of `of_runs`.
+    """Yield the rows of a statement from `of_runs`.
 
     Raises:
         StoreError: The store cannot be read.
@@ -172,8 +172,8 @@ def gauge_stats(
 ) -> dict[Key, GaugeStats]:
     """Return mean and highest value of gauges, mostly from chunk headers.
 
-    Series without finite values are left out. The mean is that of
-    `radt.store.points.mean_between`, also for thinned series.
+    Series without finite values are left out. The mean of a thinned series is exact at the edges of
+    the stretches (`radt.store.thinning`); elsewhere a chunk's remaining points represent all of it.
 
     Args:
         reader: The store.
@@ -276,12 +276,13 @@ def _header(row: Any) -> _Header:
 def _fetched(
     connection: Connection, headers: Sequence[_Header]
 ) -> list[tuple[_Header, chunks.ChunkData]]:
-    # SQLite and Postgres both look up many keys this way. Integers are inlined into the statement.
+    # SQLite and Postgres both look up many keys fast this way. The keys are integers, so they can
+    # be inlined.
     values = ", ".join(
         f"({place}, :run{place}, {int(header.key[1])}, {int(header.chunk_no)})"
         for place, header in enumerate(headers)
     )
-    statement = text(
+    statement = (
         f"WITH wanted(place, of_run, of_series, of_chunk) AS (VALUES {values}) "  # noqa: S608
         f"SELECT place, {chunks.DATA_COLUMNS} FROM wanted JOIN chunk "
         "ON chunk.run_id = of_run AND chunk.series_no = of_series AND chunk.chunk_no = of_chunk "
@@ -297,33 +298,3 @@ def _fetched(
 def _groups(items: Sequence[ItemT], size: int) -> Iterator[list[ItemT]]:
     for start in range(0, len(items), size):
         yield list(items[start : start + size])
-
-
-class NarrowedReader(StoreReader):
-    """Reads a store as if it held only some runs, for a report on these.
-
-    Args:
-        whole: The store, which is opened again.
-        run_ids: The runs to keep.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-
-    def __init__(self, whole: StoreReader, run_ids: Collection[str]) -> None:
-        super().__init__(whole.address)
-        self._run_ids = frozenset(run_ids)
-
-    def runs(
-        self,
-        *,
-        experiment: str | None = None,
-        workload_id: str | None = None,
-        status: RunStatus | None = None,
-        run_ids: Sequence[str] | None = None,
-    ) -> list[RunRecord]:
-        """Return the runs as `StoreReader` does, without the others."""
-        runs = super().runs(
-            experiment=experiment, workload_id=workload_id, status=status, run_ids=run_ids
-        )
-        return [run for run in runs if run.run_id in self._run_ids]

@@ -1,4 +1,4 @@
-"""How runs were recorded: completeness, events, environment, memory shortages, tracker overhead.
+"""Assess how runs were recorded: completeness, events, environment, memory shortages, overhead.
 
 One collector records all runs of a machine, so its CPU time covers the whole machine. Every run of
 a workload has that time; the largest value counts.
@@ -6,19 +6,19 @@ a workload has that time; the largest value counts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
 
 from radt import units
-from radt.analysis.attempts import Attempt
 from radt.analysis.estimates import Estimate, of_rows
 from radt.analysis.quantities import Combine
-from radt.analysis.reading import GaugeStats, Key, gauge_stats, of_runs, rows_of, series_of
-from radt.analysis.stretches import EARLIEST_NS, LATEST_NS, Within
+from radt.analysis.reading import of_runs, rows_of
+from radt.analysis.selection import Attempt, attempts_of
 from radt.model import MarkerKind, RunStatus
 from radt.parts import RunPart, from_tag
 from radt.store.reader import StoreReader
-from radt.store.records import LedgerRecord, RunRecord, SeriesRecord
+from radt.store.records import LedgerRecord, RunRecord
 from radt.store.tables import LEDGERS
 from radt.tags import (
     CLUSTER_PARTS,
@@ -33,8 +33,10 @@ from radt.tags import (
 
 #: Below this share of the expected samples, means and peaks may be wrong.
 COMPLETE = 0.99
-#: Suffixes of the events that `radt.collector` records of listeners and of itself.
+#: Suffixes of `radt.collector`'s events about listeners and about itself.
 _ERRORS = ("restarted", "dropped", "unavailable", "unreadable")
+#: Suffix of the event that a device was lost. The driver's last error of it is a separate event.
+_LOST, _XID = " lost", "XID "
 
 _TAGS = (
     *(GIT_COMMIT, GPUS, PYTHON, DRIVER, PRUNED, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES),
@@ -47,7 +49,7 @@ _EPOCHS = of_runs(
     kind=MarkerKind.EPOCH.value,
 )
 _EVENTS = of_runs(
-    "SELECT run_id, name FROM marker WHERE run_id IN :ids AND kind = :kind "
+    "SELECT run_id, name, start_ns, detail FROM marker WHERE run_id IN :ids AND kind = :kind "
     "ORDER BY run_id, start_ns, marker_no",
     kind=MarkerKind.EVENT.value,
 )
@@ -56,23 +58,13 @@ _TAGS_OF = of_runs(
     "SELECT run_id, key, value FROM tag WHERE run_id IN :ids AND key IN :keys", "keys"
 )
 
-#: Memory used and in total; a MIG instance's before its GPU's.
+#: Metrics of used and total memory; a MIG instance's before its GPU's.
 _MEMORY = (
     ("gpu.mig.memory.used", "gpu.mig.memory.total"),
     ("gpu.memory.used", "gpu.memory.total"),
 )
 _MEMORY_OF_RUN = "process.gpu.memory"
 _MEMORY_METRICS = (*(metric for pair in _MEMORY for metric in pair), _MEMORY_OF_RUN)
-
-
-@dataclass(frozen=True, slots=True)
-class Environment:
-    """Properties that compared runs should share; empty if unknown."""
-
-    commit: str = ""
-    gpus: str = ""
-    driver: str = ""
-    python: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +77,7 @@ class Epochs:
 
 @dataclass(frozen=True, slots=True)
 class MemoryShortage:
-    """The memory of a device that ran out.
+    """The device memory that ran out.
 
     Attributes:
         device: Its name, ``gpu0`` or a MIG instance.
@@ -114,19 +106,21 @@ class RunRecording:
         epochs: The epochs that ended.
         ledgers: Samples expected and received, by listener.
         events: Errors of listeners and of the collector, in order ("listener smi restarted").
-        environment: Commit, GPUs, driver and Python.
+        lost: When and why devices of the run were lost, in words, by device.
+        environment: Tags that compared runs should share: commit, GPUs, driver and Python.
         is_thinned: `radt prune` thinned its samples.
         tracker_cpu_s: CPU time of the collector and its children between the run's start and end,
             for all runs that it recorded; None if unknown.
         journal_bytes: Size of the journals of the script's processes; None if unknown.
         shortage: The exhausted memory; None for other ends, and without a GPU.
-        parts: Where the run was spread over several nodes: its parts on all but the first.
+        parts: For a run spread over several nodes, its parts on all nodes but the first.
     """
 
     epochs: Epochs = Epochs()
     ledgers: tuple[LedgerRecord, ...] = ()
     events: tuple[str, ...] = ()
-    environment: Environment = Environment()
+    lost: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
     is_thinned: bool = False
     tracker_cpu_s: float | None = None
     journal_bytes: int | None = None
@@ -160,9 +154,19 @@ def read_recordings(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str,
     for ledger in map(LEDGERS.read, rows_of(reader, _LEDGERS, run_ids)):
         ledgers.setdefault(ledger.run_id, []).append(ledger)
     events: dict[str, list[str]] = {}
-    for run_id, name in rows_of(reader, _EVENTS, run_ids):
+    starts = {run.run_id: run.origin_ns for run in runs}
+    lost: dict[str, dict[str, str]] = {}
+    xids: dict[tuple[str, str], str] = {}
+    for run_id, name, start_ns, detail in rows_of(reader, _EVENTS, run_ids):
+        device, _, meaning = str(detail).partition(": ")
         if str(name).endswith(_ERRORS):
             events.setdefault(str(run_id), []).append(str(name))
+        elif str(name).startswith(_XID):
+            xids[str(run_id), device] = f"; {name}: {meaning}"
+        elif str(name).endswith(_LOST):
+            after = units.duration(max(0, start_ns - starts[run_id]) / 1e9)
+            text = f"{after} after the start ({detail}"
+            lost.setdefault(str(run_id), {})[str(name).removesuffix(_LOST)] = text
     tags: dict[str, dict[str, str]] = {run_id: {} for run_id in run_ids}
     for run_id, key, value in rows_of(reader, _TAGS_OF, run_ids, keys=list(_TAGS)):
         tags[str(run_id)][str(key)] = str(value)
@@ -175,7 +179,11 @@ def read_recordings(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str,
             epochs.get(run_id, Epochs()),
             tuple(ledgers.get(run_id, ())),
             tuple(events.get(run_id, ())),
-            Environment(*(own.get(tag, "") for tag in (GIT_COMMIT, GPUS, DRIVER, PYTHON))),
+            {
+                device: f"{device} was lost {text}{xids.get((run_id, device), '')})"
+                for device, text in lost.get(run_id, {}).items()
+            },
+            own,
             PRUNED in own,
             _number(own.get(TRACKER_CPU_S, "")),
             None if journal_bytes is None else int(journal_bytes),
@@ -186,7 +194,7 @@ def read_recordings(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str,
 
 
 def _number(value: str) -> float | None:
-    """Return the number in a tag; users may set tags, too."""
+    """Return the number in a tag; None for another text, as users may set tags, too."""
     try:
         number = float(value)
     except ValueError:
@@ -198,24 +206,16 @@ def _shortages(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, MemoryS
     """Return the exhausted memory, by run."""
     if not run_ids:
         return {}
-    series = series_of(reader, run_ids, _MEMORY_METRICS)
-    always = Within([(EARLIEST_NS, LATEST_NS)])
-    wanted = {
-        (record.run_id, record.series_no): always for same in series.values() for record in same
-    }
-    stats = gauge_stats(reader, wanted, _MEMORY_METRICS)
-    return {run_id: _shortage(series[run_id], stats) for run_id in run_ids}
+    peaks: dict[str, dict[tuple[str, str], float]] = {run_id: {} for run_id in run_ids}
+    for summary in reader.summary(run_ids, _MEMORY_METRICS):
+        series = summary.series
+        if summary.maximum is not None:
+            peaks[series.run_id][series.metric, series.entity] = summary.maximum
+    return {run_id: _shortage(own) for run_id, own in peaks.items()}
 
 
-def _shortage(
-    series: Sequence[SeriesRecord], stats: Mapping[Key, GaugeStats]
-) -> MemoryShortage | None:
-    """Return the shortage of the fullest device."""
-    peaks = {
-        (record.metric, record.entity): stats[key].peak
-        for record in series
-        if (key := (record.run_id, record.series_no)) in stats
-    }
+def _shortage(peaks: Mapping[tuple[str, str], float]) -> MemoryShortage | None:
+    """Return the shortage of the fullest device, from the peaks of metrics and devices."""
     for used, total in _MEMORY:
         devices = [
             MemoryShortage(
@@ -236,7 +236,7 @@ def _shortage(
 
 @dataclass(frozen=True, slots=True)
 class ListenerOverhead:
-    """The readings of one listener; one that several runs share counts once.
+    """The readings of one listener. A listener that several runs share counts once.
 
     Attributes:
         name: Name of the listener.
@@ -252,10 +252,21 @@ class ListenerOverhead:
     longest_s: float
     recorded_s: float
 
+    @classmethod
+    def of(cls, *ledgers: LedgerRecord) -> Self:
+        """Return the overhead from ledgers of one listener."""
+        return cls(
+            ledgers[0].listener,
+            sum(ledger.received for ledger in ledgers),
+            sum(ledger.sampling_ns for ledger in ledgers) / 1e9,
+            max(ledger.sampling_max_ns for ledger in ledgers) / 1e9,
+            sum(ledger.expected * ledger.interval_s for ledger in ledgers),
+        )
+
     @property
-    def mean_s(self) -> float:
-        """Return the mean duration of a reading."""
-        return self.sampling_s / self.readings
+    def mean_s(self) -> float | None:
+        """Return the mean duration of a reading; None without any."""
+        return self.sampling_s / self.readings if self.readings else None
 
     @property
     def share(self) -> float | None:
@@ -284,12 +295,12 @@ class TrackerOverhead:
 
     @property
     def cpu_share(self) -> float | None:
-        """Return CPU time per time; 1 is one core. None if unknown."""
+        """Return CPU seconds per second; 1 is one core. None if unknown."""
         return self.cpu_s / self.workload_s if self.workload_s > 0 else None
 
     @property
     def text(self) -> str:
-        """``1.2 % of a core · journals 3.2 MB · readings top 0.4 ms, smi 2.1 ms``; may be empty."""
+        """Return ``1.2 % of a core · journals 3.2 MB · readings top 0.4 ms, smi 2.1 ms``, or ""."""
         parts = []
         if self.cpu_share is not None:
             parts.append(f"{units.percent(self.cpu_share)} of a core")
@@ -306,107 +317,69 @@ class TrackerOverhead:
 def tracker_cpu(
     repeats: Sequence[Attempt], recordings: Mapping[str, RunRecording]
 ) -> Estimate | None:
-    """Return CPU time per time of a workload; None if unknown."""
+    """Return CPU seconds per second of a workload; None if unknown."""
     spent = (_spent(attempt, recordings) for attempt in repeats)
     shares = [None if known is None else known[0] / known[1] for known in spent]
     return of_rows([shares], Combine.MEAN)
 
 
 def overhead_of(
-    repeats: Sequence[Attempt], recordings: Mapping[str, RunRecording]
+    starts: Iterable[Attempt], recordings: Mapping[str, RunRecording]
 ) -> TrackerOverhead:
-    """Return the overhead of all starts of a workload; `recordings` are by run id."""
-    spent = [_spent(attempt, recordings) for attempt in repeats]
-    known = [start for start in spent if start is not None]
+    """Return the overhead of starts of workloads. `recordings` are by run id.
+
+    Runs that start together count the same readings in their ledgers, so only the largest counts.
+    """
+    starts = list(starts)
+    spent = [_spent(start, recordings) for start in starts]
+    known = [each for each in spent if each is not None]
+    largest: dict[tuple[str, str, str, float], LedgerRecord] = {}
+    journals_bytes = []
+    for run in (run for start in starts for run in start.runs):
+        journals_bytes.append(recordings[run.run_id].journal_bytes)
+        for ledger in recordings[run.run_id].ledgers:
+            key = (run.workload_id, run.host, ledger.listener, ledger.interval_s)
+            is_known = ledger.received and ledger.sampling_ns
+            if is_known and (key not in largest or ledger.received > largest[key].received):
+                largest[key] = ledger
+    by_name: dict[str, list[LedgerRecord]] = {}
+    for ledger in largest.values():
+        by_name.setdefault(ledger.listener, []).append(ledger)
+    listeners = [ListenerOverhead.of(*ledgers) for ledgers in by_name.values()]
+    written_bytes = [count for count in journals_bytes if count is not None]
     return TrackerOverhead(
         sum(cpu_s for cpu_s, _ in known),
         sum(length_s for _, length_s in known),
         len(spent) - len(known),
-        _sum_known(
-            recordings[run.run_id].journal_bytes for attempt in repeats for run in attempt.runs
-        ),
-        _by_listener(
-            listener for attempt in repeats for listener in _listeners(attempt, recordings)
-        ),
+        sum(written_bytes) if written_bytes else None,
+        tuple(sorted(listeners, key=lambda listener: listener.share or 0.0, reverse=True)),
     )
 
 
-def total_overhead(overheads: Sequence[TrackerOverhead]) -> TrackerOverhead:
-    """Return the overhead of all workloads of a report."""
-    return TrackerOverhead(
-        sum(overhead.cpu_s for overhead in overheads),
-        sum(overhead.workload_s for overhead in overheads),
-        sum(overhead.unknown for overhead in overheads),
-        _sum_known(overhead.journal_bytes for overhead in overheads),
-        _by_listener(listener for overhead in overheads for listener in overhead.listeners),
-    )
+def read_overhead(reader: StoreReader, run_ids: Sequence[str]) -> TrackerOverhead:
+    """Return the overhead of recording runs, as in a report about them.
 
-
-def _sum_known(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    runs = reader.runs(run_ids=run_ids)
+    recordings = read_recordings(reader, runs)
+    return overhead_of(attempts_of(runs, reader.tags_of(run_ids)), recordings)
 
 
 def _spent(attempt: Attempt, recordings: Mapping[str, RunRecording]) -> tuple[float, float] | None:
-    """Return CPU time and the time in which it was spent, in seconds; None if unknown.
+    """Return CPU time, and the time in which it was spent, in seconds; None if unknown.
 
-    On several machines, CPU times add up and the longest time counts.
+    For several machines, CPU times are added and the longest time counts.
     """
     by_host: dict[str, tuple[float, float]] = {}
     for run in attempt.runs:
-        cpu_s, length_s = recordings[run.run_id].tracker_cpu_s, _length_s(run)
-        if cpu_s is not None and length_s is not None:
+        cpu_s, length_s = recordings[run.run_id].tracker_cpu_s, run.lasted_s()
+        if cpu_s is not None and length_s:
             known = by_host.get(run.host, (0.0, 0.0))
             by_host[run.host] = max(known, (length_s, cpu_s))
     if len(by_host) < len({run.host for run in attempt.runs}):
         return None
     lengths_s, cpus_s = zip(*by_host.values(), strict=True)
     return sum(cpus_s), max(lengths_s)
-
-
-def _length_s(run: RunRecord) -> float | None:
-    if run.started_ns is None or run.ended_ns is None or run.ended_ns <= run.started_ns:
-        return None
-    return (run.ended_ns - run.started_ns) / 1e9
-
-
-def _listeners(
-    attempt: Attempt, recordings: Mapping[str, RunRecording]
-) -> Iterator[ListenerOverhead]:
-    """Yield the overhead of each listener.
-
-    Runs that start together have the same readings in their ledgers: the largest ledger counts.
-    """
-    largest: dict[tuple[str, str, float], LedgerRecord] = {}
-    for run in attempt.runs:
-        for ledger in recordings[run.run_id].ledgers:
-            key = (run.host, ledger.listener, ledger.interval_s)
-            is_known = ledger.received and ledger.sampling_ns
-            if is_known and (key not in largest or ledger.received > largest[key].received):
-                largest[key] = ledger
-    for ledger in largest.values():
-        yield ListenerOverhead(
-            ledger.listener,
-            ledger.received,
-            ledger.sampling_ns / 1e9,
-            ledger.sampling_max_ns / 1e9,
-            ledger.expected * ledger.interval_s,
-        )
-
-
-def _by_listener(overheads: Iterable[ListenerOverhead]) -> tuple[ListenerOverhead, ...]:
-    """Return one overhead per listener, largest share first."""
-    by_name: dict[str, list[ListenerOverhead]] = {}
-    for overhead in overheads:
-        by_name.setdefault(overhead.name, []).append(overhead)
-    summed = (
-        ListenerOverhead(
-            listener,
-            sum(overhead.readings for overhead in same),
-            sum(overhead.sampling_s for overhead in same),
-            max(overhead.longest_s for overhead in same),
-            sum(overhead.recorded_s for overhead in same),
-        )
-        for listener, same in by_name.items()
-    )
-    return tuple(sorted(summed, key=lambda overhead: overhead.share or 0.0, reverse=True))

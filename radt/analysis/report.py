@@ -7,31 +7,19 @@ are compared with the same run alone (`radt.analysis.baselines`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+import gc
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import text
 
-from radt.analysis.attempts import (
-    Attempt,
-    attempts_of,
-    current_attempts,
-    distinct_names,
-    profiled_runs,
-)
-from radt.analysis.baselines import (
-    baseline_of,
-    baselines_of,
-    best_baselines,
-    earlier_baselines,
-    keys_of,
-    keys_to_compare,
-    ran_alone,
-    unmatched,
-)
-from radt.analysis.footnotes import RecordedWorkload, footnotes
+from radt.analysis.baselines import Baselines, keys_of
+from radt.analysis.footnotes import RecordedWorkload, footnotes, losses
+from radt.analysis.names import distinct_names
 from radt.analysis.quantities import Quantity
-from radt.analysis.recording import TrackerOverhead, total_overhead
+from radt.analysis.recording import TrackerOverhead, overhead_of
+from radt.analysis.selection import Attempt, Selection, read_tags, select
 from radt.analysis.series_quantities import AnyQuantity, KnownSeries, SeriesQuantity
 from radt.analysis.series_values import known_series
 from radt.analysis.summaries import (
@@ -47,14 +35,14 @@ from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.analysis.windows import window_notes
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
-from radt.store.records import WorkloadRecord
-from radt.tags import CLUSTER_HARDWARE, PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES
-from radt.units import plural
 
-#: Workloads that are read at once, before the progress is told.
+#: Number of workloads read at once, between two updates of the progress.
 _AT_ONCE = 500
-#: The limit on workloads of which the report says why they have no baseline.
+#: Maximum number of workloads for which a report explains the missing baseline.
 _MOST_REASONS = 5
+#: Allocations between two garbage collections. With Python's 700, they take a quarter of a report's
+#: time.
+_OBJECTS_PER_COLLECTION = 100_000
 #: The runs of a workload, each with its revision.
 Version = tuple[tuple[str, int], ...]
 
@@ -66,20 +54,20 @@ class Report:
     Attributes:
         experiment: Its name.
         workloads: Summaries, the oldest first.
-        left_out: Number of runs omitted because a profiler slowed them down.
-        open: Number of runs that are still running or waiting.
+        selection: Which of its runs count, and why the others do not.
         window: The part of each run that counts.
         footnotes: Sentences on doubtful measurements.
+        losses: Sentences among these on devices that were lost during runs.
         tracker: The tracker's own overhead.
         series: The requested quantities of series.
     """
 
     experiment: str
     workloads: Sequence[WorkloadSummary] = ()
-    left_out: int = 0
-    open: int = 0
+    selection: Selection = field(default_factory=Selection)
     window: WindowSpec = DEFAULT_WINDOW
     footnotes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
     tracker: TrackerOverhead = field(default_factory=TrackerOverhead)
     series: KnownSeries = field(default_factory=KnownSeries)
 
@@ -92,8 +80,8 @@ class Report:
     def quantities(self) -> tuple[AnyQuantity, ...]:
         """Return the quantities that any workload has, in order; those of series last.
 
-        Utilisation is omitted if each workload that has it also has SM activity, which is more
-        informative; the throughput of a run if it equals that of all; sums of all runs where no
+        Some are omitted: utilisation, if each workload with it also has SM activity, which is more
+        informative; the throughput of a run, if it equals that of all; sums of all runs, if no
         workload has a service.
         """
         measured: set[AnyQuantity] = set()
@@ -126,10 +114,11 @@ class Report:
 class ReportCache:
     """Caches data and summaries of workloads whose runs have not changed.
 
-    Concurrent threads are safe but may read twice.
+    Thread-safe, but concurrent threads may read twice.
 
     Attributes:
-        progress: While a report is read, how many workloads have been, and how many have to be.
+        progress: While a report is read: workloads read so far, and their total; who reads it
+            resets it.
     """
 
     def __init__(self) -> None:
@@ -146,7 +135,7 @@ class ReportCache:
         window: WindowSpec,
         series: tuple[SeriesQuantity, ...] = (),
     ) -> list[WorkloadData]:
-        """Return the data of workloads; only changed ones are read.
+        """Return the data of workloads, reading only changed ones.
 
         Raises:
             StoreError: The store cannot be read.
@@ -169,24 +158,31 @@ class ReportCache:
         """Return summaries by keys of all their inputs; new keys are summarised."""
         known = {key: self._summaries.get(key) or summarise(at) for at, key in enumerate(keys)}
         self._summaries = known
-        self.progress = None
         return [known[key] for key in keys]
 
 
-def left_out_text(count: int) -> str:
-    """Return ``2 runs were slowed down by a profiler and left out``."""
-    were = "was" if count == 1 else "were"
-    return f"{plural(count, 'run')} {were} slowed down by a profiler and left out"
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    """Reduce garbage collections: a report creates millions of objects, which stay."""
+    before = gc.get_threshold()
+    gc.set_threshold(_OBJECTS_PER_COLLECTION, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
+@_rare_collections()
 def read_report(
     reader: StoreReader,
     experiment: str,
     *,
     profiled: bool = False,
+    archived: bool = False,
     window: WindowSpec = DEFAULT_WINDOW,
     cache: ReportCache | None = None,
     series: tuple[SeriesQuantity, ...] = (),
+    only: Collection[str] | None = None,
 ) -> Report:
     """Read an experiment in numbers.
 
@@ -194,26 +190,29 @@ def read_report(
         reader: The store.
         experiment: The experiment's name.
         profiled: Include workloads that a profiler slowed down. They are never baselines.
+        archived: Include archived runs.
         window: The part of each run that counts.
         cache: Cache of earlier reports; it is updated.
         series: Quantities of series to read as well.
+        only: The runs to read, as if the store held no others; None for all.
 
     Raises:
         CodecError: A chunk is damaged.
         StoreError: The store cannot be read.
     """
-    # Read before the runs: later writes are then read once more, not missed.
+    # Read before the runs, so that later writes are read again rather than missed.
     revisions = _revisions(reader, experiment)
-    runs = [run for run in reader.runs(experiment=experiment) if run.run_id in revisions]
-    tags = _tags(reader, experiment)
-    attempts = attempts_of(runs, tags)
-    current = current_attempts(attempts, profiled=profiled)
+    read_ids: Collection[str] = revisions if only is None else revisions.keys() & only
+    runs = [run for run in reader.runs(experiment=experiment) if run.run_id in read_ids]
+    tags = read_tags(reader, experiment)
+    selection = select(runs, tags, profiled=profiled, archived=archived)
+    current = selection.current
     shown = [run for repeats in current for attempt in repeats for run in attempt.runs]
     params = reader.params_of([run.run_id for run in shown])
     names = distinct_names(shown, params)
     keys = keys_of(reader, shown, params)
-    compared = keys_to_compare(current, keys)
-    read = [*current, *earlier_baselines(reader, attempts, current, keys, compared)]
+    baselines = Baselines(reader, selection.attempts, current, keys)
+    read = [*current, *baselines.earlier]
     versions: list[Version] = [
         tuple(
             (run.run_id, revisions[run.run_id])
@@ -224,22 +223,24 @@ def read_report(
     ]
     cache = cache or ReportCache()
     data = cache.read(reader, read, versions, window, series)
+    recordings = {
+        run_id: recording
+        for workload_data in data
+        for run_id, recording in workload_data.recordings.items()
+    }
     finished = [run.run_id for run in shown if run.status is RunStatus.FINISHED]
-    baselines = best_baselines(
-        (key, baseline)
-        for place, (repeats, workload_data) in enumerate(zip(read, data, strict=True))
-        if ran_alone(repeats)
-        and (key := keys[repeats[-1].trained[0].run_id]) in compared
-        and (
-            baseline := baseline_of(
-                repeats,
-                workload_data.measures,
-                workload_data.recordings,
-                is_current=place < len(current),
-            )
-        )
+    baselines.find(
+        {
+            measures.run.run_id: measured.value
+            for workload_data in data
+            for row in workload_data.measures.rows.values()
+            for measures in row
+            if measures is not None
+            and (measured := measures.values.get(Quantity.TIME_PER_EPOCH)) is not None
+        },
+        recordings,
     )
-    own_baselines = [baselines_of(repeats, baselines, keys) for repeats in current]
+    own_baselines = [baselines.of(repeats) for repeats in current]
     workloads = cache.summaries(
         [
             (
@@ -253,60 +254,38 @@ def read_report(
             current[place], data[place], keys, names, tags, own_baselines[place], series
         ),
     )
+    starts = {start.workload_id: start for start in reader.workloads(experiment)}
+    recorded = [
+        RecordedWorkload(workload, repeats, starts, recordings)
+        for workload, repeats in zip(workloads, current, strict=True)
+    ]
+    windows = (
+        measures.window
+        for workload_data in data[: len(current)]
+        for row in workload_data.measures.rows.values()
+        for measures in row
+        if measures is not None
+    )
     return Report(
         experiment,
         workloads,
-        0 if profiled else len(profiled_runs(attempts)),
-        sum(not run.status.ended for run in runs),
+        selection,
         window,
-        _footnotes(
-            workloads,
-            current,
-            data,
-            {start.workload_id: start for start in reader.workloads(experiment)},
-            unmatched(current, keys, compared - baselines.keys(), _MOST_REASONS),
+        (
+            *footnotes(recorded),
+            *_not_compared(workloads, *baselines.unmatched(_MOST_REASONS)),
+            *(f"{note}." for note in window_notes(windows)),
         ),
-        total_overhead([workload_data.overhead for workload_data in data[: len(current)]]),
+        losses(recorded),
+        overhead_of((attempt for repeats in current for attempt in repeats), recordings),
         known_series(reader, finished, series, experiment),
-    )
-
-
-def _footnotes(
-    workloads: Sequence[WorkloadSummary],
-    current: Sequence[Sequence[Attempt]],
-    data: Sequence[WorkloadData],
-    starts: Mapping[str, WorkloadRecord],
-    without_baseline: tuple[Mapping[int, str], int],
-) -> tuple[str, ...]:
-    shown, earlier = data[: len(current)], data[len(current) :]
-    windows = (
-        run.window
-        for workload_data in shown
-        for row in workload_data.measures.rows.values()
-        for run in row
-        if run is not None
-    )
-    return (
-        *footnotes(
-            [
-                RecordedWorkload(workload, repeats, starts, workload_data.recordings)
-                for workload, repeats, workload_data in zip(workloads, current, shown, strict=True)
-            ],
-            {
-                run_id: recording
-                for workload_data in earlier
-                for run_id, recording in workload_data.recordings.items()
-            },
-        ),
-        *_not_compared(workloads, *without_baseline),
-        *(f"{note}." for note in window_notes(windows)),
     )
 
 
 def _not_compared(
     workloads: Sequence[WorkloadSummary], reasons: Mapping[int, str], others: int
 ) -> Iterator[str]:
-    """Yield the sentence on workloads that no run alone matches."""
+    """Yield a sentence on workloads that match no run alone."""
     texts = [f"{workloads[place].name} ({reason})" for place, reason in reasons.items()]
     if texts:
         more = f" and {others:,} more" if others else ""
@@ -320,12 +299,3 @@ def _revisions(reader: StoreReader, experiment: str) -> dict[str, int]:
     with reader.snapshot() as connection:
         rows = connection.execute(_REVISIONS, {"experiment": experiment}).all()
     return {str(row[0]): int(row[1]) for row in rows}
-
-
-def _tags(reader: StoreReader, experiment: str) -> dict[str, dict[str, str]]:
-    """Return the tags of the experiment's runs that attempts and summaries depend on."""
-    tags: dict[str, dict[str, str]] = {}
-    for key in (CLUSTER_HARDWARE, PARENT, PROFILED, PROFILED_BESIDE, ROLE, SERIES):
-        for run_id, value in reader.tagged(key, experiment).items():
-            tags.setdefault(run_id, {})[key] = value
-    return tags

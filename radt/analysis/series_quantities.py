@@ -16,7 +16,14 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from radt.analysis.quantities import Combine, Quantity, QuantityInfo, Subject, text_in
+from radt.analysis.quantities import (
+    Combine,
+    Direction,
+    Quantity,
+    QuantityInfo,
+    Subject,
+    direction_of,
+)
 from radt.errors import UsageError
 from radt.store.records import Float64Array
 from radt.units import seconds_text
@@ -45,11 +52,6 @@ class Statistic(StrEnum):
     def percentile(self) -> float | None:
         """Return 95.0 for ``p95``; None for the other statistics."""
         return _PERCENTILES.get(self)
-
-    @property
-    def in_window(self) -> bool:
-        """Return whether only the report's window counts, not the whole run."""
-        return self is Statistic.MEAN or self.percentile is not None
 
 
 _PERCENTILES = {Statistic.P50: 50.0, Statistic.P95: 95.0, Statistic.P99: 99.0}
@@ -85,21 +87,6 @@ _WORDS = {
 }
 
 
-class Direction(StrEnum):
-    """Which values of a quantity are better."""
-
-    LOWER = "lower"
-    HIGHER = "higher"
-    NEITHER = "neither"
-
-
-#: Words in names of metrics whose lower or higher values are better.
-_LOWER = frozenset({"loss", "error", "perplexity", "latency", "wait"})
-_HIGHER = frozenset(
-    {"accuracy", "acc", "f1", "auc", "precision", "recall", "throughput", "samples_per_s"}
-)
-
-
 @dataclass(frozen=True, slots=True)
 class SeriesQuantity:
     """One number per run from one of its metrics.
@@ -109,8 +96,9 @@ class SeriesQuantity:
         metric: The metric's name.
         relation: The condition of ``time_to``; None for the other statistics.
         limit: The limit of this condition.
-        unit: The number's unit (UCUM), empty for plain numbers; None until a store was read. It
-            does not distinguish quantities.
+        unit: The number's unit (UCUM), empty for plain numbers; None before a store was read.
+            Quantities
+            that differ only in it are equal.
     """
 
     statistic: Statistic
@@ -121,18 +109,18 @@ class SeriesQuantity:
 
     @property
     def value(self) -> str:
-        """Return its name, which `parse_series_quantity` reads."""
+        """Return its name, which `parse_series_quantity` parses."""
         return f"{self.statistic}({self.condition})"
 
     @property
     def condition(self) -> str:
-        """Return ``accuracy>=0.65`` of ``time_to``, the metric of the other statistics."""
+        """Return ``accuracy>=0.65`` for ``time_to``, and the metric for other statistics."""
         limit = "" if self.relation is None else f"{self.relation}{_number_text(self.limit)}"
         return f"{self.metric}{limit}"
 
     @property
     def words(self) -> str:
-        """Return it without signs, for names of files: ``time_to accuracy at least 0.65``."""
+        """Return it without operators, for file names: ``time_to accuracy at least 0.65``."""
         if self.relation is None:
             return f"{self.statistic} {self.metric}"
         limit = _number_text(self.limit)
@@ -149,23 +137,13 @@ class SeriesQuantity:
         return QuantityInfo(
             *(self.value, unit, Subject.RUNS, Combine.MEAN),
             f"{meaning}; mean of the runs",
-            text_in(unit),
+            better=Direction.LOWER
+            if self.statistic is Statistic.TIME_TO
+            else direction_of(self.metric, self.statistic, unit),
         )
 
-    @property
-    def better(self) -> Direction | None:
-        """Return which values are better as far as the metric's name says so."""
-        if self.statistic is Statistic.TIME_TO:
-            return Direction.LOWER
-        name = self.metric.lower()
-        words = {name, *re.split(r"[^a-z0-9]+", name)}
-        lower, higher = bool(words & _LOWER), bool(words & _HIGHER)
-        if lower is higher:
-            return None
-        return Direction.LOWER if lower else Direction.HIGHER
-
     def met(self, values: Float64Array) -> npt.NDArray[np.bool_]:
-        """Return which values (N,) meet the condition of ``time_to`` (N,)."""
+        """Return a mask (N,) of the values (N,) that meet the condition of ``time_to``."""
         match self.relation:
             case Relation.AT_LEAST:
                 return values >= self.limit
@@ -255,7 +233,7 @@ def parse_quantity(text: str) -> AnyQuantity:
 
 
 def series_quantities(quantities: Iterable[AnyQuantity]) -> tuple[SeriesQuantity, ...]:
-    """Return those that are of a series, each once, in order."""
+    """Return the quantities of series, each once, in order."""
     return tuple(dict.fromkeys(each for each in quantities if isinstance(each, SeriesQuantity)))
 
 
@@ -281,7 +259,7 @@ class SeriesProblem:
         return UsageError(self.cause, self.remedy)
 
 
-#: Maximum number of metrics listed where none has a similar name.
+#: Maximum number of metrics listed if none has a similar name.
 _MOST_NAMES = 12
 
 
@@ -295,7 +273,7 @@ def unknown_metric(quantity: SeriesQuantity, where: str, metrics: Iterable[str])
     """
     known = sorted(set(metrics))
     near = difflib.get_close_matches(quantity.metric, known, 3, 0.5)
-    # ``accuracy`` for ``test/accuracy``, which is longer than any similar name.
+    # ``accuracy`` for ``test/accuracy``, which is too long to be found as a similar name.
     near += [name for name in known if quantity.metric.lower() in name.lower() and name not in near]
     if near:
         remedy = f"Did you mean {' or '.join(near[:3])}?"
@@ -321,14 +299,14 @@ def several_units(quantity: SeriesQuantity, found: Sequence[str]) -> SeriesProbl
 
 @dataclass(frozen=True, slots=True)
 class KnownSeries:
-    """The quantities of series that runs have, with their units, and why they lack others."""
+    """The quantities of series that runs have, with their units, and problems with the others."""
 
     quantities: tuple[SeriesQuantity, ...] = ()
     problems: tuple[SeriesProblem, ...] = ()
 
 
 def joined(asked: Iterable[SeriesQuantity], sides: Sequence[KnownSeries]) -> KnownSeries:
-    """Return the quantities that one of several sides has, if all that have it agree on the unit.
+    """Return the quantities that any side has, if all sides that have them agree on the unit.
 
     A metric is unknown only if no side has it.
     """
@@ -350,7 +328,7 @@ def joined(asked: Iterable[SeriesQuantity], sides: Sequence[KnownSeries]) -> Kno
 
 
 def with_units(quantities: Iterable[AnyQuantity], known: KnownSeries) -> tuple[AnyQuantity, ...]:
-    """Return quantities, those of series with the units that the runs have."""
+    """Return quantities, with the runs' units for those of series."""
     units = {quantity: quantity for quantity in known.quantities}
     return tuple(
         units.get(quantity, quantity) if isinstance(quantity, SeriesQuantity) else quantity

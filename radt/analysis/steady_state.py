@@ -23,18 +23,18 @@ from radt.model import SOFTWARE, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import Float64Array, Samples, SeriesRecord
 
-#: Metrics of a run's pace: the first with enough values counts.
+#: Metrics of a run's pace, in order of preference. The first with enough values is used.
 SOURCES: tuple[tuple[str, ...], ...] = (
     THROUGHPUT_METRICS,
     ("gpu.sm.active", "gpu.mig.sm.active", "gpu.utilization"),
     ("process.cpu.utilization",),
 )
-#: Ten means; with fewer, the result would be random.
+#: Ten means. With fewer, the result would be random.
 MIN_SAMPLES = 50
 _BATCH = 5
-#: Longer series have more values per mean. Bounds are then accurate to half a percent of the run.
+#: Longer series have more values per mean. Bounds are then accurate to 0.5 % of the run.
 _MAX_BATCHES = 200
-#: A smaller standard deviation, as a share of the mean, is steady.
+#: A smaller relative standard deviation is steady.
 _CALM = 0.01
 #: A larger difference, in standard errors, is significant.
 _DIFFERENT_ERRORS = 3.0
@@ -68,7 +68,7 @@ def steady_stretch(samples: Samples) -> Stretch | None:
         return None
     largest = float(np.abs(values).max())
     if largest > 0:
-        values = values / largest  # sums must not overflow
+        values = values / largest  # so that sums do not overflow
     size = max(_BATCH, -(-len(values) // _MAX_BATCHES))
     count = len(values) // size
     # The last mean includes the remainder.
@@ -109,7 +109,7 @@ def find_steady_states(
 
 
 def _candidates(series: Iterable[SeriesRecord], metrics: Sequence[str]) -> list[SeriesRecord]:
-    """Return the series of these metrics, in the metrics' order."""
+    """Return the series of these metrics, in the order of the metrics."""
     return sorted(
         (
             record
@@ -143,7 +143,7 @@ def _calmest(means: Float64Array) -> tuple[int, int] | None:
     length.
     """
     count = len(means)
-    # Centred and scaled to 1: sums of squares of large values lose their digits.
+    # Centred and scaled to 1, as sums of squares of large values lose digits.
     centred = means - means.mean()
     if centred.std() <= _CALM * abs(float(means.mean())):
         return 0, count

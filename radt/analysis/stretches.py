@@ -42,7 +42,7 @@ def clipped(stretches: Stretches, bounds: Stretch) -> list[Stretch]:
     [(3, 5), (6, 7)]
     """
     first_ns, last_ns = bounds
-    # The last one that began before the bounds may reach into them.
+    # The last stretch that began before the bounds may reach into them.
     place = max(0, bisect_left(stretches, (first_ns, first_ns)) - 1)
     parts: list[Stretch] = []
     while place < len(stretches) and stretches[place][0] < last_ns:
@@ -54,19 +54,19 @@ def clipped(stretches: Stretches, bounds: Stretch) -> list[Stretch]:
 
 
 def length_s(stretches: Stretches) -> float | None:
-    """Return the total length in seconds; None without stretches, or for one without an end."""
+    """Return the total length in seconds; None without stretches, or if one is unbounded."""
     if not stretches or stretches[0][0] == EARLIEST_NS or stretches[-1][1] == LATEST_NS:
         return None
     return sum(end_ns - start_ns for start_ns, end_ns in stretches) / 1e9
 
 
 def covered_ns(stretches: Stretches, start_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
-    """Return how much of each interval (N,), in time order, is in the stretches (N,)."""
+    """Return how much of each interval (N,), in time order, the stretches cover (N,)."""
     if not len(start_ns) or not stretches:
         return np.zeros(len(start_ns), dtype=np.int64)
     # Differences to distant times would overflow 64-bit integers.
     first_ns, last_ns = int(start_ns[0]), int(end_ns[-1])
-    if len(stretches) == 1:  # the case for most runs
+    if len(stretches) == 1:  # the common case
         bounds = max(stretches[0][0], first_ns), min(stretches[0][1], last_ns)
         overlap: Int64Array = np.minimum(end_ns, bounds[1]) - np.maximum(start_ns, bounds[0])
         return overlap.clip(0)
@@ -94,7 +94,7 @@ class Within:
         self._ends = [end_ns for _, end_ns in stretches]
 
     def holds(self, first_ns: int, last_ns: int) -> bool:
-        """Return whether one stretch holds all between two times."""
+        """Return True if a single stretch holds the whole time between two times."""
         place = bisect_right(self._starts, first_ns) - 1
         return place >= 0 and last_ns <= self._ends[place]
 
@@ -119,7 +119,7 @@ def growth(increases: Increases, within: Stretches | None = None) -> float | Non
     """Return the increase of a counter: within stretches, or in total.
 
     An increase that reaches beyond a stretch counts in proportion to time. None if no increase
-    meets a stretch.
+    overlaps a stretch.
     """
     if within is None:
         return float(increases.amounts.sum())

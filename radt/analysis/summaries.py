@@ -7,10 +7,10 @@ to one of them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from radt.analysis.attempts import NO_COLLOCATION, Attempt
 from radt.analysis.baselines import Baseline, BaselineKey, makespan_values
 from radt.analysis.energy import WorkloadEnergy
 from radt.analysis.estimates import Estimate, Reached
@@ -21,17 +21,19 @@ from radt.analysis.measures import (
     reached_of,
     value_of,
 )
+from radt.analysis.missing import why_missing
+from radt.analysis.names import joint_name
 from radt.analysis.quantities import Quantity, Subject
 from radt.analysis.recording import (
     MemoryShortage,
     RunRecording,
-    TrackerOverhead,
-    overhead_of,
     read_recordings,
     tracker_cpu,
 )
+from radt.analysis.selection import NO_COLLOCATION, Attempt
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.window_spec import WindowSpec
+from radt.devices.visible import UNKNOWN
 from radt.model import Role, RunStatus
 from radt.run_name import family_of
 from radt.store.reader import StoreReader
@@ -39,8 +41,8 @@ from radt.store.records import RunRecord
 from radt.tags import PARENT, PROFILED, PROFILED_BESIDE, ROLE
 from radt.units import NO_VALUE
 
-#: Sums over all rows of a workload, and what they add up. With services they say what the workload
-#: takes, wherever its work is done.
+#: Sums over all rows of a workload, and the quantity that they add up. With services, they are the
+#: workload's needs, regardless of where its work is done.
 SUMS_WITH_SERVICES = {
     Quantity.CPU_OF_ALL: Quantity.CPU,
     Quantity.MEMORY_OF_ALL: Quantity.MEMORY,
@@ -60,6 +62,7 @@ class RunSummary:
         profiled: The profiler that it ran under or beside; empty without one.
         is_service: It served the other rows.
         is_child: It is a run within one of the other rows.
+        metrics: The metrics of quantities that the run has.
     """
 
     run: RunRecord
@@ -68,6 +71,7 @@ class RunSummary:
     profiled: str = ""
     is_service: bool = False
     is_child: bool = False
+    metrics: frozenset[str] = frozenset()
 
     @property
     def status(self) -> RunStatus:
@@ -86,9 +90,9 @@ class GroupSummary:
         values: The measured values.
         baseline: The baseline of `slowdown`; None without one.
         shortage: The exhausted memory; None for other ends.
-        reached: How many of the finished runs met the condition of each ``time_to``.
+        reached: Number of finished runs that met the condition of each ``time_to``.
         children: The groups of runs within its runs. They share hardware and time with each other,
-            so they are no neighbours, and have neither slowdown nor load.
+            so they are not neighbours, and have neither slowdown nor load.
     """
 
     name: str
@@ -112,7 +116,7 @@ class GroupSummary:
 
     @property
     def repeats(self) -> int:
-        """Return how often each of them finished, at least."""
+        """Return the minimum number of times that each of them finished."""
         return min(run.repeats for run in self.runs)
 
     def mean(self, quantity: AnyQuantity) -> float | None:
@@ -135,7 +139,7 @@ class GroupSummary:
 
     @property
     def cpu_cores(self) -> float | None:
-        """Return CPU time per time of their process trees."""
+        """Return CPU seconds per second of their process trees."""
         return self.mean(Quantity.CPU)
 
 
@@ -174,7 +178,7 @@ class WorkloadSummary:
 
     @property
     def run_count(self) -> int:
-        """Return how many runs shared the hardware, without services."""
+        """Return the number of runs that shared the hardware, without services."""
         return sum(len(group.runs) for group in self.trained)
 
     @property
@@ -190,22 +194,31 @@ class WorkloadSummary:
         return ", ".join(group.name for group in self.trained)
 
     def estimate(self, quantity: AnyQuantity, group: GroupSummary) -> Estimate | None:
-        """Return a value of one of its groups, or of all of it, whichever has the quantity."""
+        """Return a value of one of its groups, or of the workload, whichever has the quantity."""
         if isinstance(quantity, SeriesQuantity) or quantity.info.subject is Subject.RUNS:
             return group.values.get(quantity)
         return self.values.get(quantity)
 
+    def why_missing(self, quantity: AnyQuantity, group: GroupSummary) -> str:
+        """Return why `estimate` has no value."""
+        return why_missing(
+            quantity,
+            group.runs[0].run,
+            group.runs[0].metrics,
+            is_alone=self.run_count == 1 and group.baseline is None,
+            has_epochs=group.time_per_epoch_s is not None,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadData:
-    """The measurements of a workload; ``recordings`` are by run id.
+    """The measurements of a workload. ``recordings`` are by run id.
 
     ``children`` are runs within its runs by letter, one per repeat.
     """
 
     measures: WorkloadMeasures
     recordings: Mapping[str, RunRecording]
-    overhead: TrackerOverhead
     children: Mapping[str, Sequence[RunMeasures | None]] = field(default_factory=dict)
 
 
@@ -221,30 +234,26 @@ def read_workloads(
         CodecError: A chunk is damaged.
         StoreError: The store cannot be read.
     """
-    runs = [[run for attempt in repeats for run in attempt.runs] for repeats in workloads]
     children = {
         place: [attempt.of_children for attempt in repeats]
         for place, repeats in enumerate(workloads)
         if any(attempt.children for attempt in repeats)
     }
     runs = [
-        [*same, *(run for attempt in children.get(place, ()) for run in attempt.runs)]
-        for place, same in enumerate(runs)
+        [run for attempt in (*repeats, *children.get(place, ())) for run in attempt.runs]
+        for place, repeats in enumerate(workloads)
     ]
     recordings = read_recordings(reader, [run for same in runs for run in same])
     each = replace(window, overlap=False)
     measured = measure(reader, [*children.values()], each, series)
-    of_children = dict(zip(children, measured, strict=True))
+    of_children = {place: own.rows for place, own in zip(children, measured, strict=True)}
     return [
         WorkloadData(
             measures,
-            {run.run_id: recordings[run.run_id] for run in same},
-            overhead_of(repeats, recordings),
-            of_children[place].rows if place in of_children else {},
+            {run.run_id: recordings[run.run_id] for run in runs[place]},
+            of_children.get(place, {}),
         )
-        for place, (repeats, measures, same) in enumerate(
-            zip(workloads, measure(reader, workloads, window, series), runs, strict=True)
-        )
+        for place, measures in enumerate(measure(reader, workloads, window, series))
     ]
 
 
@@ -308,7 +317,7 @@ def workload_summary(
 
 
 def _sums(rows: Sequence[Sequence[RunMeasures | None]]) -> dict[Quantity, Estimate]:
-    """Return the sums over all rows; none of a quantity that a row does not have."""
+    """Return the sums over all rows, except for quantities that a row lacks."""
     sums = {}
     for quantity, part in SUMS_WITH_SERVICES.items():
         of_rows = [value_of([row], part) for row in rows]
@@ -329,8 +338,11 @@ def _row(
     neighbour = own.get(PROFILED_BESIDE, "")
     profiled = own.get(PROFILED, "") or (f"beside {neighbour}" if neighbour else "")
     is_service = own.get(ROLE) == Role.SERVICE
-    name = names.get(run.run_id, run.name)
-    return RunSummary(run, name, len(finished), profiled, is_service, PARENT in own)
+    own_names = [names.get(each.run_id, each.name) for each in known]
+    # A single renamed repeat does not rename the others.
+    name = Counter(reversed(own_names)).most_common(1)[0][0]
+    metrics = frozenset().union(*(each.metrics for each in row if each is not None))
+    return RunSummary(run, name, len(finished), profiled, is_service, PARENT in own, metrics)
 
 
 def _groups_of_children(
@@ -340,7 +352,7 @@ def _groups_of_children(
     tags: Mapping[str, Mapping[str, str]],
     series: Sequence[SeriesQuantity],
 ) -> list[GroupSummary]:
-    """Return the children of like rows, those of one name together, in the order they began."""
+    """Return the children of like rows, grouped by name, in the order in which they began."""
     groups: dict[tuple[str, RunStatus], list[tuple[RunSummary, Sequence[RunMeasures | None]]]] = {}
     for letter, measured in data.children.items():
         row_letter, child = family_of(letter)
@@ -362,7 +374,7 @@ def _groups_of_children(
 def _like_rows(
     rows: Mapping[str, RunSummary], keys: Mapping[str, BaselineKey]
 ) -> Iterable[Sequence[str]]:
-    """Return the letters of rows to summarise as one, services last."""
+    """Return the letters of rows, grouped to summarise each group as one, services last."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for letter, row in sorted(rows.items(), key=lambda item: item[1].is_service):
         key = (keys[row.run.run_id], row.status, row.profiled, row.is_service)
@@ -378,11 +390,12 @@ def _group(
     series: Sequence[SeriesQuantity],
     children: Sequence[GroupSummary] = (),
 ) -> GroupSummary:
-    name = ", ".join(dict.fromkeys(run.name for run in runs))
+    name = joint_name([run.name for run in runs])
+    there = {key for row in rows for measures in row if measures for key in measures.values}
     values: dict[AnyQuantity, Estimate] = {
         quantity: estimate
         for quantity in _OF_RUNS
-        if (estimate := value_of(rows, quantity)) is not None
+        if quantity in there and (estimate := value_of(rows, quantity)) is not None
     }
     time = values.get(Quantity.TIME_PER_EPOCH)
     alone = None if baseline is None else baseline.time_per_epoch
@@ -516,6 +529,8 @@ def _neighbours(
 ) -> tuple[tuple[str, int], ...]:
     """Return the neighbours of each run of a group, whose runs share their devices."""
     own = group.runs[0].run
+    if own.devices == UNKNOWN:
+        return ()
     devices = set(own.devices.split("+"))
     counts: dict[str, int] = {}
     for other, run in runs:

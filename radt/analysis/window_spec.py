@@ -45,8 +45,8 @@ class WindowSpec:
         last_epoch: Number of the last epoch, None for no limit.
         name: The name of phases or spans.
         marker: Phase or span, None for either.
-        overlap: Only while all runs of the workload ran, from the last one's start to the first
-            one's end.
+        overlap: Only the time in which all runs of the workload ran, from the last start to the
+            first end.
     """
 
     kind: WindowKind = WindowKind.AFTER_FIRST
@@ -62,9 +62,9 @@ class WindowSpec:
 
         An empty text is the default.
 
-        Epochs are numbered as the script numbers them: `radt.Run.epochs` begins with 1 unless it is
-        given another ``start``. An ambiguous name of a phase or span is
-        written with ``phase:``, ``span:`` or, for either, ``marker:`` before it.
+        Epochs have the script's numbers: `radt.Run.epochs` begins with 1 unless it is given another
+        ``start``. An ambiguous name of a phase or span needs the prefix ``phase:``, ``span:`` or,
+        for either, ``marker:``.
 
         Raises:
             UsageError: The text is not a window.
@@ -86,19 +86,6 @@ class WindowSpec:
         if head not in _MARKERS or not rest:
             raise _unknown(asked)
         return cls(WindowKind.MARKED, name=rest, marker=_MARKERS[head], overlap=overlap)
-
-    def to_text(self) -> str:
-        """Return the text that `parse` reads, without the overlap."""
-        match self.kind:
-            case WindowKind.EPOCHS:
-                last = "" if self.last_epoch is None else self.last_epoch
-                dash = "" if self.last_epoch == self.first_epoch else f"-{last}"
-                return f"{self.kind}:{self.first_epoch}{dash}"
-            case WindowKind.MARKED if self.marker is not None:
-                return f"{self.marker}:{self.name}"
-            case WindowKind.MARKED:
-                return self.name if _is_plain(self.name) else f"{_MARKER_WORD}:{self.name}"
-        return self.kind.value
 
     @property
     def text(self) -> str:
@@ -137,15 +124,6 @@ class WindowSpec:
 
 #: All epochs after the first.
 DEFAULT_WINDOW = WindowSpec()
-
-
-def _is_plain(name: str) -> bool:
-    """Return whether a name without prefix is read as a phase or span."""
-    try:
-        spec = WindowSpec.parse(name)
-    except UsageError:
-        return False
-    return spec.kind is WindowKind.MARKED and spec.name == name and spec.marker is None
 
 
 def _epoch_numbers(numbers: str, asked: str) -> tuple[int, int | None]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import fmean
 
-from radt.analysis.attempts import Attempt
-from radt.analysis.reading import epochs_of, marked_names_of, marked_of
+from sqlalchemy import text
+
+from radt.analysis.reading import epochs_of, marked_names_of, marked_of, of_runs, rows_of
+from radt.analysis.selection import Attempt
 from radt.analysis.steady_state import SteadyState, find_steady_states
 from radt.analysis.stretches import (
     EARLIEST_NS,
@@ -20,9 +23,10 @@ from radt.analysis.stretches import (
     merged,
 )
 from radt.analysis.window_spec import WindowKind, WindowSpec
-from radt.model import MarkerKind, RunStatus
+from radt.model import MarkerKind, Role, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
+from radt.tags import ROLE
 from radt.units import plural
 
 #: Maximum number of different notes.
@@ -31,24 +35,33 @@ _MAX_NOTES = 6
 _MAX_NAMES = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Window:
     """The part of a run that counts.
 
     Attributes:
         stretches: Its stretches of time; none if the run lacks the requested window.
-        epochs_s: Seconds of each epoch that lies wholly in them; for a phase or span, its seconds
-            in each of these epochs.
-        epochs: The part of the stretches that belongs to these epochs.
+        parts: Each epoch that lies entirely in them, with its part of them: all of it, or the time
+            in
+            the requested phase or span.
         how: How it differs from the request: "only one epoch ended, so it counts".
         missing: Why it has no stretches: "no phase or span 'train'".
     """
 
     stretches: Stretches = ()
-    epochs_s: tuple[float, ...] = ()
-    epochs: Stretches = ()
+    parts: Sequence[tuple[Stretch, Stretches]] = ()
     how: str = ""
     missing: str = ""
+
+    @cached_property
+    def epochs_s(self) -> tuple[float, ...]:
+        """Return the seconds of each epoch's part."""
+        return tuple(sum(end - start for start, end in part) / 1e9 for _, part in self.parts)
+
+    @property
+    def epochs(self) -> Stretches:
+        """Return the part of the stretches that belongs to these epochs."""
+        return merged(stretch for _, part in self.parts for stretch in part)
 
     @property
     def time_per_epoch_s(self) -> float | None:
@@ -112,27 +125,26 @@ def find_windows(
     is_marked = spec.kind is WindowKind.MARKED
     kinds = (MarkerKind.PHASE, MarkerKind.SPAN) if spec.marker is None else (spec.marker,)
     marked = marked_of(reader, run_ids, spec.name, kinds) if is_marked else {}
-    drafts = {
-        run_id: _draft(run, spec, epochs[run_id], marked.get(run_id, ()), steady.get(run_id))
+    windows = {
+        run_id: _window(run, spec, epochs[run_id], marked.get(run_id, ()), steady.get(run_id))
         for run_id, run in finished.items()
     }
     if spec.overlap:
         for attempt in attempts:
             overlap = _overlap(attempt)
             for run in attempt.runs:
-                draft = drafts.get(run.run_id)
-                if draft is not None and overlap is not None and not draft.missing:
-                    drafts[run.run_id] = _within_overlap(draft, overlap)
-    windows = {run_id: _window(draft) for run_id, draft in drafts.items()}
+                window = windows.get(run.run_id)
+                if window is not None and overlap is not None and not window.missing:
+                    windows[run.run_id] = _within_overlap(window, overlap)
     for attempt in attempts:
         windows |= _of_services(attempt, windows)
     return _with_names(reader, windows, spec) if is_marked else windows
 
 
 def _of_services(attempt: Attempt, windows: Mapping[str, Window]) -> dict[str, Window]:
-    """Return the windows of the services of a start: while one of the others is measured.
+    """Return the windows of the services of a start: all time in which another run is measured.
 
-    So loads of services and of those that they serve are of the same time, and can be added up.
+    So the loads of services and of the runs that they serve cover the same time, and can be added.
     """
     served = merged(
         part
@@ -144,17 +156,56 @@ def _of_services(attempt: Attempt, windows: Mapping[str, Window]) -> dict[str, W
 
 
 def after_first(epochs: Sequence[MarkerRecord]) -> Window:
-    """Return the default window of a run, also of an unfinished one.
+    """Return the default window of a run, which may be unfinished.
 
     Args:
-        epochs: In the order in which they began; unfinished ones do not count.
+        epochs: In the order in which they began. Unfinished ones do not count.
     """
     ended = [epoch for epoch in epochs if epoch.end_ns is not None]
-    return _window(_after_first(ended)) if ended else Window()
+    return _after_first(ended) if ended else Window()
+
+
+#: The mean of the ended epochs after the first, or the first if it is the only one.
+_TIMES_SQL = (
+    "SELECT m.run_id, AVG(m.end_ns - m.start_ns) FROM marker m JOIN ("
+    "SELECT run_id, MIN(start_ns) AS first_ns, COUNT(*) AS epochs FROM marker "
+    "WHERE kind = :kind AND process = '' AND end_ns IS NOT NULL GROUP BY run_id"
+    ") f ON f.run_id = m.run_id "
+    "WHERE m.kind = :kind AND m.process = '' AND m.end_ns IS NOT NULL "
+    "AND (m.start_ns > f.first_ns OR f.epochs = 1) "
+    "AND m.run_id NOT IN (SELECT run_id FROM tag WHERE key = :role AND value = :service) "
+    "GROUP BY m.run_id"
+)
+_ABOUT = {"kind": MarkerKind.EPOCH.value, "role": ROLE, "service": Role.SERVICE.value}
+_TIMES = text(_TIMES_SQL).bindparams(**_ABOUT)
+_TIMES_OF = of_runs(
+    _TIMES_SQL.replace("IS NOT NULL GROUP", "IS NOT NULL AND run_id IN :ids GROUP"), **_ABOUT
+)
+
+
+def read_times_per_epoch(
+    reader: StoreReader, run_ids: Sequence[str] | None = None
+) -> dict[str, float]:
+    """Return the seconds per epoch of runs in their default windows, by run.
+
+    Unfinished runs count, too. Services are left out, as their windows are those of others.
+
+    Args:
+        reader: The store.
+        run_ids: The runs; None for all of the store.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    if run_ids is not None:
+        rows = rows_of(reader, _TIMES_OF, run_ids)
+        return {run_id: float(mean) / 1e9 for run_id, mean in rows}
+    with reader.snapshot() as connection:
+        return {run_id: float(mean) / 1e9 for run_id, mean in connection.execute(_TIMES)}
 
 
 def _overlap(attempt: Attempt) -> Stretch | str | None:
-    """Return when all runs of a workload ran, else why that is unknown; None for one run.
+    """Return the time in which all runs of a workload ran; text if unknown; None for one run.
 
     Services do not count.
     """
@@ -172,33 +223,13 @@ def _overlap(attempt: Attempt) -> Stretch | str | None:
     return max(starts), min(ends)
 
 
-@dataclass(frozen=True, slots=True)
-class _Draft:
-    """A window whose epochs are not chosen yet: each epoch with its part of the stretches."""
-
-    stretches: Stretches = ()
-    epochs: Sequence[tuple[Stretch, Stretches]] = ()
-    how: str = ""
-    missing: str = ""
-
-
-def _window(draft: _Draft) -> Window:
-    return Window(
-        draft.stretches,
-        tuple(sum(end - start for start, end in parts) / 1e9 for _, parts in draft.epochs),
-        merged(part for _, parts in draft.epochs for part in parts),
-        draft.how,
-        draft.missing,
-    )
-
-
-def _draft(
+def _window(
     run: RunRecord,
     spec: WindowSpec,
     epochs: Sequence[MarkerRecord],
     marked: Sequence[Stretch],
     steady: SteadyState | None,
-) -> _Draft:
+) -> Window:
     match spec.kind:
         case WindowKind.AFTER_FIRST if epochs:
             return _after_first(epochs)
@@ -214,20 +245,20 @@ def _draft(
             return _around(_whole(run), epochs)
 
 
-def _after_first(epochs: Sequence[MarkerRecord]) -> _Draft:
+def _after_first(epochs: Sequence[MarkerRecord]) -> Window:
     chosen = [_stretch(epoch) for epoch in epochs[1:] or epochs]
     how = "" if len(epochs) > 1 else "only one epoch ended, so it counts"
-    return _Draft([(chosen[0][0], chosen[-1][1])], [(epoch, (epoch,)) for epoch in chosen], how)
+    return Window([(chosen[0][0], chosen[-1][1])], [(epoch, (epoch,)) for epoch in chosen], how)
 
 
-def _numbered(epochs: Sequence[MarkerRecord], spec: WindowSpec) -> _Draft:
+def _numbered(epochs: Sequence[MarkerRecord], spec: WindowSpec) -> Window:
     """Return the requested epochs, including the time between successive ones."""
     numbers = [place if epoch.step is None else epoch.step for place, epoch in enumerate(epochs, 1)]
     last = max(numbers, default=0) if spec.last_epoch is None else spec.last_epoch
     places = [place for place, number in enumerate(numbers) if spec.first_epoch <= number <= last]
     if not places:
         others = f" ({_range(numbers)} did)" if numbers else ""
-        return _Draft(missing=f"{spec.epochs_text} did not end{others}")
+        return Window(missing=f"{spec.epochs_text} did not end{others}")
     stretches: list[Stretch] = []
     for before, place in zip([-2, *places], places, strict=False):
         stretch = _stretch(epochs[place])
@@ -239,12 +270,12 @@ def _numbered(epochs: Sequence[MarkerRecord], spec: WindowSpec) -> _Draft:
     ended = {numbers[place] for place in places}
     is_short = spec.last_epoch is not None and len(ended) <= spec.last_epoch - spec.first_epoch
     how = f"of these epochs only {_range(ended)} ended" if is_short else ""
-    return _Draft(merged(stretches), [(epoch, (epoch,)) for epoch in chosen], how)
+    return Window(merged(stretches), [(epoch, (epoch,)) for epoch in chosen], how)
 
 
-def _marked(epochs: Sequence[MarkerRecord], stretches: Stretches, spec: WindowSpec) -> _Draft:
+def _marked(epochs: Sequence[MarkerRecord], stretches: Stretches, spec: WindowSpec) -> Window:
     if not stretches:
-        return _Draft(missing=f"no {spec.marker_text}")
+        return Window(missing=f"no {spec.marker_text}")
     within = [_stretch(epoch) for epoch in epochs]
     how = ""
     if within:
@@ -254,15 +285,14 @@ def _marked(epochs: Sequence[MarkerRecord], stretches: Stretches, spec: WindowSp
         else:
             how = f"{spec.marker_text} only before the end of the first epoch"
     parts = [(epoch, clipped(stretches, epoch)) for epoch in within]
-    return _Draft(stretches, [(epoch, part) for epoch, part in parts if part], how)
+    return Window(stretches, [(epoch, part) for epoch, part in parts if part], how)
 
 
 def _steady(
     run: RunRecord, epochs: Sequence[MarkerRecord], steady: SteadyState | None, why: str = ""
-) -> _Draft:
+) -> Window:
     if steady is not None and steady.stretch is not None:
-        draft = _around(steady.stretch, epochs)
-        return replace(draft, how=f"{why}steady state of {steady.metric}")
+        return replace(_around(steady.stretch, epochs), how=f"{why}steady state of {steady.metric}")
     if steady is not None and steady.metric:
         problem = f"{steady.metric} has no steady state"
     else:
@@ -270,29 +300,29 @@ def _steady(
     return replace(_around(_whole(run), epochs), how=f"{why}{problem}, so the whole run counts")
 
 
-def _around(stretch: Stretch, epochs: Sequence[MarkerRecord]) -> _Draft:
+def _around(stretch: Stretch, epochs: Sequence[MarkerRecord]) -> Window:
     within = [epoch for epoch in map(_stretch, epochs) if _is_within(epoch, stretch)]
-    return _Draft([stretch], [(epoch, (epoch,)) for epoch in within])
+    return Window([stretch], [(epoch, (epoch,)) for epoch in within])
 
 
-def _within_overlap(draft: _Draft, overlap: Stretch | str) -> _Draft:
+def _within_overlap(window: Window, overlap: Stretch | str) -> Window:
     if isinstance(overlap, str):
-        return _Draft(missing=overlap)
-    stretches = clipped(draft.stretches, overlap)
+        return Window(missing=overlap)
+    stretches = clipped(window.stretches, overlap)
     if not stretches:
-        return _Draft(missing="nothing in the window while all runs of the workload ran")
-    epochs = [epoch for epoch in draft.epochs if _is_within(epoch[0], overlap)]
-    how = draft.how
-    if draft.epochs and not epochs:
+        return Window(missing="nothing in the window while all runs of the workload ran")
+    parts = [part for part in window.parts if _is_within(part[0], overlap)]
+    how = window.how
+    if window.parts and not parts:
         problem = "no epoch lies within the time in which all runs of the workload ran"
         how = f"{how}; {problem}" if how else problem
-    return _Draft(stretches, epochs, how)
+    return Window(stretches, parts, how)
 
 
 def _with_names(
     reader: StoreReader, windows: Mapping[str, Window], spec: WindowSpec
 ) -> dict[str, Window]:
-    """Return the windows; without the requested phase or span, a window lists those of its run."""
+    """Return the windows. One that lacks the requested phase or span lists those of its run."""
     nothing = f"no {spec.marker_text}"
     without = [run_id for run_id, window in windows.items() if window.missing == nothing]
     named = dict(windows)

@@ -16,14 +16,17 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from radt.errors import ExperimentError, RadtError, UsageError
 
-#: Each command with its help, by what it is for; they stand here so that ``radt --help`` imports
-#: none. ``NAME`` is ``command`` in ``radt/cli/NAME.py``.
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+#: Each command with its help, by purpose. They are listed here so that ``radt --help`` imports no
+#: command. ``NAME`` is ``command`` in ``radt/cli/NAME.py``.
 GROUPS: Mapping[str, Mapping[str, str]] = {
     "Run": {
         "run": "Run an experiment file, or one script.",
@@ -62,8 +65,8 @@ COMMANDS: Mapping[str, str] = {
 }
 DEFAULT_COMMAND = "run"
 EXIT_INTERRUPTED = 130
-#: Python looks for garbage after so many new objects. What commands import is none, and looking for
-#: it after 700, the default, takes a tenth of their start.
+#: Python's garbage collector runs after this many new objects. Objects created by imports are not
+#: garbage, and collecting after every 700, the default, takes a tenth of a command's start.
 _GC_THRESHOLD = 50_000
 
 
@@ -95,6 +98,12 @@ class RadtGroup(click.Group):
         for heading, commands in GROUPS.items():
             with formatter.section(heading):
                 formatter.write_dl([(f"{name:<{width}}", text) for name, text in commands.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete commands, and the files of ``radt run``."""
+        from click.shell_completion import CompletionItem
+
+        return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {"--help", "-h", "--version"}
@@ -134,13 +143,15 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         result = group.main(
             args=None if argv is None else list(argv), prog_name="radt", standalone_mode=False
         )
-        if sys.stdout is not None:  # it is None if the caller has closed it
+        if sys.stdout is not None:  # None if the caller has closed it
             sys.stdout.flush()
     except RadtError as error:
         print_error(error)
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        context = getattr(error, "ctx", None)
+        path = "radt" if context is None else context.command_path
+        print_error(UsageError(error.format_message(), f"Run `{path} --help`"))
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo("radt: interrupted", err=True)
@@ -148,7 +159,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except BrokenPipeError:  # `radt … | head`
         _drop_output()
         sys.exit(1)
-    except OSError as error:  # a full disk behind `radt … > file`, a folder taken away
+    except OSError as error:  # a full disk behind `radt … > file`, a removed folder
         place = f"{error.filename}: " if error.filename else ""
         click.echo(f"radt: {place}{error.strerror or error}", err=True)
         _drop_output()
@@ -166,7 +177,7 @@ def _drop_output() -> None:
 
 
 def _refuse_misspelt_command(args: Sequence[str]) -> None:
-    """Suggest a command for a word that is not a file or a launcher but almost a command."""
+    """Suggest a command for a word that resembles one and is neither a file nor a launcher."""
     word, *rest = args
     is_launcher = shutil.which(word) is not None and any(text.endswith(".py") for text in rest)
     if word.isalpha() and not Path(word).exists() and not is_launcher:

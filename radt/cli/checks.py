@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Self
 
 from radt import units
 from radt.cli.leftovers import leftover_processes, lost_runs
@@ -21,12 +22,10 @@ from radt.collector.protocol import CollectorStatus
 from radt.collector.start import worker_lock
 from radt.collocation.ledger import Ledger
 from radt.collocation.processes import MPS_CONTROL
+from radt.delivery.backlog import backlogs
+from radt.devices.gpus import Gpus
 from radt.errors import CollectorError, RadtError
 from radt.home import HOME_VARIABLE, Home, runtime_dir
-from radt.nvml import list_gpus
-from radt.store.backend import StoreAddress
-from radt.store.database import backend_of
-from radt.store.migrations import check_not_newer, current_version, latest_version
 from radt.store.reader import StoreReader
 
 CLEAN = "radt doctor --clean"
@@ -56,6 +55,10 @@ class Check:
     text: str
     remedy: str = ""
 
+    @classmethod
+    def failed(cls, subject: str, error: RadtError) -> Self:
+        return cls(subject, State.WRONG, error.message, error.remedy or "")
+
 
 def python() -> Iterator[Check]:
     """Show the versions of Python and radt."""
@@ -72,7 +75,7 @@ def runtime_folder() -> Iterator[Check]:
     try:
         folder = runtime_dir()
     except RadtError as error:
-        yield Check("runtime folder", State.WRONG, error.message, error.remedy or "")
+        yield Check.failed("runtime folder", error)
         return
     longest = folder.absolute() / "collector.sock"
     if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
@@ -121,7 +124,7 @@ def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
             count = sum(summary.run_count for summary in reader.experiments())
             lost = lost_runs(reader, collector.runs if collector is not None else ())
     except RadtError as error:
-        yield Check("store", State.WRONG, error.message, error.remedy or "")
+        yield Check.failed("store", error)
         return
     size = units.size(home.store_path.stat().st_size)
     yield Check(
@@ -149,43 +152,22 @@ def unrecorded(home: Home, collector: CollectorStatus | None) -> Iterator[Check]
         )
 
 
-def database(home: Home) -> Iterator[Check]:
-    """Check whether the Postgres database can be used."""
-    try:
-        uri = home.store_uri(tracking_uri=home.tracking_uri())
-        if not uri:
-            yield Check("database", State.ABSENT, "not set; samples stay in the data folder")
-            return
-        address = StoreAddress.of(uri)
-        version = store_version(address)
-    except RadtError as error:
-        yield Check("database", State.WRONG, error.message, error.remedy or "")
+def uploads(home: Home) -> Iterator[Check]:
+    """Check what is not uploaded yet, and why."""
+    if not home.store_path.exists():
         return
-    if version == 0:
-        yield Check("database", State.GOOD, f"{address}, empty; the first run sets it up")
-    elif version < latest_version():
-        text = f"{address} has schema version {version}; this radt needs {latest_version()}"
-        yield Check("database", State.WRONG, text, "radt db upgrade")
-    else:
-        yield Check("database", State.GOOD, str(address))
-
-
-def store_version(address: StoreAddress) -> int:
-    """Return the schema version of a store; 0 for an empty one.
-
-    Raises:
-        StoreError: It cannot be reached, or is not a store.
-        SchemaTooNewError: A later radt wrote it.
-    """
-    backend = backend_of(address)
-    engine = backend.reader_engine()
     try:
-        with backend.translated_errors(), engine.begin() as connection:
-            version = current_version(backend, connection)
-        check_not_newer(backend, version)
-        return version
-    finally:
-        engine.dispose()
+        waiting = [
+            each
+            for each in backlogs(home.store_path, home.store_uri(tracking_uri=home.tracking_uri()))
+            if each.waiting
+        ]
+    except RadtError as error:
+        yield Check.failed("uploads", error)
+        return
+    for backlog in waiting:
+        state = State.WRONG if backlog.problem else State.GOOD
+        yield Check("uploads", state, backlog.sentence())
 
 
 def collector_status() -> tuple[CollectorStatus | None, Check]:
@@ -272,7 +254,7 @@ def tools() -> Iterator[Check]:
 
 
 def _docker_problem(path: str) -> str:
-    """Why docker's daemon cannot be used; empty if it can."""
+    """Return why docker's daemon cannot be used; empty if it can."""
     try:
         done = subprocess.run(
             [path, "version", "--format", "{{.Server.Version}}"],
@@ -291,16 +273,16 @@ def _docker_problem(path: str) -> str:
 
 def nvml() -> Iterator[Check]:
     """Check whether the NVIDIA driver works."""
-    gpu_list = list_gpus()
-    if gpu_list.gpus:
-        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpu_list.gpus))
-        text = f"driver {gpu_list.driver}, {units.plural(len(gpu_list.gpus), 'GPU')} ({names})"
+    gpus = Gpus.read()
+    remedy = "Run nvidia-smi for the driver's message; a new driver may need a restart"
+    if gpus.working:
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus.working))
+        text = f"driver {gpus.driver}, {units.plural(len(gpus.working), 'GPU')} ({names})"
         yield Check("NVML", State.GOOD, text)
-    elif gpu_list.failed:
-        remedy = "Run nvidia-smi for the driver's message; a new driver may need a restart"
-        yield Check("NVML", State.WRONG, gpu_list.reason, remedy)
-    else:
-        yield Check("NVML", State.ABSENT, f"no GPU: {gpu_list.reason}")
+    if gpus.failure:
+        yield Check("NVML", State.WRONG, gpus.failure, remedy)
+    elif not gpus.every:
+        yield Check("NVML", State.ABSENT, f"no GPU: {gpus.reason}")
 
 
 def leftovers() -> Iterator[Check]:

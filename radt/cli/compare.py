@@ -23,7 +23,7 @@ from radt.render.comparison import comparison_document
 from radt.render.comparison_json import comparison_json
 from radt.store.locate import Places
 
-#: Narrower or wider intervals mean nothing.
+#: Outside this range, intervals are meaningless.
 _MIN_CONFIDENCE, _MAX_CONFIDENCE = 0.5, 0.9999
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-from rich.cells import cell_len
 from rich.console import Console
-from rich.text import Text
 
+from radt.cli.options import json_option, print_json
+from radt.cli.render import text_table
 from radt.cluster.settings import cluster_problems
-from radt.render.model import printable
+from radt.errors import RadtError
+from radt.render.model import Cell, Document, Note, Notes, Tone, printable
+from radt.render.terminal import print_document
 from radt.runner.console import shown_path
 from radt.setting_values import PYPROJECT_NAME, PYPROJECT_TABLE, SETTINGS_NAME
 from radt.settings import SETTINGS, VARIABLES, Found, Level, Settings
-
-_GAP = 2
-_MAX_VALUE = 34
 
 
 @click.command("config")
@@ -27,7 +25,7 @@ _MAX_VALUE = 34
 @click.option(
     "-v", "--verbose", is_flag=True, help="Also show the meaning and names of each setting."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(file: Path | None, verbose: bool, as_json: bool) -> int:
     """Show every setting, its value for the experiment FILE or this folder, and its origin.
 
@@ -38,65 +36,50 @@ def command(file: Path | None, verbose: bool, as_json: bool) -> int:
     settings = Settings.of(Path.cwd() if file is None else file.absolute().parent)
     problems = [*settings.problems(), *cluster_problems(settings.file)]
     if as_json:
-        click.echo(json.dumps(_document(settings), indent=2))
+        print_json("config", _document(settings))
     else:
-        console = Console(highlight=False)
-        for line in _lines(settings, console.width, verbose=verbose):
-            console.print(line, soft_wrap=True)
-        for problem in problems:
-            console.print()
-            console.print(Text(f"  {printable(problem.message)}", "red"), soft_wrap=True)
-            console.print(Text(f"  {printable(problem.remedy or '')}", "dim"), soft_wrap=True)
+        print_document(Console(highlight=False), _shown(settings, problems, verbose=verbose))
     return 2 if problems else 0
 
 
-def _lines(settings: Settings, width: int, *, verbose: bool) -> list[Text]:
-    file = settings.file
-    lines = [
-        Text.assemble(
-            ("settings", "bold"),
-            f" · no {SETTINGS_NAME}, no [{PYPROJECT_TABLE}] in {PYPROJECT_NAME}, here or above"
-            if file is None
-            else f" · {_shown_file(settings)}",
-        ),
-        Text(),
-    ]
+def _shown(settings: Settings, problems: Sequence[RadtError], *, verbose: bool) -> Document:
+    no_file = f"no {SETTINGS_NAME}, no [{PYPROJECT_TABLE}] in {PYPROJECT_NAME}, here or above"
+    file = no_file if settings.file is None else _shown_file(settings)
     values = [settings.find(setting) for setting in SETTINGS]
-    table = _table(values, settings, width, verbose=verbose)
-    only_variables = next(n for n, value in enumerate(values) if value.setting in VARIABLES)
-    for number, entry in enumerate(table):
-        if number == only_variables:
-            lines += [Text(), Text("  environment variables only", "dim")]
-        lines += entry
-    return lines
-
-
-def _table(
-    values: Sequence[Found[Any]], settings: Settings, width: int, *, verbose: bool
-) -> list[list[Text]]:
-    """Return the lines of each setting, in columns."""
-    names = max(len(value.setting.label) for value in values)
-    room = min(_MAX_VALUE, max(cell_len(_text(value)) for value in values))
-    table: list[list[Text]] = []
-    for value in values:
-        text = _text(value)
-        is_set = value.level is not Level.DEFAULT
-        line = Text.assemble(
-            (f"  {value.setting.label:<{names}}", "bold" if is_set else ""),
-            " " * _GAP,
-            (text, "red" if value.problem else "cyan" if is_set else ""),
-            " " * (max(0, room - cell_len(text)) + _GAP),
-            (_origin(value, settings), "dim"),
+    of_variables = [value.setting in VARIABLES for value in values]
+    notes = [
+        Note(problem.message, Tone.BAD, details=(problem.remedy or "",)) for problem in problems
+    ]
+    tables = [
+        text_table(
+            (
+                row
+                for value, is_variable in zip(values, of_variables, strict=True)
+                if is_variable is wanted
+                for row in _rows(value, settings, verbose=verbose)
+            ),
+            title,
         )
-        table.append([line])
-        if verbose:
-            ways = [f"--{value.setting.name}"] if value.setting.name else []
-            help_text = f"{value.setting.help}  {', '.join([*ways, *value.setting.variables])}"
-            table[-1] += [
-                Text(f"      {part.plain.rstrip()}", "dim")
-                for part in Text(help_text).wrap(Console(width=width), max(20, width - 6))
-            ]
-    return table
+        for wanted, title in ((False, ""), (True, "environment variables only"))
+    ]
+    return Document(f"settings · {file}", (), [*tables, Notes(notes)])
+
+
+def _rows(
+    value: Found[Any], settings: Settings, *, verbose: bool
+) -> Iterator[Sequence[Cell | str]]:
+    """Yield a setting, its origin and value; below that, its meaning and names."""
+    is_set = value.level is not Level.DEFAULT
+    tone = Tone.STRONG if is_set else Tone.NORMAL
+    yield (
+        Cell(value.setting.label, tone=tone),
+        Cell(_origin(value, settings), tone=Tone.DIM),
+        Cell(_text(value), tone=Tone.BAD if value.problem else tone),
+    )
+    if verbose:
+        ways = [f"--{value.setting.name}"] if value.setting.name else []
+        names = ", ".join([*ways, *value.setting.variables])
+        yield "", "", Cell(f"{value.setting.help}  {names}", tone=Tone.DIM)
 
 
 def _text(setting_value: Found[Any]) -> str:

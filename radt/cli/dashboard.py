@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,12 @@ import click
 
 from radt.errors import UsageError
 from radt.masking import masked
-from radt.settings import STORE_URI, TRACKING_URI
+from radt.settings import DASHBOARD_TOKEN, DASHBOARD_WRITE_TOKEN, STORE_URI, TRACKING_URI
 
 if TYPE_CHECKING:
     from radt.frontend.auth import Access
 
-#: Ids of people's accounts, as useradd and systemd give them.
+#: Range of user ids for people's accounts, as assigned by useradd and systemd.
 _FIRST_PERSON, _NOBODY = 1000, 65534
 _NO_SHELLS = frozenset({"nologin", "false", "sync"})
 
@@ -77,9 +78,10 @@ _NO_SHELLS = frozenset({"nologin", "false", "sync"})
 )
 @click.option(
     "--public-name",
-    metavar="NAME",
+    metavar="NAME[:PORT]",
     multiple=True,
-    help="Host name of the dashboard, in addition to this machine's own; repeatable.",
+    help="Host name of the dashboard, in addition to this machine's own; repeatable. With a port, "
+    "it is also the address that is printed, for example of a container's published port.",
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
 def command(
@@ -100,7 +102,11 @@ def command(
 
     def ready(address: Address) -> None:
         is_there = view.store.path is None or view.store.path.exists()
-        click.echo(f"radt dashboard · {view.store}\n\n  {address.url}\n\nCtrl-C stops it.")
+        shown, note = address.published(access.names), "Ctrl-C stops it."
+        if address.token and os.environ.get(DASHBOARD_TOKEN.label):  # the output may go to a log
+            shown = replace(shown, token=None)
+            note = f"Log in with the token of {DASHBOARD_TOKEN.label}. {note}"
+        click.echo(f"radt dashboard · {view.store}\n\n  {shown.url}\n\n{note}")
         if access.mode is Auth.NONE and _has_other_users():
             may = "read this store" if access.is_read_only else "read this store and edit its notes"
             click.echo(
@@ -133,18 +139,19 @@ def _access(
     user_header: str,
     public_name: tuple[str, ...],
 ) -> Access:
-    """
+    """Return the access options.
+
     Raises:
-        UsageError: The options do not go together, or would let in everybody.
+        UsageError: The options contradict each other, or would admit everybody.
     """
-    from radt.frontend.auth import TOKEN_VARIABLE, WRITE_TOKEN_VARIABLE, Access
+    from radt.frontend.auth import Access
 
     if token and user_header:
         raise UsageError(
             "--token and --user-header exclude each other", "Use one of them to let visitors in"
         )
-    # Not as the value of an option: everybody on the machine can read those.
-    secret = os.environ.get(TOKEN_VARIABLE) or None
+    # No option takes the token: everybody on the machine can read command lines.
+    secret = os.environ.get(DASHBOARD_TOKEN.label) or None
     if secret is None and token:
         secret = secrets.token_urlsafe(24)
     return Access(
@@ -153,16 +160,16 @@ def _access(
         trust_proxy,
         user_header,
         public_name,
-        os.environ.get(WRITE_TOKEN_VARIABLE) or None,
+        os.environ.get(DASHBOARD_WRITE_TOKEN.label) or None,
         read_only,
     )
 
 
 def _has_other_users() -> bool:
-    """Return whether people other than this user have accounts here that they can log in to."""
+    """Return whether other people have accounts on this machine that they can log in to."""
     try:
         import pwd
-    except ImportError:  # not every system has accounts in this form
+    except ImportError:  # not every system has the pwd module
         return False
     names = {
         user.pw_name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -18,6 +17,8 @@ from radt.cli.options import (
     all_stores,
     given_store,
     home_option,
+    json_option,
+    print_json,
     setting_option,
     shared_store,
 )
@@ -30,13 +31,12 @@ from radt.settings import STORE_URI, TRACKING_URI
 from radt.store.backend import StoreAddress
 from radt.store.check import Counts, Finding, Trouble, check_deep, count
 from radt.store.check import check as check_store
-from radt.store.losses import losses
 from radt.store.reader import StoreReader
-from radt.store.spools import check_spools
+from radt.store.spools import check_spools, losses
 from radt.units import plural
 
 EXIT_WRONG = 1
-#: Findings of one kind that are shown; all are in --json.
+#: Number of findings of one kind that are shown; --json has all.
 _SHOWN = 50
 
 
@@ -57,7 +57,7 @@ class _Report:
 @click.option(
     "--mlflow/--no-mlflow", "with_mlflow", default=True, help="Compare with the runs in MLflow."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 @setting_option(TRACKING_URI)
 @setting_option(STORE_URI)
 @home_option
@@ -97,7 +97,7 @@ def check(
             if not as_json:
                 _print_end(report, shown, console)
     if as_json:
-        click.echo(json.dumps({"stores": [asdict(report) for report in reports]}, indent=2))
+        print_json("check", {"stores": [asdict(report) for report in reports]})
     return EXIT_WRONG if any(report.findings for report in reports) else 0
 
 
@@ -283,14 +283,14 @@ def revoke_reader(name: str, store_uri: str | None, home: Path | None) -> None:
 
 
 def _shared(home: Path | None, store_uri: str | None) -> StoreAddress:
-    """Return the Postgres store that is given or set."""
+    """Return the Postgres store from the option or the settings."""
     chosen = given_store(home, store_uri)
     if chosen.home is None:
         return chosen.address
-    shared = shared_store(Home.resolve(home))
+    shared = shared_store()
     if shared is None:
         raise UsageError(
             f"Expected a Postgres store, got the file {chosen.address}",
             "Give a Postgres database with --store-uri, RADT_STORE_URI or store-uri in radt.toml",
         )
-    return shared.address
+    return shared

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import bindparam, text
 
+from radt.delivery.mlflow.variables import FOR_COMMANDS, set_client_defaults
 from radt.errors import TrackingError
 from radt.home import Home
 from radt.masking import masked, with_driver
@@ -41,7 +41,7 @@ def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> I
     """
     file = sqlite_file(tracking_uri)
     if file is not None and not file.exists():
-        return  # a client would create it
+        return  # creating a client would create the database
     own = home is not None and tracking_uri == home.default_tracking_uri
     known: set[str] = set()
     for page in _runs_of(tracking_uri):
@@ -100,9 +100,7 @@ def _gone(reader: StoreReader, tracking_uri: str, known: set[str]) -> Iterator[F
 
 def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
     """Yield pages of all runs that radt created in MLflow, deleted ones included."""
-    # Do not wait for minutes for a server that does not answer.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    set_client_defaults(FOR_COMMANDS)
     try:
         from mlflow.entities import ViewType
         from mlflow.tracking import MlflowClient

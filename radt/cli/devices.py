@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
@@ -10,29 +9,29 @@ import click
 from rich.console import Console
 
 from radt import units
-from radt.collocation.busy import ComputeMode
-from radt.collocation.overview import Daemon, GpuView, Host, NumaNode, Overview
+from radt.cli.options import json_option, print_json
+from radt.cli.render import text_table
+from radt.collocation import permissions
+from radt.collocation.mps import Daemon
+from radt.collocation.overview import GpuView, Host, NumaNode, Overview
 from radt.collocation.processes import Occupant
 from radt.collocation.topology import GpuInstance, MigState
 from radt.devices.cpus import cpu_list
+from radt.devices.gpus import ComputeMode
 from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.terminal import print_document
 
 _SHORT_UUID = 12
-_FACTS = (
-    Column("", role=Role.KEY, is_number=False),
-    Column("", role=Role.LEAD, is_number=False, widest=200),
-)
 _Fact = tuple[str, str, Tone]
 
 
 @click.command("devices")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def command(as_json: bool) -> None:
     """Show this machine's GPUs, MIG instances, MPS daemons, CPUs and memory, and who uses them."""
     overview = Overview.read()
     if as_json:
-        click.echo(json.dumps(asdict(overview), indent=2, default=str))
+        print_json("devices", asdict(overview))
         return
     print_document(Console(highlight=False), devices_document(overview))
 
@@ -48,8 +47,8 @@ def devices_document(overview: Overview) -> Document:
 
 
 def _facts(title: str, facts: Sequence[_Fact]) -> Table:
-    rows = [Row([Cell(label, tone=Tone.DIM), Cell(text, tone=tone)]) for label, text, tone in facts]
-    return Table(_FACTS, rows, title)
+    rows = [(Cell(label, tone=Tone.DIM), Cell(text, tone=tone)) for label, text, tone in facts]
+    return text_table(rows, title)
 
 
 def _host(overview: Overview) -> list[_Fact]:
@@ -96,16 +95,21 @@ def _memory(host: Host) -> str:
 
 def _gpu(view: GpuView, overview: Overview) -> list[Block]:
     gpu = view.gpu
-    memory = (
-        f"{units.size(gpu.free_bytes)} of {units.size(gpu.memory_bytes)} free"
-        if gpu.memory_bytes is not None
-        else "the host's"
-    )
+    if gpu.problem:
+        facts = [
+            ("problem", f"does not answer: {gpu.problem}", Tone.BAD),
+            ("UUID", gpu.uuid, Tone.DIM),
+        ]
+        return [_facts(f"GPU {gpu.index}  {gpu.name}", [fact for fact in facts if fact[1]])]
+    if gpu.memory_bytes is not None:
+        memory = f"{units.size(gpu.free_bytes)} of {units.size(gpu.memory_bytes)} free"
+    else:
+        memory = "that of its instances" if gpu.mig_enabled else "the host's"
     facts = [("memory", memory, Tone.NORMAL)]
     if view.utilization is not None:
         facts.append(("busy", f"{units.percent(view.utilization)} of the time", Tone.NORMAL))
-    if view.compute_mode not in (None, ComputeMode.DEFAULT):
-        facts.append(("mode", f"compute mode {view.compute_mode}", Tone.WARNING))
+    if view.gpu.compute_mode not in (None, ComputeMode.DEFAULT):
+        facts.append(("mode", f"compute mode {view.gpu.compute_mode}", Tone.WARNING))
     facts += _mig(gpu.mig) if gpu.mig is not None else ()
     facts += [
         ("MPS", *_daemon(daemon))
@@ -134,7 +138,7 @@ def _mig(mig: MigState) -> Iterator[_Fact]:
     if slices := _free_slices(mig):
         parts.append(slices)
     if not mig.may_create:
-        parts.append("creating instances needs an administrator")
+        parts.append(f"creating instances needs {permissions.needed()}")
     yield "MIG", " · ".join(parts), Tone.NORMAL
     if room:
         yield "room for", ", ".join(room), Tone.DIM
@@ -148,7 +152,7 @@ def _start(instance: GpuInstance) -> tuple[int, int]:
 
 
 def _free_slices(mig: MigState) -> str:
-    """Memory slices that no instance has; empty where the driver does not say."""
+    """Return the number of unused memory slices; empty if the driver does not report it."""
     places = [place for profile in mig.profiles for place in profile.placements]
     if not places or any(instance.placement is None for instance in mig.instances):
         return ""
@@ -169,7 +173,10 @@ def _instance(instance: GpuInstance) -> str:
     place = str(instance.placement) if instance.placement is not None else "?"
     uuids = "".join(f"  {_short(compute.uuid)}" for compute in instance.computes if compute.uuid)
     profile = instance.profile or "unknown"
-    return f"{profile:<12} slice {place:<5}id {instance.instance_id}{uuids}"
+    memory = ""
+    if instance.computes and (total := instance.computes[0].memory_bytes) is not None:
+        memory = f"  {units.size(instance.computes[0].free_bytes)} of {units.size(total)} free"
+    return f"{profile:<12} slice {place:<5}id {instance.instance_id}{memory}{uuids}"
 
 
 def _daemon(daemon: Daemon) -> tuple[str, Tone]:
@@ -183,7 +190,7 @@ def _daemon(daemon: Daemon) -> tuple[str, Tone]:
 
 
 def _gpus_of(daemon: Daemon, overview: Overview) -> list[int]:
-    """Indices of the GPUs that a daemon serves, as far as they are known here."""
+    """Return the indices of the GPUs that a daemon serves, as far as they are known here."""
     indices = []
     for view in overview.gpus:
         mig = view.gpu.mig.instances if view.gpu.mig is not None else ()

@@ -1,8 +1,11 @@
-"""``radt export``: write the samples of a run as Parquet or CSV."""
+"""``radt export``: write the samples of a run as Parquet or CSV, or all of the run as one file."""
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import click
 
@@ -26,9 +29,9 @@ from radt.units import plural, size
 @click.option(
     "-o",
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
     metavar="FILE",
-    help="File to write.  [default: the id of the run, in this folder]",
+    help="File to write; - for standard output.  [default: the id of the run, in this folder]",
 )
 @click.option(
     "-m",
@@ -45,13 +48,26 @@ def command(
     metrics: tuple[str, ...],
     places: Places,
 ) -> None:
-    """Write all samples of a RUN at full resolution, with the columns of radt.load().
+    """Write all samples of a RUN at full resolution, or all of the run.
+
+    Parquet and CSV have the samples, with the columns of radt.load(). The format radt has
+    everything about the run except files the script wrote: radt import and radt.load() read it
+    elsewhere.
 
     RUN is its id or the first characters of it, or an experiment (name or file) of one run.
     """
+    chosen = ExportFormat.choose(file_format, output)
+    if metrics and chosen is ExportFormat.RADT:
+        raise UsageError("a file of format radt has all metrics", "Leave out --metric")
     with Readers(places) as readers:
         reader, record = _find_run(readers, experiment_of(run, places))
-        chosen = ExportFormat.choose(file_format, output)
+        if str(output) == "-":
+            with TemporaryDirectory() as folder:
+                path = Path(folder) / chosen.value
+                export_run(reader, record, path, chosen, metrics or None)
+                with path.open("rb") as file:
+                    shutil.copyfileobj(file, sys.stdout.buffer)
+            return
         path = output or Path(f"{record.run_id[:12]}.{chosen.value}")
         count = export_run(reader, record, path, chosen, metrics or None)
     click.echo(f"{path}  {plural(count, 'value')}, {size(path.stat().st_size)}")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 import click
 
 from radt.cli.options import home_option, setting_option
-from radt.delivery.archive.importing import Imported, import_archive
-from radt.delivery.archive.read import Archive, find_archives
+from radt.delivery.archive.read import Archive, Imported, find_archives, import_archive
 from radt.delivery.process import block_pandas
-from radt.errors import ArchiveError, RadtError, UsageError
+from radt.errors import ArchiveError, RadtError, UsageError, cut
 from radt.experiment.columns import did_you_mean
 from radt.home import Home
 from radt.importers.files import FileSource
-from radt.importers.importing import Import
-from radt.importers.status import ImportResult
+from radt.importers.importing import Import, ImportResult
 from radt.settings import TRACKING_URI
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
@@ -53,10 +50,10 @@ def command(
 ) -> int:
     """Import runs from archives, MLflow and the files of other trackers.
 
-    A SOURCE is a folder or s3://bucket/prefix with one or more archives, a run in MLflow (its id,
-    or runs:/ID), mlflow:URI for all runs of an MLflow server (http://…), database
-    (sqlite:///FILE, postgresql://…) or folder, tensorboard:DIR for event files, wandb:DIR for
-    folders of W&B, or csv:FILE_OR_DIR.
+    A SOURCE is a file RUN.radt of radt export, a folder or s3://bucket/prefix with one or more
+    archives, a run in MLflow (its id, or runs:/ID), mlflow:URI for all runs of an MLflow server
+    (http://…), database (sqlite:///FILE, postgresql://…) or folder, tensorboard:DIR for event
+    files, wandb:DIR for folders of W&B, or csv:FILE_OR_DIR.
     Importing again adds only new data.
     """
     data = Home(home.absolute())
@@ -84,48 +81,38 @@ def _import_archives(places: list[str], data: Home, mlflow: str, address: StoreA
         data.create()
     with StoreWriter(address) as writer:
         _print_header(address, archives)
-        for archive in sorted(archives, key=_order):
+        for archive in archives:
             try:
                 imported = import_archive(archive, writer)
             except ArchiveError as error:
                 failures.append((archive, error))
-                _print_line(archive, click.style("✘ not imported", fg="red"))
+                click.echo(f"  {archive}  {click.style('✘ not imported', fg='red')}")
             else:
-                _print_line(archive, _what(imported))
+                _print_line(imported)
     return _finish(address, archives, failures)
 
 
-def _order(archive: Archive) -> tuple[int, int, str]:
-    """Order runs by creation, those of a workload by letter."""
-    run = archive.manifest.run
-    return run.created_ns, len(run.letter), run.letter
-
-
 def _spelled(place: str) -> str | Path:
-    """Take the name of an existing folder for the folder, whatever it looks like."""
+    """Return a path if a folder of this name exists, whatever the name looks like."""
     path = Path(place)
     return path if path.is_dir() else place
 
 
 def _print_header(address: StoreAddress, archives: list[Archive]) -> None:
-    total = sum(archive.manifest.size_bytes for archive in archives)
+    total = sum(archive.size_bytes for archive in archives)
     click.echo(f"{plural(len(archives), 'archive')}, {size(total)} → {address}\n")
 
 
-def _print_line(archive: Archive, what: str) -> None:
-    run = archive.manifest.run
+def _print_line(imported: Imported) -> None:
+    run = imported.run
     label = f"{run.workload} {run.letter}".strip()
     name = f"{run.experiment} {label} {run.name}".strip()
-    click.echo(f"  {run.run_id[:12]}  {_cut(name, 32):<32}  {what}")
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    click.echo(f"  {run.run_id[:12]}  {cut(name, 32):<32}  {_what(imported)}")
 
 
 def _what(imported: Imported) -> str:
-    more = "" if imported.complete else "; the run continued, import again for the rest"
-    if imported.new:
+    more = "" if imported.is_complete else "; the run continued, import again for the rest"
+    if imported.is_new:
         return f"{plural(imported.points, 'value')}{more}"
     if imported.points:
         return f"{plural(imported.points, 'value')} of {imported.total_points:,} were missing{more}"
@@ -157,19 +144,8 @@ def _paragraph(error: RadtError) -> Iterator[str]:
 PREFIX = "mlflow:"
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """How files of a tracker are read: a module of `radt.importers`, and the package it needs."""
-
-    module: str
-    package: str = ""
-
-
-_FILES = {
-    "csv": _Files("csv_logs"),
-    "tensorboard": _Files("tensorboard", "tensorboard"),
-    "wandb": _Files("wandb", "wandb"),
-}
+#: Modules of `radt.importers` that read a tracker's files; two need the tracker's own package.
+_FILES = {"csv": "csv_logs", "tensorboard": "tensorboard", "wandb": "wandb"}
 
 
 def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddress) -> int:
@@ -180,7 +156,7 @@ def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddre
         TrackingError: MLflow does not answer.
         StoreError: The store cannot be written.
     """
-    # MLflow takes seconds to import.
+    # Importing MLflow takes seconds.
     block_pandas()
     from radt.importers.mlflow import MlflowReader
     from radt.importers.mlflow_import import MlflowImport
@@ -219,15 +195,14 @@ def _import_files(given: str, address: StoreAddress) -> int:
 
 
 def _file_source(kind: str, place: Path) -> FileSource:
-    files = _FILES[kind]
     try:
-        module = import_module(f"radt.importers.{files.module}")
+        module = import_module(f"radt.importers.{_FILES[kind]}")
     except ModuleNotFoundError as error:
-        if not files.package or (error.name or "").partition(".")[0] == "radt":
+        if (error.name or "").partition(".")[0] != kind:
             raise
         raise UsageError(
-            f"{kind}: cannot be read without the package {files.package} ({error})",
-            f"Run `pip install {files.package}`, or `pip install 'radt[import]'`",
+            f"{kind}: cannot be read without the package {kind} ({error})",
+            f"Run `pip install {kind}`, or `pip install 'radt[import]'`",
         ) from error
     source: FileSource = module.source(place)
     return source

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-import select
-import signal
 import time
 from collections.abc import Collection, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,13 +16,15 @@ from radt.collocation.processes import identify, variable
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home
 from radt.model import RunStatus
+from radt.processes import stop
+from radt.procfs import ProcessId
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
 
-#: A run that ended less than so many seconds ago may still be cleaned up by its own runner.
+#: A run that ended less than this many seconds ago may still be cleaned up by its runner.
 SETTLE_S = 10.0
-#: Seconds from SIGTERM to SIGKILL, and from there to giving up.
+#: Seconds from SIGTERM to SIGKILL, and from there until giving up.
 _TERMINATE_S = 5.0
 _KILL_S = 5.0
 _REASON = "its processes are gone"
@@ -71,22 +70,7 @@ def leftover_processes() -> list[LeftoverProcess]:
 
 def end_process(process: LeftoverProcess) -> bool:
     """Ask a process to end, then kill it; return False if it survives."""
-    try:
-        handle = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return True
-    try:
-        # The number may be another process's by now; from here on the handle is this one's.
-        if procfs.start_ticks(process.pid) != process.start_ticks:
-            return True
-        for number, patience_s in ((signal.SIGTERM, _TERMINATE_S), (signal.SIGKILL, _KILL_S)):
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, number)
-            if select.select([handle], [], [], patience_s)[0]:
-                return True
-        return False
-    finally:
-        os.close(handle)
+    return stop(ProcessId(process.pid, process.start_ticks), _TERMINATE_S, _KILL_S)
 
 
 def lost_runs(reader: StoreReader, recorded: Collection[str]) -> list[RunRecord]:
@@ -113,7 +97,7 @@ def end_run(home: Home, run: RunRecord) -> bool:
             writer.seal(run.run_id)
             writer.end_workload(run.workload_id)
     if ended:
-        drain_leftovers(home)  # what its script had written
+        drain_leftovers(home)  # values that its script had written
     return ended
 
 
@@ -135,7 +119,7 @@ def _has_ended(run_id: str, home: Home, readers: dict[Path, StoreReader | None])
 
 
 def _is_root(run: RunRecord) -> bool:
-    """Whether the first process of a run lives; one of its number that began later is another."""
+    """Return True if the run's first process is alive; a later process may have reused its pid."""
     stat = procfs.process_stat(run.pid) if run.pid is not None else None
     if stat is None or not stat.alive:
         return False
@@ -152,7 +136,7 @@ def _is_mine(pid: int) -> bool:
 
 
 def _ancestors() -> Iterator[int]:
-    """Yield this process and its ancestors: a shell that a run has left is still in use."""
+    """Yield this process and its ancestors: a shell that a run has left behind is still in use."""
     pid = os.getpid()
     while pid > 0:
         yield pid

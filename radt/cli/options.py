@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
-import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -16,9 +16,11 @@ import click
 from click.core import ParameterSource
 
 from radt.errors import RunNotFoundError, UsageError
+from radt.experiment.files import call
 from radt.home import Home
 from radt.setting_values import NONE
 from radt.settings import HOME, STORE_URI, Setting, Settings
+from radt.units import in_json
 
 if TYPE_CHECKING:
     from radt.render.model import Document
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from radt.store.locate import Places
 
 F = TypeVar("F", bound=Callable[..., Any])
-#: Where the name of an experiment file may end within ``study.csv/three@gpu-01``.
+#: Matches the end of an experiment file's name within ``study.csv/three@gpu-01``.
 _FILE_END = re.compile(r"(?<=\.csv|\.yml)(?=$|[/@])|(?<=\.yaml)(?=$|[/@])", re.IGNORECASE)
 
 
@@ -52,6 +54,19 @@ def setting_option(setting: Setting[Any], *names: str) -> Callable[[F], F]:
         help=setting.help,
         callback=lambda _ctx, _param, value: None if value is None else str(value),
     )
+
+
+#: Passes ``as_json`` to the command.
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def print_json(name: str, document: Mapping[str, Any], version: int = 1) -> None:
+    """Print a document of ``--json``: ``{"format": "radt-NAME", "version": 1, …}``.
+
+    Numbers that JSON does not have are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
+    """
+    envelope = in_json({"format": f"radt-{name}", "version": version, **document})
+    click.echo(json.dumps(envelope, indent=2, ensure_ascii=False, allow_nan=False, default=str))
 
 
 class DocumentFormat(StrEnum):
@@ -88,15 +103,6 @@ def print_as(kind: str, document: Document, as_json: Callable[[], str]) -> None:
             click.echo(as_json(), nl=False)
 
 
-def call(file: Path, command: str = "", options: str = "") -> str:
-    """Return the shell's call of a command with a file: ``radt stop 'my study.csv'``.
-
-    Args:
-        options: What follows the file, as it is typed.
-    """
-    return " ".join(filter(None, ("radt", command, shlex.quote(str(file)), options)))
-
-
 def _default(setting: Setting[Any]) -> str:
     if setting.default_text:
         return setting.default_text
@@ -108,7 +114,7 @@ def _usual_home(_ctx: click.Context, _param: click.Parameter, value: str | None)
     return Settings.of(Path.cwd(), {HOME: value})[HOME]
 
 
-#: Gives the command's ``home``: what is given, else what the settings of this folder say.
+#: Passes ``home`` to the command: from the option, else from the settings of this folder.
 home_option = click.option(
     "--home",
     metavar=HOME.kind.metavar,
@@ -164,7 +170,7 @@ def experiment_of(text: str, places: Places) -> str:
     from radt.store.locate import Readers
 
     file = text[:end]
-    # A sweep expands into the CSV file of the same name, and that runs.
+    # A sweep expands into a CSV file of the same name, which is what runs.
     table = Path(file).with_suffix(".csv")
     names = experiment_names(table) if table.is_file() else [table.stem]
     if len(names) > 1:
@@ -216,49 +222,37 @@ def given_store(home: Path | None, store_uri: str | None) -> ChosenStore:
     Raises:
         UsageError: Both are named, or the address is not valid.
     """
-    return _named(home, store_uri) or _of(Home.resolve(home))
+    return _chosen(_named_places(home, store_uri).stores[0])
 
 
 def all_stores(home: Path | None, store_uri: str | None) -> Sequence[ChosenStore]:
     """Return the named store, else those of the data folder and the shared one, if they exist.
 
     Raises:
-        UsageError: Both are named, or an address is none.
+        UsageError: Both are named, or an address is not valid.
     """
-    if named := _named(home, store_uri):
-        return (named,)
-    folder = Home.resolve(home)
-    shared = shared_store(folder)
-    if shared is not None and not folder.store_path.exists():
-        return (shared,)
-    return (_of(folder),) if shared is None else (_of(folder), shared)
+    nearest, *others = map(_chosen, _named_places(home, store_uri).stores)
+    is_absent = nearest.home is not None and not nearest.home.store_path.exists()
+    return others if others and is_absent else [nearest, *others]
 
 
-def shared_store(home: Home) -> ChosenStore | None:
-    """Return the Postgres store of a data folder; None if it has none.
+def shared_store() -> StoreAddress | None:
+    """Return the Postgres store of the settings; None if they name none.
 
     Raises:
-        UsageError: The address is none.
+        UsageError: The address is not valid.
     """
-    uri = home.store_uri(tracking_uri=home.tracking_uri())
-    return ChosenStore(_address(uri)) if uri else None
+    return places_of(None, None).shared
 
 
-def _named(home: Path | None, store_uri: str | None) -> ChosenStore | None:
-    context = click.get_current_context()
-    home_given = context.get_parameter_source("home") is ParameterSource.COMMANDLINE
-    if not store_uri:
-        return _of(Home.resolve(home)) if home_given else None
-    if home_given:
+def _named_places(home: Path | None, store_uri: str | None) -> Places:
+    """Return the stores for a command with `home_option`."""
+    source = click.get_current_context().get_parameter_source("home")
+    is_home_given = source is ParameterSource.COMMANDLINE
+    if store_uri and is_home_given:
         raise UsageError("Expected --home or --store-uri, got both", "Remove one of them")
-    return ChosenStore(_address(store_uri))
+    return places_of(str(home) if is_home_given else None, store_uri)
 
 
-def _of(home: Home) -> ChosenStore:
-    return ChosenStore(_address(home.store_path), home)
-
-
-def _address(given: Path | str) -> StoreAddress:
-    from radt.store.backend import StoreAddress  # most of what a command's start would take
-
-    return StoreAddress.of(given)
+def _chosen(address: StoreAddress) -> ChosenStore:
+    return ChosenStore(address, None if address.path is None else Home(address.path.parent))

@@ -34,9 +34,9 @@ _OPTIONS: Mapping[str, Replacement] = {
     "-i": Replacement("the interval behind a listener: -l top@500ms"),
     "-t": Replacement("--timeout TIME, or --max-time TIME to end the with block"),
 }
-#: Those that a value follows.
+#: Options that take a value.
 WITH_VALUE = frozenset(name for name, known in _OPTIONS.items() if known.takes_value)
-#: Commands of the original by their name now.
+#: Commands of the original radT and their current names.
 COMMANDS: Mapping[str, str] = {"export-trace": "trace"}
 
 

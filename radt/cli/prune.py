@@ -41,7 +41,7 @@ from radt.units import parse_duration_s, plural, size
 
 _NS_PER_S = 1_000_000_000
 EXIT_FAILED = 1
-#: How many experiments a message names.
+#: Maximum number of experiments named in a message.
 _NAMED = 8
 _COLUMNS = (
     Column("experiment", role=Role.LEAD, is_number=False),
@@ -52,7 +52,7 @@ _COLUMNS = (
 
 @dataclass
 class _Plan:
-    """The runs to prune, and how many others stay for which reason."""
+    """The runs to prune, and the numbers of runs that stay, by reason."""
 
     due: list[Candidate] = field(default_factory=list)
     held_back: Counter[str] = field(default_factory=Counter)
@@ -136,7 +136,7 @@ def _plan(runs: Sequence[Candidate], store: ChosenStore, *, force: bool) -> _Pla
     plan = _Plan()
     for run in runs:
         reason = run.held_back
-        # Unread journals were never stored, so --force does not apply to them.
+        # Unread journals are not in the store, so --force does not apply to them.
         if store.home is not None and has_unread_journals(store.home, run.run_id):
             plan.held_back["their last values are not in the store yet; run radt sync"] += 1
         elif reason and not force:

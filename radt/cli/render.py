@@ -2,76 +2,63 @@
 
 from __future__ import annotations
 
-import re
 import shlex
-import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
-from rich import box
 from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from radt.environments.spec import LOCAL
 from radt.errors import ExperimentError, Problem
 from radt.experiment.plan import Action, ExperimentPlan, RunPlan, WorkloadPlan, actions
 from radt.model import RunStatus
-from radt.render.model import printable
+from radt.render.model import (
+    Cell,
+    Column,
+    Document,
+    Note,
+    Notes,
+    Role,
+    Row,
+    Table,
+    Tone,
+    printable,
+)
+from radt.render.terminal import print_document
 from radt.units import duration_text, plural
 
-_GAP = "   "
-#: Below this, text in columns side by side is harder to read than one under the other.
-_MIN_COLUMN = 24
-_MAX_COLUMN = 16
+#: Maximum widths of names and of differing columns; and the width of the columns before those.
+_MAX_NAME, _MAX_COLUMN = 12, 16
+_LEAD_COLUMNS = 49
+
+
+def text_table(rows: Iterable[Sequence[Cell | str]], title: str = "") -> Table:
+    """Return a table of words without a head; the last column has the room that is left."""
+    cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
+    columns = [
+        Column("", role=Role.LEAD, is_number=False, widest=200) for _ in (cells[0] if cells else ())
+    ]
+    return Table(columns, [Row(row) for row in cells], title)
 
 
 def render_problems(error: ExperimentError, console: Console | None = None) -> None:
     """Print every problem: where, cause, remedy; to stderr unless a console is given."""
     console = console or Console(stderr=True, highlight=False)
     console.print(Text(printable(error.message), style="bold red"), soft_wrap=True)
-    if not error.problems:
-        return
-    console.print()
-    for line in _problem_lines(error.problems, console.width):
-        console.print(line, soft_wrap=True)
-    console.print()
-
-
-def _problem_lines(problems: tuple[Problem, ...], width: int) -> list[Text]:
-    """Cause and remedy side by side if all of them fit so, else one under the other."""
-    rows = [(_where(p), printable(p.cause), printable(p.remedy)) for p in problems]
-    where_width = max(len(where) for where, _, _ in rows)
-    cause_width = max(len(cause) for _, cause, _ in rows)
-    remedy_width = max(len(remedy) for _, _, remedy in rows)
-    indent = 2 + (where_width + len(_GAP) if where_width else 0)
-    beside = indent + cause_width + len(_GAP) + remedy_width <= width
-    room = max(width - indent, _MIN_COLUMN)
-    lines: list[Text] = []
-    for where, cause, remedy in rows:
-        head = ("  " + where).ljust(indent)
-        if beside:
-            parts = (head, cause.ljust(cause_width) + _GAP if remedy else cause, (remedy, "dim"))
-            lines.append(Text.assemble(*parts))
-            continue
-        text = [(part, "") for part in _wrapped(cause, room)]
-        text += [(part, "dim") for part in _wrapped(remedy, room)]
-        for number, part in enumerate(text):
-            lines.append(Text.assemble(head if number == 0 else " " * indent, part))
-    return lines
+    rows: list[Sequence[Cell | str]] = []
+    for problem in error.problems:
+        rows.append((_where(problem), problem.cause))
+        if problem.remedy:
+            rows.append(("", Cell(problem.remedy, tone=Tone.DIM)))
+    if not any(where for where, _ in rows):
+        rows = [row[1:] for row in rows]
+    print_document(console, Document("", (), [text_table(rows)]))
 
 
 def _where(problem: Problem) -> str:
-    column = printable(problem.column) if problem.column else ""
-    if problem.line is None:
-        return column
-    return f"line {problem.line}, {column}" if column else f"line {problem.line}"
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(text, width, break_on_hyphens=False)
+    line = f"line {problem.line}" if problem.line is not None else ""
+    return ", ".join(filter(None, (line, problem.column)))
 
 
 def folded(text: Text, console: Console, indent: int) -> Iterator[Text]:
@@ -114,8 +101,10 @@ def render_plan(
         for run in workload.runs
     ]
     due = sum(row.action.runs for row in rows)
-    columns = _differing(_COLUMNS, rows)
-    details = _differing(_DETAILS, rows)
+    differing = _differing(_COLUMNS, rows)
+    room = max(1, (console.width - _LEAD_COLUMNS) // (_MAX_COLUMN + 2))
+    columns = differing[-room:]
+    details = [*differing[:-room], *_differing(_DETAILS, rows)]
     parts = [f"{plural(len(plan.workloads), 'workload')}, {plural(len(rows), 'run')}"]
     if due < len(rows):
         parts.append(f"{due or 'none'} to run")
@@ -123,29 +112,22 @@ def render_plan(
     parts += _phrases(rows[0], shared)
     head = Text.assemble((printable(plan.name), "bold"), *(f" · {part}" for part in parts))
     console.print(head, soft_wrap=True)
-    for experiment, group in groupby(rows, lambda row: row.workload.experiment):
-        console.print()
-        if experiment != plan.name:
-            console.print(Text(f"  {printable(experiment)}", style="bold"), soft_wrap=True)
-        console.print(Padding.indent(_plan_table(plan, list(group), columns, details), 2))
-    notes = [printable(warning) for warning in plan.warnings]
+    notes = list(plan.warnings)
     failed = list(dict.fromkeys(str(run.status) for run in plan.runs if run.status in _RERUN))
     if failed and not rerun:
         notes.append(f"--rerun runs {' and '.join(failed)} rows again")
-    if notes:
-        console.print()
-    for note in notes:
-        for line in _wrapped(note, max(console.width - 2, _MIN_COLUMN)):
-            console.print(Text(f"  {line}", style="dim"), soft_wrap=True)
+    table = _plan_table(plan, rows, columns, details)
+    dim = Notes([Note(note, Tone.DIM) for note in notes])
+    print_document(console, Document("", (), [table, dim]))
 
 
-#: What ``--rerun`` is about.
+#: Statuses that ``--rerun`` applies to.
 _RERUN = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A run, and what the next start does with it."""
+    """A run, and the action of the next start on it."""
 
     workload: WorkloadPlan
     run: RunPlan
@@ -154,9 +136,9 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Something to say of a run; where all runs say the same it stands above the table once.
+    """A property of runs; if all runs have the same value, it is printed once above the table.
 
-    ``phrase`` is how to say it outside a column, empty for not at all.
+    ``phrase`` is the format outside a column; if it is empty, the value is not printed there.
     """
 
     name: str
@@ -174,7 +156,8 @@ def _devices(row: _Row) -> str:
 
 
 def _listeners(row: _Row) -> str:
-    return "+".join(map(str, row.run.listeners)) or "none"
+    text = "+".join(map(str, row.run.listeners)) or "none"
+    return text if len(text) <= _MAX_COLUMN else text.replace("+", "+ ")  # allows folding there
 
 
 def _environment(row: _Row) -> str:
@@ -182,7 +165,7 @@ def _environment(row: _Row) -> str:
 
 
 def _model(row: _Row) -> str:
-    """Return the model, unless it is seen in the run's name or its command."""
+    """Return the model, unless the run's name or command contains it."""
     run = row.run
     return "" if run.model == run.label or run.model in run.arguments else run.model
 
@@ -208,7 +191,7 @@ _COLUMNS = (
     _Column("listeners", _listeners, "listeners {}"),
     _Column("next start", _next_start),
 )
-#: Stand below the command, which needs the room beside it.
+#: Printed below the command, which needs the width beside it.
 _DETAILS = (
     _Column("role", lambda row: str(row.run.role), "{}"),
     _Column("environment", _environment, "in {}"),
@@ -224,57 +207,47 @@ def _plan_table(
     columns: Sequence[_Column],
     details: Sequence[_Column],
 ) -> Table:
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        pad_edge=False,
-        padding=(0, 1, 0, 0),
-        header_style="dim",
-        border_style="dim",
-    )
-    table.add_column("workload", overflow="fold", max_width=16)
-    table.add_column("")
-    table.add_column("run", overflow="fold", max_width=20)
-    table.add_column("command", overflow="fold")
-    for column in columns:
-        table.add_column(column.name, overflow="fold", max_width=_MAX_COLUMN)
+    several = any(row.workload.experiment != plan.name for row in rows)
+    command = Column("command", role=Role.LEAD, is_number=False, widest=200)
+    heads = [
+        *([Column("", role=Role.HEADING, is_number=False)] if several else ()),
+        Column("workload", role=Role.KEY, is_number=False, widest=_MAX_NAME),
+        Column("", role=Role.LEAD, is_number=False),
+        Column("run", role=Role.LEAD, is_number=False, widest=_MAX_NAME),
+        command,
+        *(
+            Column(column.name, role=Role.LEAD, is_number=False, widest=_MAX_COLUMN)
+            for column in columns
+        ),
+    ]
+    table_rows = []
     for row in rows:
         is_first = row.run is row.workload.runs[0]
-        table.add_row(
-            Text(printable(row.workload.label) if is_first else "", style="bold"),
-            Text(row.run.letter),
-            Text(printable(row.run.label)),
-            _command_text(row, plan, details),
-            *(_cell(column.text(row)) for column in columns),
-            style=None if row.action.runs else "dim",
-        )
-    return table
-
-
-def _cell(text: str) -> Text:
-    """Broken behind a plus where it has to be, not within a name."""
-    lines = [""]
-    for word in re.findall(r"[^+]*\+|[^+]+", printable(text)):
-        if lines[-1] and len(lines[-1]) + len(word) > _MAX_COLUMN:
-            lines.append("")
-        lines[-1] += word
-    return Text("\n".join(lines))
+        texts = [
+            *([row.workload.experiment] if several else ()),
+            row.workload.label if is_first else "",
+            row.run.letter,
+            row.run.label,
+            _command(row.run, plan),
+            *(column.text(row) for column in columns),
+        ]
+        tone = Tone.NORMAL if row.action.runs else Tone.DIM
+        cells = [Cell(text, tone=tone) for text in texts]
+        table_rows.append(Row(cells))
+        if phrases := _phrases(row, details):
+            below = [cells[0] if several else Cell(), *[Cell()] * (len(heads) - 1)]
+            below[heads.index(command)] = Cell(" · ".join(phrases), tone=Tone.DIM)
+            table_rows.append(Row(below))
+    return Table(heads, table_rows)
 
 
 def _phrases(row: _Row, columns: Sequence[_Column]) -> list[str]:
-    """Return what these columns hold for the run, as phrases."""
+    """Return the run's values in these columns, as phrases."""
     return [
         column.phrase.format(printable(column.text(row)))
         for column in columns
         if column.phrase and column.text(row)
     ]
-
-
-def _command_text(row: _Row, plan: ExperimentPlan, details: Sequence[_Column]) -> Text:
-    text = Text(printable(_command(row.run, plan)))
-    if phrases := _phrases(row, details):
-        text.append("\n" + " · ".join(phrases), style="dim")
-    return text
 
 
 def _command(run: RunPlan, plan: ExperimentPlan) -> str:
@@ -292,7 +265,7 @@ def _command(run: RunPlan, plan: ExperimentPlan) -> str:
 
 
 def _shell_word(word: str) -> str:
-    """Quote a word for a shell; one with control characters as ``$'a\\nb'``, to be copied."""
+    """Quote a word for a shell; with control characters as ``$'a\\nb'``, ready to be copied."""
     if word.isprintable():
         return shlex.quote(word)
     literal = word.replace("\\", r"\\").replace("'", r"\'")
@@ -302,5 +275,5 @@ def _shell_word(word: str) -> str:
 def _escape(character: str) -> str:
     if character.isprintable():
         return character
-    # \x would be a byte, which is a character only below 128.
+    # \x denotes a byte, which is a character only below 128.
     return repr(character)[1:-1] if character.isascii() else f"\\U{ord(character):08x}"

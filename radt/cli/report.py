@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,15 +14,13 @@ from radt.units import plural, size
 
 if TYPE_CHECKING:
     from radt.analysis.report import Report
-    from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
+    from radt.analysis.series_quantities import SeriesQuantity
     from radt.analysis.window_spec import WindowSpec
     from radt.render.files import ReportFormat
     from radt.render.report_content import Content
-    from radt.store.backend import StoreAddress
     from radt.store.locate import Places, Readers
 
 _FORMATS = ("table", "markdown", "html", "csv", "json")
-_FIGURE_FORMATS = ("svg", "png", "pdf")
 _STANDARD_OUTPUT = Path("-")
 
 
@@ -63,14 +60,7 @@ _STANDARD_OUTPUT = Path("-")
     "--figures",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
-    help="Draw figures into this folder (needs radt[export] and Chrome or Chromium).",
-)
-@click.option(
-    "--figure-format",
-    type=click.Choice(_FIGURE_FORMATS),
-    default=_FIGURE_FORMATS[0],
-    show_default=True,
-    help="Format of the figures.",
+    help="Write the bars of each quantity into this folder, as SVG.",
 )
 @click.option(
     "--profiled",
@@ -86,7 +76,6 @@ def command(
     file_format: str | None,
     output: Path | None,
     figures: Path | None,
-    figure_format: str,
     profiled: bool,
     places: Places,
 ) -> None:
@@ -114,12 +103,12 @@ def command(
         nearest = _nearest(readers, experiment, spec, series, profiled=profiled)
     if nearest is None:
         raise unknown_experiment(experiment, places, "a finished run")
-    store, report = nearest
-    for problem in report.series.problems:
+    for problem in nearest.series.problems:
         raise problem.error
-    _put(Content.of(report, with_units(chosen, report.series)), kind, path)
+    content = Content.of(nearest, with_units(chosen, nearest.series))
+    _put(content, kind, path)
     if figures is not None:
-        _draw(store, report, figures, figure_format, chosen, profiled=profiled)
+        _draw(content, figures)
 
 
 def _nearest(
@@ -129,14 +118,15 @@ def _nearest(
     series: tuple[SeriesQuantity, ...],
     *,
     profiled: bool,
-) -> tuple[StoreAddress, Report] | None:
-    """Return the report of the nearest store that has any results, and the store."""
+) -> Report | None:
+    """Return the report of the nearest store that has any results."""
     from radt.analysis.report import read_report
+    from radt.analysis.selection import Omission
 
     for reader in readers.nearest_first():
         report = read_report(reader, experiment, profiled=profiled, window=window, series=series)
-        if report.workloads or report.left_out:
-            return reader.address, report
+        if report.workloads or report.selection.count(*Omission):
+            return report
     return None
 
 
@@ -150,7 +140,7 @@ def _file(output: Path | None, experiment: str, kind: ReportFormat) -> Path | No
 
     if output is None or output == _STANDARD_OUTPUT:
         return None
-    path = output / file_name(experiment, kind) if output.is_dir() else output
+    path = output / file_name((experiment, "report"), kind.suffix) if output.is_dir() else output
     check_writable(path, "--output")
     return path
 
@@ -172,18 +162,11 @@ def _put(content: Content, kind: ReportFormat, path: Path | None) -> None:
 
 
 def _prepare(folder: Path) -> None:
-    """Create the folder of figures, before any work is done for them.
+    """Create the folder for figures before any work is done.
 
     Raises:
-        UsageError: It cannot be created or written to, or Kaleido is not installed.
+        UsageError: It cannot be created or written to.
     """
-    from radt.frontend.export.renderer import is_installed
-
-    if not is_installed():
-        raise UsageError(
-            "Figures need Kaleido, which is not installed",
-            'Run `pip install "radt[export]"`, or use --format html, which has charts',
-        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -195,30 +178,19 @@ def _prepare(folder: Path) -> None:
         raise UsageError(f"Cannot write to {folder}", "Set another folder with --figures")
 
 
-def _draw(
-    store: StoreAddress,
-    report: Report,
-    folder: Path,
-    figure_format: str,
-    chosen: Sequence[AnyQuantity],
-    *,
-    profiled: bool,
-) -> None:
-    from radt.frontend.data.report_model import OVERLAP, PROFILED, SEPARATOR, SERIES, WINDOW
-    from radt.frontend.data.source import Source
-    from radt.frontend.export.report_files import draw
-    from radt.frontend.export.request import FileFormat
-    from radt.frontend.view import View
+def _draw(content: Content, folder: Path) -> None:
+    from radt.analysis.series_quantities import SeriesQuantity
+    from radt.render.bars import charts_of
+    from radt.render.files import file_name, write
+    from radt.render.markup import bars_file
 
-    options = {WINDOW: report.window.to_text()}
-    options |= {OVERLAP: "1"} if report.window.overlap else {}
-    options |= {PROFILED: "1"} if profiled else {}
-    if report.series.quantities:
-        options[SERIES] = SEPARATOR.join(each.value for each in report.series.quantities)
-    view = View(experiment=report.experiment, options=options)
-    source = Source(store)
-    try:
-        for path in draw(source, view, folder, FileFormat(figure_format), chosen):
-            click.echo(str(path), err=True)
-    finally:
-        source.close()
+    (experiment,) = content.experiments
+    charts = charts_of(content, single=True).charts
+    if not charts:
+        click.echo("No figure is written: no quantity has a value", err=True)
+    for chart in charts:
+        quantity = chart.axis.quantity
+        words = quantity.words if isinstance(quantity, SeriesQuantity) else quantity.value
+        path = folder / file_name((experiment, words), "svg")
+        write(path, bars_file(chart, f"{experiment} · {content.window}"))
+        click.echo(str(path), err=True)

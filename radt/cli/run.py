@@ -7,35 +7,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from radt import settings
-from radt.cli.options import call, setting_option
+from radt.cli.options import setting_option
 from radt.cli.original import WITH_VALUE, translated
-from radt.cluster.opened import open_submission, refuse_open_submission
+from radt.cluster.opened import executor_of, refuse_open_submission
 from radt.cluster.settings import LOCAL, ClusterSettings
 from radt.collector.client import CollectorClient
 from radt.devices.machine import Machine
 from radt.errors import UsageError
-from radt.experiment.plan import ExperimentPlan
-from radt.experiment.source import direct_plan, is_experiment, open_source
+from radt.experiment.files import call
+from radt.experiment.source import direct_plan, is_experiment
 from radt.home import Home
 from radt.listeners import registry
 from radt.settings import Settings
 
-if TYPE_CHECKING:
-    from radt.cluster.settings import ClusterSettings
-    from radt.runner.pending import ExperimentOptions
-
-#: Where the context keeps the command line as it was given.
+#: Key in click's context for the original command line.
 ARGUMENTS = "radt.cli.run.arguments"
 _MODULE_OPTIONS = ("-m", "--module")
 _HELP_ALL = "radt.cli.run.help_all"
-#: The options in ``--help``, by parameter; ``--help-all`` has all.
+#: Parameters shown in ``--help``; ``--help-all`` shows all.
 _COMMON = frozenset(
     {"rerun", "only", "repeat", "on", "dry_run", "detach", "yes", "quiet", "home", "tracking_uri"}
     | {"module", "experiment", "workload", "name", "devices", "collocation", "listeners"}
@@ -90,7 +86,7 @@ class RunCommand(click.Command):
     def _split(
         self, ctx: click.Context, args: Sequence[str]
     ) -> tuple[list[str], str | None, list[str]]:
-        """Options, the file or ``-m package.module``, and what follows it."""
+        """Split into options, the file or ``-m package.module``, and the arguments after it."""
         takes_value = {
             name: not (parameter.is_flag or parameter.count)
             for parameter in self.get_params(ctx)
@@ -118,7 +114,7 @@ class RunCommand(click.Command):
 
 
 def _takes_next(cluster: str, takes_value: Mapping[str, bool]) -> bool:
-    """Whether the last of some short options (``-qd``) takes the next argument as its value."""
+    """Return whether the last of combined short options (``-qd``) takes the next argument."""
     for index, letter in enumerate(cluster[1:], start=2):
         if takes_value.get(f"-{letter}", False):
             return index == len(cluster)
@@ -168,6 +164,7 @@ _COLUMNS = tuple(field.name for field in fields(Columns))
 @setting_option(settings.YES, "-y/ ", "--yes/--ask")
 @click.option("--dry-run", is_flag=True, help="Check and print the plan without running it.")
 @click.option("--detach", is_flag=True, help="Run in the background; see `radt attach`.")
+@setting_option(settings.WAIT)
 @setting_option(settings.QUIET, "-q/ ")
 @setting_option(settings.HOME)
 @setting_option(settings.TRACKING_URI)
@@ -202,7 +199,7 @@ def command(
     only: tuple[str, ...],
     dry_run: bool,
     detach: bool,
-    module: str | None,  # noqa: ARG001 - for help; RunCommand makes a file of it
+    module: str | None,  # noqa: ARG001 - only for --help; RunCommand turns it into a file
     **given: str | None,
 ) -> int:
     """Run an experiment FILE (.csv, .yaml), or one program with its ARGUMENTS.
@@ -251,7 +248,7 @@ class _Start:
     def of_experiment(
         self, given: Mapping[settings.Setting[Any], str | None], *, dry_run: bool, detach: bool
     ) -> int:
-        """Run an experiment file; returns the exit code."""
+        """Run an experiment file; return the exit code."""
         if self.arguments:
             raise UsageError(
                 f"Expected one experiment file, got {self.arguments[0]!r} after {self.file}",
@@ -266,112 +263,34 @@ class _Start:
         path = Path(self.file)
         values = Settings.of(path.absolute().parent, given)
         values.check()
-        cluster = ClusterSettings.chosen(values)
         client = None
-        if path.is_file() and not (dry_run or detach or cluster):
+        if path.is_file() and not (dry_run or detach or ClusterSettings.chosen(values)):
             client = CollectorClient.for_runner()
-        from radt.runner.pending import experiment_options
+        from radt.experiment.lock import ExperimentLock
+        from radt.runner.options import StartOptions
+        from radt.runner.start import ask_first, start
 
-        options = experiment_options(values, rerun=self.rerun, only=self.only)
-        if cluster is not None and dry_run:
-            from radt.cli.cluster_plan import show_cluster_plan
-
-            show_cluster_plan(
-                open_source(path),
-                cluster,
-                options,
-                devices=self.columns.devices,
-                home=values[settings.HOME],
-            )
-            return 0
+        options = StartOptions.of(
+            values, rerun=self.rerun, only=self.only, devices=self.columns.devices
+        )
+        executor = executor_of(values)
         if dry_run:
-            source = open_source(path)
-            plan = source.plan(Machine.detect(), registry.load(), self.columns.devices)
-            _show_plan(plan, options.with_repeat_of(source.repeat, plan))
+            from radt.cli.start_plan import show_plan
+
+            show_plan(path, options, executor)
             return 0
-        home = Home(values[settings.HOME])
-        if cluster is not None:
-            return self._on_cluster(path, home, options, values, cluster, detach=detach)
-        refuse_open_submission(path)
-        if detach and (code := self._detach(path, home, options)) is not None:
-            return code
-        from rich.console import Console
-
-        from radt.runner.start import start_experiment
-
-        outcome = start_experiment(
-            path,
-            home=home,
-            options=options,
-            devices=self.columns.devices,
-            console=Console(highlight=False),
-            tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
-            store_uri=values[settings.STORE_URI] or None,
-            confirm=None if options.yes else confirm,
-            client=client,
-        )
-        return outcome.exit_code
-
-    def _on_cluster(
-        self,
-        path: Path,
-        home: Home,
-        options: ExperimentOptions,
-        values: Settings,
-        cluster: ClusterSettings,
-        *,
-        detach: bool,
-    ) -> int:
-        """Submit the file's workloads, or go on with those that were; returns the exit code."""
-        from rich.console import Console
-
-        from radt.cluster.slurm import Slurm
-        from radt.cluster.start import ClusterStart, plan_fresh, plan_of, start_on_cluster
-        from radt.runner.start import ask_first
-
-        start = ClusterStart(values[settings.ON], cluster, Slurm())
+        if not executor.outlives_start:
+            refuse_open_submission(path)
         if detach:
-            if (spool := open_submission(path, home)) is not None:
-                plan = plan_of(spool)
-            else:
-                fresh = plan_fresh(path, start, options, self.columns.devices, home)
-                plan = fresh.plan
-                if not fresh.pending:
-                    detach = False
-                ask_first(fresh.pending, fresh.options, confirm)
-        if detach:
-            return self._in_background(path, home, plan.name)
-        outcome = start_on_cluster(
-            path,
-            start,
-            home=home,
-            options=options,
-            console=Console(highlight=False),
-            tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
-            store_uri=values[settings.STORE_URI] or None,
-            devices=self.columns.devices,
-            confirm=None if options.yes else confirm,
-        )
-        return outcome.exit_code
-
-    def _detach(self, path: Path, home: Home, options: ExperimentOptions) -> int | None:
-        """Check the file and ask what is to be asked here; then run it in the background.
-
-        Returns the exit code, None if there is nothing to run.
-        """
-        from radt.runner.pending import pending_workloads
-        from radt.runner.start import ask_first
-
-        source = open_source(path)
-        plan = source.plan(Machine.detect(), registry.load(), self.columns.devices)
-        pending = pending_workloads(plan, options.with_repeat_of(source.repeat, plan))
-        if not pending:
-            return None
-        ask_first(pending, options, confirm)
-        return self._in_background(path, home, plan.name)
+            with ExperimentLock(path):  # which may end what a dead runner left
+                work = executor.begin(path, options, lambda text: click.echo(f"  {text}"))
+            ask_first(work, confirm)
+            if work.pending or work.source is None:  # otherwise there is nothing to run
+                return self._in_background(path, options.home, work.plan.name)
+        return start(path, options, executor, confirm=confirm, client=client).exit_code
 
     def _in_background(self, path: Path, home: Home, name: str) -> int:
-        """Run what this call would run, in the background; the exit code."""
+        """Run this command in the background; return its exit code."""
         from rich.console import Console
         from rich.text import Text
 
@@ -401,7 +320,7 @@ class _Start:
     def of_program(
         self, given: Mapping[settings.Setting[Any], str | None], *, dry_run: bool
     ) -> int:
-        """Run one program; returns the exit code."""
+        """Run one program; return the exit code."""
         if self.rerun or self.only:
             raise UsageError(
                 "--rerun and --only are for experiment files", f"Leave them out for {self.file}"
@@ -422,41 +341,22 @@ class _Start:
             **asdict(self.columns),
         )
         client = None if dry_run else CollectorClient.for_runner()
-        from rich.console import Console
+        from radt.runner.options import StartOptions
+        from radt.runner.schedule import LocalExecutor
+        from radt.runner.start import start_program
 
-        from radt.runner.pending import experiment_options
-        from radt.runner.start import start_plan
-
-        options = experiment_options(values)
+        options = StartOptions.of(values)
         if dry_run:
-            _show_plan(plan, options)
+            from rich.console import Console
+
+            from radt.cli.start_plan import show_work
+            from radt.runner.options import Work
+
+            show_work(Work(plan, options, ()), Console(highlight=False))
             return 0
-        home = Home(values[settings.HOME])
-        outcome = start_plan(
-            plan,
-            machine=machine,
-            home=home,
-            options=options,
-            console=Console(highlight=False),
-            tracking_uri=values[settings.TRACKING_URI] or home.default_tracking_uri,
-            store_uri=values[settings.STORE_URI] or None,
-            confirm=None if options.yes else confirm,
-            client=client,
-        )
-        return outcome.exit_code
-
-
-def _show_plan(plan: ExperimentPlan, options: ExperimentOptions) -> None:
-    from rich.console import Console
-
-    from radt.cli.render import render_plan
-    from radt.runner.pending import pending_workloads
-
-    if options.only:
-        pending_workloads(plan, options)  # says which of them are not there
-        chosen = tuple(workload for workload in plan.workloads if workload.label in options.only)
-        plan = replace(plan, workloads=chosen)
-    render_plan(plan, rerun=options.rerun, repeat=options.repeat, console=Console(highlight=False))
+        return start_program(
+            plan, options, LocalExecutor(machine), confirm=confirm, client=client
+        ).exit_code
 
 
 def confirm(texts: Sequence[str]) -> bool:

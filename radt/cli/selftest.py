@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 
 import click
 from rich.console import Console
 from rich.text import Text
 
+from radt.cli.options import json_option, print_json
 from radt.cli.original import documentation
 from radt.selftest import Measurement, Verdict, run_selftest
 
@@ -43,7 +43,7 @@ _MARKS = {
     default=None,
     help="Seed that draws which run of a pair goes first.  [default: random, shown]",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@json_option
 def command(pairs: int, seconds: float, seed: int | None, as_json: bool) -> int:
     """Measure the tracking overhead on this machine, in about a minute.
 
@@ -57,19 +57,15 @@ def command(pairs: int, seconds: float, seed: int | None, as_json: bool) -> int:
 
     def report(measurement: Measurement) -> None:
         if not as_json:
-            spinner.stop()  # else its line stays between those of the measurements
+            spinner.stop()  # otherwise its line stays between those of the measurements
             console.print(_line(measurement), soft_wrap=True)
             spinner.start()
 
     with status.status("measuring, on an otherwise idle machine in about a minute") as spinner:
         measurements = run_selftest(pairs, seconds, seed, report)
     if as_json:
-        document = {
-            "schema": "radt.selftest/2",
-            "seed": seed,
-            "measurements": [measurement.document() for measurement in measurements],
-        }
-        click.echo(json.dumps(document, indent=2).replace("Infinity", "null"))
+        documents = [measurement.document() for measurement in measurements]
+        print_json("selftest", {"seed": seed, "measurements": documents}, version=2)
     else:
         see = documentation("Measurements")
         console.print(Text(f"seed {seed}. {see} for limits and other machines", "dim"))
@@ -78,7 +74,7 @@ def command(pairs: int, seconds: float, seed: int | None, as_json: bool) -> int:
 
 
 def _line(measurement: Measurement) -> Text:
-    """Mark, label, value and limit, and how it was measured below them."""
+    """Return mark, label, value and limit, with the method of measurement below."""
     mark, style = _MARKS[measurement.verdict]
     head = Text.assemble((f"{mark}  ", style), measurement.label.ljust(28))
     if measurement.error:

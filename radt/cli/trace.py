@@ -42,7 +42,7 @@ def command(run: str, output: Path | None, alone: bool, places: Places) -> None:
 
 
 def _lines(contents: Contents) -> list[str]:
-    """Describe what the file has and what it lacks."""
+    """Describe the content of the file and what is missing from it."""
     runs = plural(contents.runs - 1, "neighbour") if contents.runs > 1 else "no neighbours"
     series = f"{contents.series:,} series of {plural(contents.points, 'value')}"
     lines = [f"{runs}, {plural(contents.markers, 'epoch or span', 'epochs and spans')}, {series}"]
@@ -65,7 +65,7 @@ def _lines(contents: Contents) -> list[str]:
 
 
 def _placed(clock: ClockMap) -> str:
-    """Describe how a PyTorch trace was put on the run's clock."""
+    """Describe how a PyTorch trace was mapped to the run's clock."""
     if clock.error_ns is None:
         return "placed by the wall clock, because it does not record radt's clock"
     drift = f", drift of {duration(abs(clock.drift_ns) / 1e9)} taken out" if clock.drift_ns else ""

@@ -7,15 +7,11 @@ from pathlib import Path
 import click
 
 from radt import settings
-from radt.cli.cluster_plan import show_cluster_plan
 from radt.cli.options import setting_option
-from radt.cli.render import render_plan
-from radt.cluster.settings import ClusterSettings
-from radt.devices.machine import Machine
+from radt.cli.start_plan import show_plan
+from radt.cluster.opened import executor_of
 from radt.experiment.lock import ExperimentLock
-from radt.experiment.source import open_source
-from radt.listeners import registry
-from radt.runner.pending import experiment_options
+from radt.runner.options import StartOptions
 from radt.settings import Settings
 from radt.units import plural
 
@@ -32,15 +28,9 @@ def command(file: str, rerun: bool, devices: str, on: str | None) -> None:
     column; the exit code is 2 if there is one. With --on, the cluster is asked about every job.
     """
     values = Settings.of(Path(file).absolute().parent, {settings.ON: on})
-    source = open_source(file)
-    cluster = ClusterSettings.chosen(values)
-    if cluster is None:
-        plan = source.plan(Machine.detect(), registry.load(), devices)
-        render_plan(plan, rerun=rerun, repeat=source.repeat)
-    else:
-        options = experiment_options(values, rerun=rerun)
-        show_cluster_plan(source, cluster, options, devices=devices, home=values[settings.HOME])
-    if source.added:
+    options = StartOptions.of(values, rerun=rerun, devices=devices)
+    source = show_plan(Path(file), options, executor_of(values)).source
+    if source is not None and source.added:
         click.echo(f"\n  A start adds {plural(source.added, 'row')} to {source.shown}.")
     holder = ExperimentLock(file).holder()
     if holder is not None:

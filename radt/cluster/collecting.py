@@ -1,74 +1,74 @@
-"""Takes what jobs have sent into this host's data folder, whose deliverers bring it on.
+"""Collects what jobs have sent into this host's data folder, from which it is uploaded.
 
-All of it can be interrupted anywhere: a file is removed from the shared folder once all of it is
-here, and taking it again changes nothing.
+It can be interrupted at any point: a file is removed from the shared folder only after all of it
+has been stored, and storing it again changes nothing.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import tarfile
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from radt.cluster.merging import part_of_run
-from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, CargoKind, cargo_in
+from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, cargo_in
 from radt.cluster.spool import Attempt, JobKey, Spool
 from radt.collector.client import CollectorClient
-from radt.delivery.archive.importing import Adoption, import_archive
-from radt.delivery.archive.locations import LocalFolder
-from radt.delivery.archive.manifest import MANIFEST_FILE, Manifest
-from radt.delivery.archive.read import Archive
 from radt.delivery.archive.spool import progress_of
 from radt.errors import ArchiveError, CollectorError, RadtError, RunNotFoundError
 from radt.home import Home, RunDir
 from radt.model import RunStatus
+from radt.store import bundle
+from radt.store.applying import Adoption, apply
+from radt.store.copy import Batch, Piece, Position, RunRows, position_of
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord
+from radt.store.records import (
+    MARKERS_OF_A_NODE,
+    SERIES_OF_A_NODE,
+    GapRecord,
+    LedgerRecord,
+    MarkerRecord,
+    RunRecord,
+    SeriesRecord,
+)
 from radt.store.writer import StoreWriter
 from radt.tags import (
     CLUSTER_ATTEMPT,
     CLUSTER_JOB,
+    CLUSTER_NODE,
     CLUSTER_SUBMISSION,
     CLUSTER_SUPERSEDED,
     PARENT,
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Collected:
-    """What one look brought: runs with something new, and what could not be taken, with the reason.
+    """The result of one collection, in order: runs with new data, and problems.
 
-    What could not be taken waits for the next look, as do those that are announced by their node
-    and that the folder does not show yet: ``late``.
+    ``problems`` say what could not be stored and is retried by the next collection. So are ``late``
+    runs, which their node has announced and the folder does not show yet.
     """
 
-    runs: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-    late: tuple[str, ...] = ()
-
-
-@dataclass(slots=True)
-class _Look:
     runs: dict[str, None] = field(default_factory=dict)
     problems: dict[str, None] = field(default_factory=dict)
     late: dict[str, None] = field(default_factory=dict)
 
 
 class Collection:
-    """Takes the runs of one submission. Use as a context manager; for one thread.
+    """Collects the runs of one submission. Use as a context manager, from one thread.
 
     Args:
         spool: The submission.
         home: The data folder that gets its runs.
-        tracking_uri: MLflow's address that runs are brought to from here, "" for none.
-        store_uri: The same of Postgres.
-        client: Asked to deliver what is new; None for whoever delivers it later (`radt sync`).
+        tracking_uri: MLflow's address for uploads from this host, "" for none.
+        store_uri: The Postgres database for uploads from this host, "" for none.
+        client: The collector asked to upload new data; None to leave that to `radt sync`.
     """
 
     def __init__(
@@ -82,57 +82,59 @@ class Collection:
     ) -> None:
         self._spool = spool
         self._home = home
-        #: Nodes bring runs to MLflow; those that have died leave theirs to this host.
+        #: Nodes upload runs to MLflow; those of dead nodes are left to this host.
         self._nodes_deliver = spool.submission.reaches_mlflow
         self._tracking_uri = tracking_uri
         self._store_uri = store_uri
         self._client = client
-        self._writer: StoreWriter | None = None
-        self._reader: StoreReader | None = None
-        #: Attempts that have ended, and of which nothing is left to take.
+        #: Ended attempts that are completely collected.
         self._done: set[tuple[JobKey, int]] = set()
-        #: Attempts whose predecessors are marked.
+        #: Attempts whose superseded predecessors are marked.
         self._prevailed: set[tuple[JobKey, int]] = set()
-        #: Runs in the store by their jobs; None before the store was asked.
+        #: Runs in the store by job; None until the store was read.
         self._runs: dict[str, set[str]] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        for store in ("_reader", "_writer"):
+            if store in vars(self):
+                vars(self).pop(store).close()
 
-    def close(self) -> None:
-        """Close the store."""
-        if self._writer is not None and self._reader is not None:
-            self._reader.close()
-            self._writer.close()
-        self._writer = self._reader = None
+    @cached_property
+    def _writer(self) -> StoreWriter:
+        return StoreWriter(self._home.create().store_path)
+
+    @cached_property
+    def _reader(self) -> StoreReader:
+        _ = self._writer  # creates the store
+        return StoreReader(self._home.store_path)
 
     def collect(self, jobs: Iterable[JobKey] | None = None) -> Collected:
-        """Take what is new.
+        """Collect new data.
 
         Args:
-            jobs: Those that can have something new, which run or have run since the last look; None
-                for all. A job that has not begun costs nothing then.
+            jobs: Those that may have new data: running, or running at the last collection. None for
+                all. Jobs that have not begun then cost nothing.
 
         Raises:
             StoreError: The store of the data folder cannot be opened.
         """
-        look = _Look()
-        for job in self._begun() if jobs is None else jobs:
+        look = Collected()
+        for job in sorted(self._spool.started_jobs()) if jobs is None else jobs:
             self._collect_job(job, look)
         if look.runs and self._client is not None and (self._tracking_uri or self._store_uri):
             try:
                 self._client.deliver(self._home.store_path, self._tracking_uri, self._store_uri)
             except CollectorError as error:
                 look.problems[str(error)] = None
-        return Collected(tuple(look.runs), tuple(look.problems), tuple(look.late))
+        return look
 
     def end_lost(self, job: JobKey, reason: str) -> tuple[str, ...]:
-        """End the runs of a job of which no more will come; return their ids.
+        """End the runs of a job that will send no more data; return their ids.
 
-        If more comes all the same, a run's own end takes the place of this one.
+        If more data comes after all, a run's own end replaces this one.
 
         Raises:
             StoreError: The store cannot be read or written.
@@ -147,10 +149,7 @@ class Collection:
 
     # Attempts -------------------------------------------------------------------------------------
 
-    def _begun(self) -> Iterator[JobKey]:
-        return iter(sorted(self._spool.started_jobs()))
-
-    def _collect_job(self, job: JobKey, look: _Look) -> None:
+    def _collect_job(self, job: JobKey, look: Collected) -> None:
         before = len(look.runs)
         try:
             attempts = self._spool.attempts(job)
@@ -164,15 +163,15 @@ class Collection:
         except (RadtError, OSError) as error:
             look.problems[f"job {job}: {error}"] = None
 
-    def _collect_attempt(self, job: JobKey, attempt: Attempt, look: _Look) -> None:
+    def _collect_attempt(self, job: JobKey, attempt: Attempt, look: Collected) -> None:
         nodes = {0: attempt} | attempt.parts()
-        views = [of.view() for of in nodes.values()]  # asked first: all that they know of was sent
+        views = [of.view() for of in nodes.values()]  # before listing: their runs were sent earlier
         left = False
         folders = [(node, folder) for node, of in nodes.items() for folder in of.run_folders()]
         for node, folder in folders:
             try:
-                left |= self._collect_run(folder, look, node)
-            except FileNotFoundError:  # the node has just put one file in the place of several
+                self._collect_run(folder, look, node)
+            except FileNotFoundError:  # the node has just merged several files into one
                 left = True
             except (RadtError, OSError, tarfile.TarError) as error:
                 left = True
@@ -187,8 +186,8 @@ class Collection:
                 self._done.add((job, attempt.number))
 
     def _has_all_of(self, run_id: str, nodes: int) -> bool:
-        """Whether a run that has ended, and was sent, is here: a listing may be a minute old."""
-        reader = self._store()[1]
+        """Return True if an ended and sent run is complete here: a listing may be a minute old."""
+        reader = self._reader
         run = next(iter(reader.runs(run_ids=[run_id])), None)
         if run is None or not run.status.ended:
             return False
@@ -197,18 +196,18 @@ class Collection:
         run_dir = self._home.run_dir(run_id)
         if not run_dir.output_log.exists():
             return False
-        # Files that MLflow has got are here no more.
+        # Files are deleted here once MLflow has them.
         of_nodes = all(_of_node(run_dir, node).is_dir() for node in range(1, nodes))
         return of_nodes or progress_of(reader, run_id).delivered
 
-    def _supersede(self, job: JobKey, newest: Attempt, look: _Look) -> None:
-        """Mark the runs of earlier attempts that the newest does not go on from."""
+    def _supersede(self, job: JobKey, newest: Attempt, look: Collected) -> None:
+        """Mark runs of earlier attempts that the newest attempt does not keep."""
         kept = newest.view().kept
         if kept is None:
-            return  # it has not said yet
+            return  # it has not reported yet
         number = str(newest.number)
         for run in self._of_job(job):
-            tags = self._store()[1].tags(run.run_id)
+            tags = self._reader.tags(run.run_id)
             is_marked = run.status is RunStatus.KILLED and tags.get(CLUSTER_SUPERSEDED) == number
             if run.run_id not in kept and tags[CLUSTER_ATTEMPT] != number and not is_marked:
                 self._end(run, f"superseded by attempt {number}", number)
@@ -216,8 +215,8 @@ class Collection:
         self._prevailed.add((job, newest.number))
 
     def _end(self, run: RunRecord, reason: str, by_attempt: str = "") -> None:
-        """End a run that nobody else ends; one that has finished in vain is KILLED then, too."""
-        writer, reader = self._store()
+        """End a run that no node will end; a finished one that does not count becomes KILLED."""
+        writer, reader = self._writer, self._reader
         with writer.transaction():
             if by_attempt:
                 writer.put_tags(run.run_id, {CLUSTER_SUPERSEDED: by_attempt})
@@ -229,24 +228,24 @@ class Collection:
                 if not child.status.ended and reader.tags(child.run_id).get(PARENT) == run.run_id:
                     writer.end_run(child.run_id, RunStatus.KILLED, time.time_ns(), reason=reason)
             writer.end_workload(run.workload_id)
-            if self._nodes_deliver:  # the one that had it is gone
+            if self._nodes_deliver:  # the node that was to upload it is gone
                 writer.update_run(
                     run.run_id,
                     spool=str(self._home.run_dir(run.run_id).path),
                     tracking_uri=self._tracking_uri,
                 )
                 writer.deliver_again(run.run_id)
-        self._deliver_again(reader, writer, run.run_id)
+        self._deliver_again(run.run_id)
 
     def _of_job(self, job: JobKey) -> list[RunRecord]:
-        """Return the runs of a job that are in the store."""
+        """Return the stored runs of a job."""
         if self._runs is None:
             self._runs = self._known_runs()
         run_ids = sorted(self._runs.get(str(job), ()))
-        return self._store()[1].runs(run_ids=run_ids) if run_ids else []
+        return self._reader.runs(run_ids=run_ids) if run_ids else []
 
     def _known_runs(self) -> dict[str, set[str]]:
-        submission, (_, reader) = self._spool.submission, self._store()
+        submission, reader = self._spool.submission, self._reader
         known: dict[str, set[str]] = {}
         for experiment in {
             key.experiment for job in submission.jobs for key in submission.workloads(job)
@@ -259,140 +258,168 @@ class Collection:
 
     # Runs -----------------------------------------------------------------------------------------
 
-    def _collect_run(self, folder: Path, look: _Look, node: int) -> bool:
-        """Take what has come of a run from a node; return whether anything of it is left.
+    def _collect_run(self, folder: Path, look: Collected, node: int) -> None:
+        """Collect new data of a run from a node.
 
         Raises:
-            RadtError: Something of it cannot be taken now.
+            RadtError: Some of it cannot be stored now.
             OSError: The same.
         """
         waiting = cargo_in(folder)
         run_dir = self._home.run_dir(folder.name)
-        # Before the run's end, after which the deliverers look for files: they find them then.
+        # Files before the run's end: after that, the deliverers look for them.
         for cargo in waiting:
-            if cargo.kind is CargoKind.FILES:
+            if not cargo.is_bundle:
                 self._take_files(folder / cargo.name, run_dir, node)
                 look.runs[folder.name] = None
-        whole = max((c.number for c in waiting if c.kind is CargoKind.WHOLE), default=0)
         for cargo in waiting:
-            if cargo.kind is CargoKind.FILES:
-                continue
-            if cargo.number >= whole:
-                self._take_archive(folder / cargo.name, run_dir, node)
+            if cargo.is_bundle:
+                self._take_bundle(folder / cargo.name, run_dir, node)
                 look.runs[folder.name] = None
-            else:
-                (folder / cargo.name).unlink(missing_ok=True)
-        with suppress(OSError):  # the node may send more
+        with suppress(OSError):  # not empty: the node has sent more
             folder.rmdir()
-        return False
 
     def _take_files(self, file: Path, run_dir: RunDir, node: int) -> None:
         self._home.create()
         run_dir.create()
         with _unpacked(file, run_dir) as unpacked:
-            for source, name in unpacked.files():
+            for source in filter(Path.is_file, sorted(unpacked.rglob("*"))):
+                name = str(source.relative_to(unpacked))
                 target = run_dir.output_log if name == OUTPUT_LOG else run_dir.path / name
                 if node:
                     target = _of_node(run_dir, node) / name.removeprefix(f"{ARTIFACTS}/")
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.replace(target)
-        writer, reader = self._store()
-        self._deliver_again(reader, writer, run_dir.path.name)
+        self._deliver_again(run_dir.path.name)
         file.unlink(missing_ok=True)
 
-    def _take_archive(self, file: Path, run_dir: RunDir, node: int) -> None:
+    def _take_bundle(self, file: Path, run_dir: RunDir, node: int) -> None:
+        run_id = run_dir.path.name
         self._home.create()
         run_dir.create()
-        with _unpacked(file, run_dir) as unpacked:
-            manifest = Manifest.from_json(
-                (unpacked.path / MANIFEST_FILE).read_bytes(), f"{file.name}/{MANIFEST_FILE}"
-            )
-            if manifest.run.run_id != run_dir.path.name:
-                raise ArchiveError(f"{file} is of run {manifest.run.run_id}")
-            writer, reader = self._store()
+        with bundle.open(file) as opened:
+            rows = opened.rows
+            if rows.run.run_id != run_id:
+                raise ArchiveError(f"{file} is of run {rows.run.run_id}")
+            part = None
+            if node and PARENT not in rows.tags:  # a child run belongs to one node's process
+                part = NodePart.of(rows, node)
+            since = opened.since if part is None else part.position(opened.since)
+            if not position_of(self._reader, run_id).covers(since):
+                raise ArchiveError(f"{file} continues a file that is not there yet")
             adoption = None
             if not self._nodes_deliver:
                 adoption = Adoption(run_dir.path, self._tracking_uri)
-            tags = manifest.tags or {}
-            archive = Archive(LocalFolder(unpacked.path), manifest)
-            is_part = node > 0 and PARENT not in tags  # a child is a run of one node's process
-            import_archive(
-                part_of_run(archive, node) if is_part else archive,
-                writer,
-                parts=frozenset(name for _, name in unpacked.files()),
-                adoption=adoption,
-                is_part=is_part,
-            )
-            self._deliver_again(reader, writer, manifest.run.run_id)
+            for batch in opened.batches():
+                if part is not None:
+                    batch = part.batch(batch)
+                apply(self._writer, batch, adoption=adoption, is_part=part is not None)
+            self._deliver_again(run_id)
         if self._runs is not None:
-            job = tags.get(CLUSTER_JOB, "")
-            self._runs.setdefault(job, set()).add(manifest.run.run_id)
+            self._runs.setdefault(rows.tags.get(CLUSTER_JOB, ""), set()).add(run_id)
         file.unlink(missing_ok=True)
 
-    def _deliver_again(self, reader: StoreReader, writer: StoreWriter, run_id: str) -> None:
+    def _deliver_again(self, run_id: str) -> None:
         try:
-            delivered = progress_of(reader, run_id).delivered
+            delivered = progress_of(self._reader, run_id).delivered
         except RunNotFoundError:
-            return  # its archive comes next
+            return  # its archive follows
         if delivered and not self._nodes_deliver:
-            writer.deliver_again(run_id)
-
-    def _store(self) -> tuple[StoreWriter, StoreReader]:
-        if self._writer is None or self._reader is None:
-            self._home.create()
-            self._writer = StoreWriter(self._home.store_path)
-            self._reader = StoreReader(self._home.store_path)
-        return self._writer, self._reader
+            self._writer.deliver_again(run_id)
 
 
 def _of_node(run_dir: RunDir, node: int) -> Path:
-    """Return where files of another node than the run's first are."""
+    """Return the folder for files from a node other than the run's first."""
     return run_dir.artifacts / f"node-{node}"
 
 
-def collect(
-    spool: Spool,
-    home: Home,
-    *,
-    tracking_uri: str = "",
-    store_uri: str = "",
-    client: CollectorClient | None = None,
-) -> Collected:
-    """Take what is new of a submission, once; see `Collection`."""
-    with Collection(
-        spool, home, tracking_uri=tracking_uri, store_uri=store_uri, client=client
-    ) as collection:
-        return collection.collect()
+@contextmanager
+def _unpacked(file: Path, run_dir: RunDir) -> Iterator[Path]:
+    """Unpack a file into a folder of the run for the duration of the context."""
+    folder = run_dir.path / "collected"
+    shutil.rmtree(folder, ignore_errors=True)  # left by a killed process
+    folder.mkdir(mode=0o700)
+    try:
+        with tarfile.open(file) as tar:
+            # Available from Python 3.11.4 on.
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(folder)  # noqa: S202 - from this user's own jobs
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-class _unpacked:  # noqa: N801 - used as a function
-    """The content of a file that came, in the run's folder while inside."""
+@dataclass(frozen=True, slots=True)
+class NodePart:
+    """The part of a run that one node has recorded; ``number`` is the node's, from 1."""
 
-    def __init__(self, file: Path, run_dir: RunDir) -> None:
-        self._file = file
-        self.path = run_dir.path / "collected"
+    node: str
+    number: int
 
-    def __enter__(self) -> Self:
-        shutil.rmtree(self.path, ignore_errors=True)  # of who was killed
-        self.path.mkdir(mode=0o700)
-        inside = self.path.resolve()
-        with tarfile.open(self._file) as tar:
-            for member in tar:  # extractall() has its filter from Python 3.11.4 on
-                file = (inside / member.name).resolve()
-                content = tar.extractfile(member) if member.isfile() or member.islnk() else None
-                if content is None or not file.is_relative_to(inside):
-                    raise tarfile.TarError(f"{member.name} is not a file of the run")
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with content, file.open("wb") as target:
-                    shutil.copyfileobj(content, target)
-        return self
+    @classmethod
+    def of(cls, rows: RunRows, number: int) -> NodePart:
+        """Return the part described by these rows of the node."""
+        return cls(rows.tags.get(CLUSTER_NODE, ""), number)
 
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+    def batch(self, batch: Batch) -> Batch:
+        """Convert a batch of the node to a batch of the whole run."""
+        return replace(
+            batch,
+            rows=self._rows(batch.rows),
+            until=self.position(batch.until),
+            pieces=self._pieces(batch.pieces),
+            markers=[self._marker(marker) for marker in batch.markers],
+            gaps=[self._gap(gap) for gap in batch.gaps],
+        )
 
-    def files(self) -> Iterator[tuple[Path, str]]:
-        """Yield all files, with their paths there."""
-        for folder, _, names in os.walk(self.path):
-            for name in names:
-                file = Path(folder) / name
-                yield file, str(file.relative_to(self.path))
+    def position(self, position: Position) -> Position:
+        """Convert a position in the node's numbering to that of the whole run."""
+        return replace(
+            position,
+            points=self._points(position.points),
+            markers={
+                node + self.number: number + self._marker_shift
+                for node, number in position.markers.items()
+            },
+            open_markers=frozenset(number + self._marker_shift for number in position.open_markers),
+        )
+
+    @property
+    def _shift(self) -> int:
+        return self.number * SERIES_OF_A_NODE
+
+    @property
+    def _marker_shift(self) -> int:
+        return self.number * MARKERS_OF_A_NODE
+
+    def _rows(self, rows: RunRows) -> RunRows:
+        return replace(
+            rows,
+            series=[self._series(record) for record in rows.series],
+            ledgers=[self._ledger(record) for record in rows.ledgers],
+            points=self._points(rows.points),
+        )
+
+    def _points(self, points: Mapping[int, int]) -> dict[int, int]:
+        return {number + self._shift: count for number, count in points.items()}
+
+    def _pieces(self, pieces: Sequence[Piece]) -> list[Piece]:
+        return [replace(piece, series_no=piece.series_no + self._shift) for piece in pieces]
+
+    def _series(self, series: SeriesRecord) -> SeriesRecord:
+        entity = self._named(series.entity)
+        return replace(series, series_no=series.series_no + self._shift, entity=entity)
+
+    def _ledger(self, ledger: LedgerRecord) -> LedgerRecord:
+        return replace(ledger, listener=self._named(ledger.listener))
+
+    def _gap(self, gap: GapRecord) -> GapRecord:
+        number = gap.series_no if gap.series_no < 0 else gap.series_no + self._shift
+        return replace(gap, listener=self._named(gap.listener), series_no=number)
+
+    def _marker(self, marker: MarkerRecord) -> MarkerRecord:
+        number = marker.marker_no + self._marker_shift
+        return replace(marker, marker_no=number, process=self._named(marker.process))
+
+    def _named(self, name: str) -> str:
+        return "/".join(filter(None, (self.node, name)))

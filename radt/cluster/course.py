@@ -1,9 +1,9 @@
-"""The course of a submission: what its jobs are at, step by step, until all of them are settled.
+"""The course of a submission: the state of its jobs, step by step, until all of them are settled.
 
-`Course.step` is called often and does what is due: it asks the engine once in 15 s at most (ever
-more rarely while the engine is away), looks into the shared folder every 5 s, submits what may be
-submitted, and returns the statuses that have changed. All of it can be stopped anywhere and begun
-again by somebody else: what counts is in the shared folder and with the engine.
+`Course.step` is called often and decides by itself what to do. It queries the engine once in 15 s
+at most (less and less often while the engine does not answer), reads the shared folder every 5 s,
+submits jobs as limits allow, and returns changed statuses. It can be interrupted at any point and
+continued by another process: its state is in the shared folder and the engine.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from radt.cluster.settle import (
     SubmittedRow,
     settle,
 )
-from radt.cluster.shape import WorkloadKey
-from radt.cluster.spool import MOST_UNFIT, AttemptView, JobKey, Spool
+from radt.cluster.spool import MOST_UNFIT, AttemptView, JobKey, Spool, WorkloadKey
 from radt.cluster.submit import Submitter
 from radt.errors import EngineAwayError
 from radt.experiment.columns import QUEUED
@@ -37,20 +36,21 @@ from radt.units import plural
 
 POLL_S = 15.0
 LONGEST_POLL_S = 300.0
-#: The folder is looked into so often between two questions.
+#: Number of scans of the shared folder per poll of the engine.
 _LOOKS = 3
-#: Slurm keeps what has ended for 300 s (MinJobAge): what is not there earlier was never saved.
+#: Slurm keeps ended jobs for 300 s (MinJobAge). A job that is missing earlier was lost with the
+#: controller's state.
 FORGOTTEN_S = 240.0
 _TAIL_BYTES = 4096
-#: A job that is missing while others of its array are there, and that never began.
+#: State of a job that is missing although others of its array are listed, and that never began.
 _CANCELLED = JobState(Phase.ENDED, end=End.CANCELLED)
 
 
 @dataclass(slots=True)
 class CourseJob:
-    """A job and what is known of it; ``changed_s`` is when that last changed.
+    """A job and its known state; ``changed_s`` is the time of the last change.
 
-    ``submitted_s`` is when it was submitted from here; see `JobFacts` for ``is_forgotten``.
+    ``submitted_s`` is when this process submitted it; see `JobFacts` for ``is_forgotten``.
     """
 
     key: JobKey
@@ -69,7 +69,7 @@ class CourseJob:
 
     @property
     def has_word(self) -> bool:
-        """Whether its newest attempt has said that it has ended."""
+        """Return True if its newest attempt has reported its end."""
         return bool(self.views) and self.views[-1].ended
 
     @property
@@ -83,7 +83,7 @@ class CourseJob:
 
 @dataclass(slots=True)
 class Changes:
-    """What a step found: statuses by line, jobs that are settled now, lines for people."""
+    """The changes of a step: statuses by line, newly settled jobs, lines for people."""
 
     statuses: dict[int, RowStatus] = field(default_factory=dict)
     ended: list[CourseJob] = field(default_factory=list)
@@ -91,23 +91,23 @@ class Changes:
 
 
 class Course:
-    """Brings the jobs of a submission to their end, or looks on.
+    """Brings the jobs of a submission to their end, or only observes them.
 
     Args:
         spool: The submission's folder.
         engine: Its cluster.
         submitter: Submits the jobs.
-        rows: Of each workload.
-        patience: How long to wait for a word.
-        looks_only: Submit, cancel and hold nothing: another process does.
-        poll_s: Between two questions to the engine.
+        rows: The rows of each workload.
+        patience: How long to wait for reports.
+        looks_only: Do not submit, cancel or hold: another process does.
+        poll_s: Seconds between queries of the engine.
 
     Attributes:
         jobs: Those that are not settled yet.
         away: Why the engine does not answer; "" while it does.
         remedy: What to do about that.
-        folder_problem: What the shared folder does not do; "" while it works. All of that is tried
-            again.
+        folder_problem: What fails in the shared folder; "" while it works. Failed operations are
+            retried.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Course:
             for key in spool.submission.jobs
         }
         asked_for = submitter.asked_for
-        #: Jobs that are to be submitted.
+        #: Jobs still to be submitted.
         self._waiting = {
             key for key in self.jobs if submitter.job_id(key) is None and key not in asked_for
         }
@@ -146,9 +146,9 @@ class Course:
         self._was_held = False
         self._cancels: list[JobId] = []
         self._held = self._stopped = ""
-        #: Whether attempts could be looked at.
+        #: False if attempts could not be read.
         self._sees = True
-        #: What the shared folder did not do in this step.
+        #: The failure of the shared folder in this step; "" for none.
         self._failed = ""
         self._noted: set[str] = set()
         self.away = self.remedy = ""
@@ -160,7 +160,7 @@ class Course:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it is held, and nothing of it runs any more."""
+        """Return True if the rest is held and none of its jobs runs any more."""
         if not self._held or self._stopped:
             return False
         waiting = self._waiting
@@ -171,43 +171,45 @@ class Course:
 
     @property
     def held(self) -> str:
-        """Why no further job starts, in one line; "" if they may."""
+        """Return in one line why no further job starts; "" if jobs may start."""
         return " ".join(self._held.split())
 
     @property
     def unsubmitted(self) -> int:
-        """How many jobs the engine does not have, or not again."""
+        """Return the number of jobs to be submitted or submitted again."""
         return len(self._unsubmitted)
 
     @property
     def statuses(self) -> Mapping[int, RowStatus]:
-        """How all rows stand, by line."""
+        """Return the current status of all rows, by line."""
         return self._said
 
     def unended(self) -> list[JobId]:
-        """The engine's ids of jobs that wait or run."""
+        """Return the engine's ids of jobs that wait or run."""
         return self._ids(Phase.QUEUED, Phase.HELD, Phase.RUNNING)
 
     def job_id(self, job: CourseJob) -> str:
-        """The engine's id of a job; "" while it has none."""
+        """Return the engine's id of a job; "" while it has none."""
         return str(self._submitter.job_id(job.key) or "")
 
     def release(self) -> None:
-        """Let what is held start; the engine is told with the next question.
+        """Release held jobs; the engine gets the order with the next query.
 
         Raises:
             OSError: The shared folder cannot be written.
         """
         if self._spool.held:
             self._spool.release()
-        # Also if it was another process that released them: it may not have reached the engine.
+        # Also after a release by another process, which may not have reached the engine.
         self._releases = bool(self._spool.released)
 
     def step(self, now_s: float) -> Changes:
-        """Do what is due; what the shared folder does not do now is done later.
+        """Query, submit and settle as far as the time for each has come.
+
+        Operations that fail because of the shared folder are retried in a later step.
 
         Args:
-            now_s: Of a monotonic clock.
+            now_s: Time of a monotonic clock.
 
         Raises:
             ClusterError: The engine refuses to answer.
@@ -226,14 +228,14 @@ class Course:
 
     @contextmanager
     def _folder(self) -> Iterator[None]:
-        """Leave what fails with the shared folder: full, away, or not what it was."""
+        """Note an error of the shared folder (full, unreachable, corrupt) and continue."""
         try:
             yield
         except OSError as error:
             self._failed = f"{error.filename or self._spool.path}: {error.strerror or error}"
 
     def _note_folder(self, changes: Changes, *, asks: bool) -> None:
-        """Say once that the shared folder fails, once that it works, and what is odd in it."""
+        """Report once that the shared folder fails, once that it recovered, and any oddities."""
         if self._failed and not self.folder_problem:
             changes.notes.append(f"{self._failed}; jobs go on, and radt tries again")
         elif self.folder_problem and asks and not self._failed:
@@ -271,7 +273,7 @@ class Course:
             self._next_question_s = now_s + self._poll_s
             self._poll_s = min(2 * self._poll_s, LONGEST_POLL_S)
             return
-        if not self._answers:  # what was silent meanwhile may have been spoken of
+        if not self._answers:  # restart the silence: jobs may have changed in the meantime
             for job in self.jobs.values():
                 job.changed_s = now_s
         if self.away:
@@ -282,7 +284,7 @@ class Course:
         self._next_look_s = now_s
 
     def _arrays(self) -> list[str]:
-        """The engine's ids of arrays with jobs that are not settled."""
+        """Return the engine's ids of arrays with unsettled jobs."""
         ids = (self._submitter.job_id(key) for key in self.jobs)
         return list(dict.fromkeys(job.array for job in ids if job is not None))
 
@@ -297,7 +299,7 @@ class Course:
                 self._waiting.discard(key)
                 self._touched.add(key)
                 self.jobs[key].submitted_s = now_s
-        finally:  # what was asked for and not answered is not asked for again
+        finally:  # unanswered requests must not be made a second time
             self._waiting -= self._submitter.asked_for
         for key, error in self._submitter.refused.items():
             if key in self._waiting:
@@ -307,7 +309,7 @@ class Course:
 
     def _take(self, states: Mapping[JobId, JobState], now_s: float) -> None:
         unsubmitted = self._unsubmitted
-        # One state for each array, whose jobs are all of one request.
+        # One state per array is enough: all jobs of an array belong to one request.
         arrays = {job_id.array: state for job_id, state in states.items()}
         for key, job in self.jobs.items():
             job_id = self._submitter.job_id(key)
@@ -318,10 +320,10 @@ class Course:
                 state = states.get(job_id) if is_there else None
                 before = None if job.state is None else job.state.phase
                 if state is None and before is Phase.ENDED:
-                    state = job.state  # it is forgotten, and its end is known
+                    state = job.state  # the engine has forgotten it, but its end is known
                 elif state is None and is_there and not job.views:
                     state = states.get(JobId(job_id.array, REST))
-                    # One that ran, or whose attempts cannot be seen, may have done its work.
+                    # A job that ran, or whose attempts cannot be read, may have finished.
                     if state is None and before is not Phase.RUNNING and self._sees:
                         state = _CANCELLED
                 elif state is None and before is not Phase.RUNNING:
@@ -333,11 +335,11 @@ class Course:
 
     @property
     def _unsubmitted(self) -> set[JobKey]:
-        """Jobs that the engine was not asked for, or has not answered."""
+        """Return jobs that were not requested from the engine, or without an answer."""
         return self._waiting | self._submitter.asked_for
 
     def _ask_for_the_past(self, now_s: float) -> None:
-        """Ask the accounting for jobs that the engine has forgotten and that do not speak."""
+        """Query the accounting for silent jobs that the engine has forgotten."""
         unsubmitted = self._unsubmitted
         forgotten = {
             job_id: job
@@ -349,13 +351,13 @@ class Course:
         }
         if forgotten:
             for job_id, state in self._engine.past(list(forgotten)).items():
-                # Else the accounting lags: the controller, which was asked, has no such job.
+                # Otherwise the accounting lags: the controller was asked and has no such job.
                 if state.phase is Phase.ENDED:
                     forgotten[job_id].state = state
                     self._touched.add(forgotten[job_id].key)
 
     def _give_orders(self) -> None:
-        """Cancel, hold or release where that is due; with each question, as long as it is."""
+        """Cancel, hold or release jobs; repeated with each query as long as it is needed."""
         if self._looks_only:
             return
         if self._cancels:
@@ -381,7 +383,7 @@ class Course:
     # The folder -----------------------------------------------------------------------------------
 
     def _look_if_due(self, now_s: float) -> None:
-        """Look at attempts that may have changed."""
+        """Read attempts that may have changed, if it is time to."""
         if now_s < self._next_look_s:
             return
         self._next_look_s = now_s + self._usual_poll_s / _LOOKS
@@ -393,23 +395,23 @@ class Course:
                     self._look_at(job, now_s)
                     job.looked = self._questions
             self._sees = True
-        # Nobody is silent only because nothing can be read.
+        # If nothing can be read, silence says nothing about a job.
         self._answers &= self._sees
 
     def _look_at(self, job: CourseJob, now_s: float) -> None:
         attempts = self._spool.attempts(job.key)
-        seen = max(0, len(job.views) - 1)  # the last one seen may have changed
+        seen = max(0, len(job.views) - 1)  # the last one may have changed since
         views = [*job.views[:seen], *(attempt.view() for attempt in attempts[seen:])]
         if views != job.views:
             job.views, job.changed_s = views, now_s
             self._touched.add(job.key)
 
     def _started_by(self, key: JobKey) -> Collection[str]:
-        """The engine's ids of the arrays that started a job."""
+        """Return the engine's ids of the arrays that started a job."""
         starts = (attempt.view().start for attempt in self._spool.attempts(key))
         return {start.job_id.partition("_")[0] for start in starts if start is not None}
 
-    # What becomes of jobs -------------------------------------------------------------------------
+    # Settling jobs --------------------------------------------------------------------------------
 
     def _settle(self, now_s: float, changes: Changes, *, all_silent: bool) -> None:
         self._held, self._stopped = self._spool.held, self._spool.stopped
@@ -419,7 +421,7 @@ class Course:
             touched |= {k for k, job in self.jobs.items() if job.state is None or _has_ended(job)}
         for key in sorted(touched):
             job, is_in = self.jobs[key], key not in unsubmitted
-            with self._folder():  # one that cannot be settled now keeps no other from it
+            with self._folder():  # a job that cannot be settled now must not block others
                 self._settle_job(job, holds, now_s, changes, is_in=is_in)
                 self._touched.discard(key)
         self._touched &= self.jobs.keys()
@@ -433,7 +435,7 @@ class Course:
         *,
         is_in: bool,
     ) -> None:
-        """Do what is due of a job; ``is_in`` is whether the engine has it."""
+        """Settle one job; ``is_in`` is True if the engine has it."""
         job_id = self._submitter.job_id(job.key)
         if not is_in or job_id is None:
             self._wait_for_submission(job, changes)
@@ -490,19 +492,19 @@ class Course:
                 self._said[line] = changes.statuses[line] = status
 
     def _count_failure(self, reason: str) -> None:
-        """Hold the rest once jobs end one after the other before they have run anything."""
+        """Hold the rest after several jobs in a row ended before running anything."""
         if self._questions <= 1:
-            return  # it was so before, and who began to follow may have mended it
+            return  # an old failure: the user who follows now may have fixed the cause
         self._failures = self._failures + 1 if reason else 0
         if self._failures >= MOST_UNFIT and not (self._held or self._looks_only):
             self._spool.hold(reason)
 
     def _note_hold(self, changes: Changes) -> None:
-        """Say once that the rest is held, by whomever, and tell the engine at once."""
+        """Report once that the rest is held, and hold it in the engine at once."""
         held = "" if self._stopped else self.held
         if held and not self._was_held and self.jobs:
             changes.notes.append(f"{held}; the other {plural(len(self.jobs), 'job')} are held")
-            with suppress(EngineAwayError):  # the next question repeats it
+            with suppress(EngineAwayError):  # repeated with the next query
                 self._give_orders()
         self._was_held = bool(held)
 
@@ -510,7 +512,7 @@ class Course:
         return now_s - job.changed_s if self._answers else 0.0
 
     def _last_line(self, job: CourseJob) -> str:
-        """What the engine's log of a job says, else the runner's; see `JobFacts`."""
+        """Return the last line of the engine's log of a job, or the runner's; see `JobFacts`."""
         job_id = self._submitter.job_id(job.key)
         logs = [self._spool.job_log(job.key.array, str(job_id))]
         if attempts := self._spool.attempts(job.key):
@@ -519,7 +521,7 @@ class Course:
 
 
 def last_line(path: Path) -> str:
-    """The last line of a log that has a word in it, or one of memory; "" if there is none."""
+    """Return a log's last line with a word in it, or one about memory; "" if there is none."""
     try:
         with path.open("rb") as log:
             log.seek(0, os.SEEK_END)
@@ -532,7 +534,7 @@ def last_line(path: Path) -> str:
 
 
 def _drop_if_empty(log: Path) -> None:
-    """Remove a log that says nothing: one a job is a lot of files."""
+    """Remove an empty log: one per job would be a lot of files."""
     with suppress(OSError):  # there may be none
         if not log.stat().st_size:
             log.unlink()
@@ -543,7 +545,7 @@ def _has_ended(job: CourseJob) -> bool:
 
 
 def _unless_over(job: CourseJob, status: RunStatus, reason: str) -> dict[int, RowStatus]:
-    """The rows of a job, those that have not come to their end with this status."""
+    """Return a job's rows with this status, except those that have ended already."""
     known = job.settlement.rows
     left = [row for row in job.rows if not row.is_over(_text(known.get(row.line)))]
     return {**known, **{row.line: RowStatus(row.text(status, reason)) for row in left}}

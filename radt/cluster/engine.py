@@ -1,6 +1,6 @@
-"""What radt needs of a cluster: a few questions, which Slurm answers, and a simulation in tests.
+"""The interface to a cluster: a few operations, which Slurm implements, and a simulation in tests.
 
-Where and when a job starts, priorities, preemption and requeueing are the engine's.
+The engine decides where and when a job starts, and on priorities, preemption and requeueing.
 """
 
 from __future__ import annotations
@@ -10,20 +10,18 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from radt.cluster.shape import Shape
-
 
 class Phase(StrEnum):
-    """Where a job is in its life."""
+    """The phase of a job's life."""
 
-    QUEUED = "queued"  # also again, after its node failed
-    HELD = "held"  # waits for a release
+    QUEUED = "queued"  # also when requeued after its node failed
+    HELD = "held"  # until it is released
     RUNNING = "running"
     ENDED = "ended"
 
 
 class End(StrEnum):
-    """How the engine says that a job ended."""
+    """How a job ended, according to the engine."""
 
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
@@ -36,9 +34,28 @@ class End(StrEnum):
     CANCELLED = "CANCELLED"
 
 
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The resources of one job. ``None`` and "" leave a resource to the cluster.
+
+    ``gpus`` is the number per node; ``gpu_type`` is the site's name for them (a gres type).
+    ``node`` is the node that the job must run on.
+    """
+
+    nodes: int = 1
+    gpus: int = 0
+    gpu_type: str = ""
+    cpus: int | None = None
+    memory_bytes: int | None = None
+    time_s: float | None = None
+    partition: str = ""
+    exclusive: bool = False
+    node: str = ""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class JobId:
-    """A job of an array: the engine's id of the array, and its index there; ``1234_7``."""
+    """A job of an array: the engine's id of the array, and the job's index in it; ``1234_7``."""
 
     array: str
     index: int
@@ -47,20 +64,20 @@ class JobId:
         return f"{self.array}_{self.index}"
 
 
-#: All intents begin with it.
+#: Prefix of all intents.
 INTENT = "radt:"
-#: The index of all jobs of an array that the engine no longer tells apart: Slurm's, once they were
-#: cancelled before they began.
+#: The index that stands for all jobs of an array that the engine no longer lists one by one: Slurm
+#: merges those that were cancelled before they began.
 REST = -1
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """What the engine says of a job.
+    """The state of a job, according to the engine.
 
     ``reason`` says why it waits; ``nodes`` are where it runs or ran; ``starts`` is the engine's
-    estimate of its start, as text. ``intent`` is of the request that it was submitted with, "" if
-    of none of radt's; None where the engine does not say.
+    estimate of its start, as text. ``intent`` is that of its request, "" if the job was not
+    submitted by radt; None if the engine does not report it.
     """
 
     phase: Phase
@@ -77,13 +94,12 @@ class ArrayRequest:
 
     Args:
         name: Shown in the queue.
-        intent: Its own in all the cluster; `Engine.find` finds the array by it.
-        shape: Of each job.
-        indices: Of its jobs.
-        script: The batch script; the engine's variable of the job's index is in it.
-        output: Where the script's output goes, with the engine's placeholders.
-        most_at_once: How many of its jobs may run at a time; None for all.
-        options: The site's, handed on unchanged.
+        intent: A text unique in the cluster; `Engine.find` finds the array by it.
+        shape: The resources of each job.
+        indices: The indices of its jobs.
+        script: The batch script; it reads the job's index from the engine's variable.
+        output: Path of the script's output, with the engine's placeholders.
+        options: The site's options, passed on unchanged.
     """
 
     name: str
@@ -92,15 +108,14 @@ class ArrayRequest:
     indices: Collection[int]
     script: str
     output: str
-    most_at_once: int | None = None
     options: tuple[str, ...] = ()
 
 
 class Engine(Protocol):
     """A cluster.
 
-    Every method raises `ClusterError` if the engine is not there, does not answer, or refuses;
-    `EngineAwayError`, which is one, if it may answer later.
+    Every method raises `ClusterError` if the engine is unavailable, does not answer, or refuses;
+    its subclass `EngineAwayError` means that it may answer later.
     """
 
     @property
@@ -109,50 +124,50 @@ class Engine(Protocol):
 
     @property
     def max_array_size(self) -> int:
-        """Jobs that an array may have."""
+        """Maximum number of jobs in an array."""
 
     def check(self, request: ArrayRequest) -> str:
-        """Return what the engine says of a request without submitting it: when it would start.
+        """Return the engine's estimate of a request's start, without submitting it.
 
         Raises:
-            ClusterError: It would be refused.
+            ClusterError: The engine would refuse it.
         """
 
     def pick(self, request: ArrayRequest) -> str:
-        """Return the node where a job of a request would start first, of those that have it all.
+        """Return the node where a job of a request would start first, of those that can hold it.
 
         Raises:
-            ClusterError: There is none, or the engine does not say which.
+            ClusterError: There is no such node, or the engine does not name it.
         """
 
     def submit(self, request: ArrayRequest) -> str:
         """Submit an array and return the engine's id of it.
 
         Raises:
-            SubmitLimitError: More jobs than this user may have now; fewer, or later, may do.
-            EngineAwayError: It did not answer, and may have taken the array: see `find`.
+            SubmitLimitError: The user's job limit is exceeded; submit fewer, or later.
+            EngineAwayError: The engine did not answer, but may have accepted the array: see `find`.
         """
 
     def find(self, intent: str) -> str | None:
         """Return the id of the array that was submitted with this intent, None if there is none."""
 
     def states(self, arrays: Collection[str]) -> Mapping[JobId, JobState]:
-        """Return the states of all jobs of arrays by one question.
+        """Return the states of all jobs of arrays, with one query.
 
-        A job that the engine has forgotten is missing (see `past`), as is one that was cancelled
-        before it began: then others of its array are there, or `REST` is.
+        Missing are jobs that the engine has forgotten (see `past`), and jobs that were cancelled
+        before they began; in the latter case other jobs of the array, or `REST`, are present.
         """
 
     def past(self, jobs: Collection[JobId]) -> Mapping[JobId, JobState]:
-        """Return what the cluster's accounting says of jobs that `states` no longer has.
+        """Return the accounting's states of jobs that `states` no longer has.
 
-        Empty where there is no accounting. Asked rarely: only of jobs without any other word.
+        Empty without accounting. Called rarely, only for jobs without any other information.
         """
 
     def cancel(self, jobs: Collection[JobId], *, now: bool = False) -> None:
-        """Ask jobs to end as Ctrl-C does; with ``now`` kill them. Ended ones are left alone.
+        """Ask jobs to end as Ctrl-C does; with ``now``, kill them. Ended jobs are left alone.
 
-        Of a job that was killed the engine may say that it failed.
+        The engine may report a killed job as failed.
         """
 
     def release(self, jobs: Collection[JobId]) -> None:

@@ -1,7 +1,7 @@
-"""Follows a submission: statuses go into the file, runs into the data folder, lines to the user.
+"""Follows a submission: writes statuses into the file, collects runs, and shows lines to the user.
 
-Whoever follows holds the experiment's lock, so there is one at a time. Who ends it ends nothing but
-the looking: the jobs go on, and the next one who looks brings the file up to date.
+The follower holds the experiment's lock, so there is one at a time. If it is ended, the jobs
+continue, and the next follower brings the file up to date.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ from radt.cluster.course import Changes, Course, CourseJob
 from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.shape import WorkloadKey
-from radt.cluster.spool import JobKey, Spool
+from radt.cluster.spool import JobKey, Spool, WorkloadKey
 from radt.errors import ClusterError, RadtError, StatusError
 from radt.experiment.columns import parse_repeats, parse_status
 from radt.experiment.plan import WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink, merged
 from radt.home import Home
 from radt.model import RunStatus
-from radt.runner.active import StopRequest
+from radt.runner.active import FileWait, StopRequest
 from radt.runner.console import SHOWN_TAIL_LINES, RunConsole
-from radt.runner.file_wait import FileWait
 from radt.runner.live import ProgressView, label_width, repeated
 from radt.runner.notify import Notification, Notifier
 from radt.runner.outcome import RunOutcome, WorkloadOutcome
@@ -37,22 +35,22 @@ from radt.store.records import RunRecord
 from radt.units import plural
 
 WRITE_S = 2.0
-#: Writing a long file takes a while; it may take this part of a core.
+#: Maximum fraction of the time spent on writing, as writing a long file takes a while.
 _PART_FOR_WRITING = 0.02
 COLLECT_S = 60.0
-#: How long after the end a shared folder may take to show what its nodes have written.
+#: Maximum delay in s after the end until a shared folder shows all files of its nodes.
 LATE_S = 180.0
 _LOOP_S = 1.0
-#: Workloads that had ended before somebody looked: so many get a line each.
+#: Maximum number of workloads that get a line each although they ended before this process began.
 _MOST_LINES_BEFORE = 20
 
 
 class PacedStatuses:
-    """Writes statuses into a file, not oftener than it should be written.
+    """Writes statuses into a file at a limited rate.
 
     Args:
-        statuses: Writes them; None where another process does.
-        say: Told what cannot be written.
+        statuses: Writes them; None if another process does.
+        say: Called with errors.
     """
 
     def __init__(self, statuses: StatusSink | None, say: Callable[[str], None]) -> None:
@@ -61,20 +59,18 @@ class PacedStatuses:
         self._waiting: dict[int, RowStatus] = {}
         self._next_s = 0.0
         self._said = ""
-        #: How often the file was written.
-        self.writes = 0
 
     def put(self, statuses: Mapping[int, RowStatus]) -> None:
-        """Take statuses that are to be written."""
+        """Add statuses to the next write."""
         for line, status in statuses.items():
             self._waiting[line] = merged(self._waiting.get(line), status)
 
     def write_if_due(self, now_s: float) -> None:
-        """Write what waits, if it is time to; what cannot be written goes with the next call."""
+        """Write pending statuses if it is time to; failed writes are retried by the next call."""
         if self._waiting and now_s >= self._next_s:
             began_s = time.process_time()
             try:
-                self.write()
+                self.flush()
                 self._said = ""
             except StatusError as error:
                 if error.message != self._said:
@@ -83,36 +79,26 @@ class PacedStatuses:
             took_s = time.process_time() - began_s
             self._next_s = now_s + max(WRITE_S, took_s / _PART_FOR_WRITING)
 
-    def write(self) -> None:
-        """Write what waits now.
-
-        Raises:
-            StatusError: It goes with the next call.
-        """
-        if self._statuses is None:
-            self._waiting.clear()
-            return
-        self.writes += 1
-        waiting, self._waiting = self._waiting, {}
-        self._statuses.set_many(waiting)  # which keeps what it could not write
-
     def flush(self) -> None:
-        """Write all that is left.
+        """Write all pending statuses now.
 
         Raises:
-            StatusError: It cannot be written.
+            StatusError: They could not be written; the next call retries.
         """
-        if self._waiting:
-            self.write()
-        elif self._statuses is not None:
+        waiting, self._waiting = self._waiting, {}
+        if self._statuses is None:
+            return
+        if waiting:
+            self._statuses.set_many(waiting)  # it keeps statuses that it could not write
+        else:
             self._statuses.flush()
 
 
 @dataclass(slots=True)
 class Followed:
-    """What following came to: the workloads that have ended, and why it cannot go on.
+    """The result of following: the workloads that have ended, and why it could not continue.
 
-    ``settled_at_once`` is whether all of it had ended before.
+    ``settled_at_once`` says that all of it had ended before.
     """
 
     workloads: list[WorkloadOutcome] = field(default_factory=list)
@@ -121,17 +107,17 @@ class Followed:
 
 
 class Follower:
-    """Follows one submission. One object, one call of `run`.
+    """Follows one submission. Each object is for one call of `run`.
 
     Args:
         spool: The submission.
-        course: Of it.
+        course: Its course.
         home: The data folder that gets the runs.
-        console: Printed to.
-        collection: Takes the runs; None where another process does.
-        statuses: Writes the experiment file; None where another process does.
-        notifier: Told of workloads that do not finish.
-        stop: Ends the looking.
+        console: Where to print.
+        collection: Collects the runs; None if another process does.
+        statuses: Writes the experiment file; None if another process does.
+        notifier: Notified of workloads that do not finish.
+        stop: Ends the following.
         on_look: Called about once a second.
         clock: Monotonic seconds.
     """
@@ -143,7 +129,6 @@ class Follower:
         home: Home,
         console: RunConsole,
         *,
-        engine_name: str,
         collection: Collection | None,
         statuses: StatusSink | None,
         notifier: Notifier,
@@ -158,7 +143,7 @@ class Follower:
         self._home = home
         self._console = console
         self._reader: StoreReader | None = None
-        self._engine_name = engine_name
+        self._engine_name = spool.submission.engine.partition(":")[0]
         self._collection = collection
         self._notifier = notifier
         self._stop = stop
@@ -176,16 +161,8 @@ class Follower:
         self._late: Sequence[str] = ()
         self._found = Followed()
 
-    @property
-    def writes(self) -> int:
-        """How often the file was written."""
-        return self._statuses.writes
-
-    def run(self, *, once: bool = False) -> Followed:
-        """Follow until all is settled, the rest is held, or the user stops looking.
-
-        Args:
-            once: Only bring the file up to date.
+    def run(self) -> Followed:
+        """Follow until all is settled, the rest is held, or the user stops following.
 
         Raises:
             ClusterError: The engine refuses to answer.
@@ -194,11 +171,11 @@ class Follower:
         try:
             was_closed = False
             while True:
-                with suppress(OSError):  # asked again
-                    # Closed by another process, which this one looks over the shoulder of.
+                with suppress(OSError):  # retried
+                    # True if it was closed by another process while this one only observes.
                     was_closed = self._spool.is_closed
                 self.step()
-                if self._course.is_settled or self._course.is_stuck or once or self._stop:
+                if self._course.is_settled or self._course.is_stuck or self._stop:
                     break
                 if was_closed:
                     break
@@ -214,12 +191,12 @@ class Follower:
         if self._course.is_settled:
             if self._collect_all():
                 self._close()
-        elif self._course.is_stuck and not once:
+        elif self._course.is_stuck:
             self._found.problem = held_error(self._course)
         return self._found
 
     def step(self) -> None:
-        """Do what is due.
+        """Advance the course, collect data, and write pending statuses.
 
         Raises:
             ClusterError: The engine refuses to answer.
@@ -240,7 +217,7 @@ class Follower:
     def _close(self) -> None:
         try:
             close(self._spool)
-        except OSError as error:  # whoever looks next closes it
+        except OSError as error:  # the next follower closes it
             self._say_once(f"the submission is not closed yet: {error}")
 
     def _write_all(self) -> None:
@@ -252,7 +229,7 @@ class Follower:
     # Runs -----------------------------------------------------------------------------------------
 
     def _collect_all(self) -> bool:
-        """Take all there is, also what the shared folder is late to show; whether all was taken."""
+        """Collect everything, including files that appear late; return True if all was stored."""
         end_s = time.monotonic() + LATE_S
         while (is_all := self._collect(None)) and self._late and not self._stop:
             late = plural(len(self._late), "run")
@@ -264,10 +241,10 @@ class Follower:
         return is_all and not self._stop
 
     def _collect(self, ended: set[JobKey] | None) -> bool:
-        """Take what nodes have sent, of jobs that run or have ended; None for all.
+        """Collect data from running and just ended jobs; None for all jobs.
 
         Returns:
-            Whether all of it could be taken.
+            True if all of it could be stored.
         """
         if self._collection is None:
             return False
@@ -280,7 +257,7 @@ class Follower:
             return False
         for problem in found.problems:
             self._say_once(f"not collected yet: {problem}")
-        self._late = found.late
+        self._late = list(found.late)
         if not found.problems:
             self._to_collect = {key for key in self._to_collect if key in self._course.jobs}
         return not found.problems
@@ -316,7 +293,7 @@ class Follower:
         asked = max(row.asked for row in job.workloads[key])
         has_all = job.has_word and all(run.status is RunStatus.FINISHED for run in runs)
         if self._collection is not None and not has_all:
-            with suppress(RadtError, OSError):  # said by the next collection
+            with suppress(RadtError, OSError):  # the next collection reports it
                 self._collection.end_lost(job.key, runs[0].reason)
         return WorkloadOutcome(
             label=repeated(key.label, done, asked),
@@ -331,7 +308,7 @@ class Follower:
         log = self._home.run_dir(run.run_id).output_log if run is not None else None
         if log is not None and not log.exists():
             log = None
-        with suppress(OSError):  # its last lines are only shown
+        with suppress(OSError):  # its last lines are not essential
             if log is None and (attempts := self._spool.attempts(job.key)):
                 own = attempts[-1].output_log
                 log = own if own.exists() else None
@@ -360,7 +337,7 @@ class Follower:
             return None  # it comes later, or only its status does
 
     def _skew_s(self, run_id: str) -> float | None:
-        """How far apart the rows of a workload began, as its node has measured it."""
+        """Return how far apart the rows of a workload began, as measured by its node."""
         run = self._recorded(run_id)
         if run is None or self._reader is None:
             return None
@@ -377,14 +354,14 @@ class Follower:
     # The terminal ---------------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Bring the live table up to date."""
-        view = Overview.of(self._course, self._engine_name)
+        """Update the live table."""
+        view = Overview.of(self._course, self._engine_name, self._spool)
         self._console.show_text(
             lambda width, height: cluster_table(view, width, height, self._progress())
         )
 
     def _progress(self) -> ProgressView:
-        """How far it is; when it will end by how fast workloads ended since somebody looks."""
+        """Return the progress; the end is estimated from the rate of workloads since the start."""
         ended, total = len(self._found.workloads), len(self._labels)
         here = ended - self._ended_before
         elapsed_s = self._clock() - self._began_s
@@ -414,9 +391,7 @@ def _text(job: CourseJob, row: SubmittedRow) -> str:
 
 
 def _elapsed_s(run: RunRecord | None) -> float | None:
-    if run is None or run.started_ns is None or run.ended_ns is None:
-        return None
-    return (run.ended_ns - run.started_ns) / 1e9
+    return None if run is None or run.ended_ns is None else run.lasted_s()
 
 
 def _tail(log: Path) -> list[str]:

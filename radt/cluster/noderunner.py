@@ -1,8 +1,8 @@
 """Runs a job of a submission on its node: ``python -m radt.cluster.noderunner FOLDER ARRAY INDEX``.
 
-The rows are run as a start on one machine runs them, except that their statuses and what is
-recorded of them go into the shared folder (`radt.cluster.spool`). All of the job is in a folder on
-the node's disk (`radt.cluster.nodeplace`) and ends with it.
+The rows run as in a start on one machine, except that their statuses and records go into the shared
+folder (`radt.cluster.spool`). All local files are in a folder on the node's disk
+(`radt.cluster.node`) and are removed with the job.
 
 The exit code is 0 if all rows of the job have finished.
 """
@@ -13,31 +13,42 @@ import argparse
 import os
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rich.console import Console
 
 from radt import __version__, settings
-from radt.cluster.firstnode import FirstNode
 from radt.cluster.gpus import allocated_machine
-from radt.cluster.node import NodeStop, engine_job_id, node_name, node_number, this_start
-from radt.cluster.nodeplace import COLLECTOR_GRACE_S, NodePlace, end_collector
-from radt.cluster.nodeplan import Carried, options_of, planned, series_of
-from radt.cluster.othernode import OtherNode
-from radt.cluster.pulse import NodeStatuses, Pulse
-from radt.cluster.shipping import Shipper
-from radt.cluster.spool import MOST_ATTEMPTS, Attempt, JobKey, Spool
-from radt.collector.client import hurry_uploads
+from radt.cluster.node import (
+    COLLECTOR_GRACE_S,
+    NodePlace,
+    NodeStop,
+    end_collector,
+    engine_job_id,
+    node_name,
+    node_number,
+    this_start,
+)
+from radt.cluster.shipping import NodeStatuses, Pulse, Shipper
+from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
+from radt.cluster.team import FirstNode, OtherNode
 from radt.collector.leftovers import drain_leftovers
-from radt.delivery.backlog import backlogs
-from radt.devices.machine import Machine
+from radt.collocation.inventory import read_inventory
+from radt.collocation.planner import Request, on_given_instances
+from radt.delivery.mlflow.variables import ROOT
+from radt.devices.hardware import read_hardware
+from radt.devices.machine import Devices, Machine
 from radt.errors import ClusterError, CollectorError, RadtError
-from radt.experiment.columns import parse_status
-from radt.experiment.plan import ExperimentPlan
+from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
+from radt.experiment.files import RawFile
+from radt.experiment.plan import FAILURES, RunPlan, WorkloadPlan
+from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus
+from radt.experiment.table import parse_table
 from radt.home import (
     HOME_VARIABLE,
     NO_MLFLOW,
@@ -47,12 +58,13 @@ from radt.home import (
     TRACKING_VARIABLE,
     Home,
 )
-from radt.inventory import read_hardware
+from radt.listeners import registry
 from radt.model import RunStatus
 from radt.paths import is_database
 from radt.runner.console import RunConsole
+from radt.runner.delivering import Delivery
 from radt.runner.notify import Notifier
-from radt.runner.pending import PendingWorkload, Settled, pending_workloads
+from radt.runner.options import StartOptions, Work, pending_workloads
 from radt.runner.recording import Session, open_session
 from radt.runner.schedule import Schedule
 from radt.runner.start import print_header
@@ -66,39 +78,50 @@ from radt.tags import (
     CLUSTER_SUBMISSION,
 )
 
-#: Where MLflow keeps the artifacts of new experiments of a database.
-ARTIFACT_ROOT_VARIABLE = "MLFLOW_DEFAULT_ARTIFACT_ROOT"
-#: How long a job waits at its end for MLflow and Postgres, where it brings runs there itself.
-DELIVERY_S = 120.0
-#: How long the last word may take, whatever all else has taken.
+#: Seconds reserved for the last report, however long the rest has taken.
 LAST_WORD_S = 5.0
 _POLL_S = 0.1
 _COLUMNS = 120
 
 
 @dataclass(slots=True)
-class Work:
-    """What is left of a job here; ``problem`` is why that cannot be said."""
+class Left:
+    """The rows an attempt still has to run; ``problem`` is why that cannot be determined.
 
-    carried: Carried
+    ``rows`` are the statuses from earlier attempts, ``kept`` their runs that remain valid.
+    """
+
+    rows: Mapping[int, RowStatus] = field(default_factory=dict)
+    kept: frozenset[str] = frozenset()
     machine: Machine = field(default_factory=lambda: Machine(1))
-    plan: ExperimentPlan | None = None
-    pending: Sequence[PendingWorkload] = ()
+    work: Work | None = None
     problem: str = ""
+
+    @classmethod
+    def by(cls, attempts: Sequence[AttemptView]) -> Left:
+        """Return the work left after the newest attempt with a report, which covers earlier ones.
+
+        A row that was interrupted runs again, with the same repeat.
+        """
+        for view in reversed(attempts):
+            if view.kept is not None:
+                rows = {line: _cut_off(row, view.number) for line, row in view.statuses.items()}
+                return cls({line: row for line, row in rows.items() if row is not None}, view.kept)
+        return cls()
 
     @property
     def is_done(self) -> bool:
-        """Whether another attempt has done it."""
-        return self.plan is not None and not self.pending
+        """Return True if earlier attempts have finished the job."""
+        return self.work is not None and not self.work.pending
 
     @property
     def code(self) -> int:
-        """The exit code, once it is done."""
-        return 0 if _has_finished(self.carried.rows) else 1
+        """Return the exit code of a finished job."""
+        return 0 if _has_finished(self.rows) else 1
 
 
 class NodeRunner:
-    """Runs a job. One object, one call of `run`."""
+    """Runs a job. Each object is for one call of `run`."""
 
     def __init__(self, spool: Spool, job: JobKey, stop: NodeStop) -> None:
         self._spool = spool
@@ -109,63 +132,61 @@ class NodeRunner:
         self._superseded_by = 0
 
     def run(self) -> int:
-        """Run what the job has left to run; return the exit code.
+        """Run the rows that the job still has to run; return the exit code.
 
         Raises:
-            RadtError: The job cannot be run, and nobody can be told in the shared folder.
+            RadtError: The job cannot run, and this cannot be reported in the shared folder.
             OSError: The same.
         """
         known = self._spool.attempts(self._job)
-        work = self._work(known)
-        if work.is_done:
-            return work.code
+        left = self._left(known)
+        if left.is_done:
+            return left.code
         if self._shape.nodes > 1 and (number := node_number()):
-            return self._join(number, work)
+            return self._join(number, left)
         attempt = self._claimed()
-        if attempt.number > len(known) + 1:  # the folder had shown an old state of itself
-            work = self._work(self._spool.attempts(self._job, attempt.number - 1))
-        carried = work.carried
-        if work.is_done:
-            attempt.put_statuses(carried.rows, kept=carried.kept, ended=True)
-            return work.code
+        if attempt.number > len(known) + 1:  # the listing was out of date
+            left = self._left(self._spool.attempts(self._job, attempt.number - 1))
+        if left.is_done:
+            attempt.put_statuses(left.rows, kept=left.kept, ended=True)
+            return left.code
         if attempt.number > MOST_ATTEMPTS:
-            rows = [run.line for workload in work.pending for run in workload.plan.runs]
-            return self._refuse(attempt, carried, f"started {MOST_ATTEMPTS} times", rows)
+            pending = () if left.work is None else left.work.pending
+            rows = [run.line for workload in pending for run in workload.plan.runs]
+            return self._refuse(attempt, left, f"started {MOST_ATTEMPTS} times", rows)
         if held := self._spool.held or self._spool.stopped:
-            return self._refuse(attempt, carried, held)
-        if work.plan is None:
-            return self._refuse(attempt, carried, self._spool.unfit(work.problem))
+            return self._refuse(attempt, left, held)
+        if left.work is None:
+            return self._refuse(attempt, left, self._spool.unfit(left.problem))
         team, nodes = None, self._shape.nodes
         if nodes > 1:
-            team = FirstNode(attempt, carried.rows, nodes, self._stop, self._spool.unfit)
-        return self._run(attempt, carried, work.plan, work.pending, work.machine, team)
+            team = FirstNode(attempt, left.rows, nodes, self._stop, self._spool.unfit)
+        return self._run(attempt, left, left.work, team)
 
-    def _join(self, number: int, work: Work) -> int:
-        """Run the parts of another node than the job's first, which has claimed the attempt."""
-        team = OtherNode.joined(self._spool, self._job, number, work.problem, self._stop)
+    def _join(self, number: int, left: Left) -> int:
+        """Run this node's parts of an attempt that the job's first node has claimed."""
+        team = OtherNode.joined(self._spool, self._job, number, left.problem, self._stop)
         if team is None:
             return 1
-        carried = Carried(team.rows)
-        plan = planned(self._spool, self._job, work.machine, carried)
-        pending = pending_workloads(plan, options_of(self._submission))
-        return self._run(team.attempt.part(number), carried, plan, pending, work.machine, team)
+        left.rows, left.kept = team.rows, frozenset()
+        work = work_of(self._spool, self._job, left.machine, left.rows)
+        return self._run(team.attempt.part(number), left, work, team)
 
     # Before anything runs -------------------------------------------------------------------------
 
-    def _work(self, before: Sequence[Attempt]) -> Work:
-        """What earlier attempts have left of the job."""
-        work = Work(Carried.of([attempt.view() for attempt in before]))
+    def _left(self, before: Sequence[Attempt]) -> Left:
+        """Return what earlier attempts left to do."""
+        left = Left.by([attempt.view() for attempt in before])
         try:
             self._check()
-            work.machine = allocated_machine(self._shape.gpus)
-            work.plan = planned(self._spool, self._job, work.machine, work.carried)
-            work.pending = pending_workloads(work.plan, options_of(self._submission))
+            left.machine = allocated_machine(self._shape.gpus)
+            left.work = work_of(self._spool, self._job, left.machine, left.rows)
         except RadtError as error:
-            work.problem = f"{error} (on {node_name()})"
-        return work
+            left.problem = f"{error} (on {node_name()})"
+        return left
 
     def _check(self) -> None:
-        """Check that this node sees what the submit host saw.
+        """Check that this node sees the same files as the submit host.
 
         Raises:
             ClusterError: It does not.
@@ -195,13 +216,11 @@ class NodeRunner:
             ) from error
         return attempt
 
-    def _refuse(
-        self, attempt: Attempt, carried: Carried, reason: str, killed: Sequence[int] = ()
-    ) -> int:
-        """Say in the shared folder why nothing runs."""
+    def _refuse(self, attempt: Attempt, left: Left, reason: str, killed: Sequence[int] = ()) -> int:
+        """Report in the shared folder why nothing runs."""
         print(f"radt: {reason}", file=sys.stderr, flush=True)  # noqa: T201 - the job's own log
         rows = {line: RowStatus(f"{RunStatus.KILLED}: {reason}") for line in killed}
-        attempt.put_statuses({**carried.rows, **rows}, kept=carried.kept, ended=True, reason=reason)
+        attempt.put_statuses({**left.rows, **rows}, kept=left.kept, ended=True, reason=reason)
         return 1
 
     # The rows -------------------------------------------------------------------------------------
@@ -209,13 +228,11 @@ class NodeRunner:
     def _run(
         self,
         attempt: Attempt,
-        carried: Carried,
-        plan: ExperimentPlan,
-        pending: Sequence[PendingWorkload],
-        machine: Machine,
+        left: Left,
+        work: Work,
         team: FirstNode | OtherNode | None,
     ) -> int:
-        statuses = NodeStatuses(carried.rows, carried.kept)
+        statuses = NodeStatuses(left.rows, left.kept)
         on_arrived = statuses.arrived
         name = f"{self._submission.submission_id}-{self._job}.{attempt.number}"
         if team is not None:
@@ -248,28 +265,24 @@ class NodeRunner:
                     place.output_log.open("a", encoding="utf-8") as log,
                     RunConsole(Console(file=log, width=_COLUMNS)) as output,
                     open_session(
-                        place.home,
-                        machine,
+                        replace(
+                            work.options,
+                            home=place.home,
+                            tracking_uri=self._uri(TRACKING_VARIABLE, NO_MLFLOW),
+                            store_uri=self._uri(STORE_VARIABLE, NO_POSTGRES),
+                        ),
+                        left.machine,
                         output,
-                        explicit_tracking_uri=self._uri(TRACKING_VARIABLE, NO_MLFLOW),
-                        explicit_store_uri=self._uri(STORE_VARIABLE, NO_POSTGRES),
+                        Notifier("", output.say),
+                        self._stop,
                         tags=self._tags(attempt),
                         spread=team,
                     ) as session,
-                    closing(Notifier("", output.say)) as notifier,
                 ):
                     shipper.start()
-                    print_header(session, plan, pending)
-                    outcome = Schedule(
-                        session,
-                        Settled(plan, {}),
-                        pending,
-                        options_of(self._submission),
-                        self._stop,
-                        statuses,
-                        notifier,
-                        series_of(self._submission, self._job),
-                    ).run()
+                    print_header(session, work, str(left.machine))
+                    series = series_of(self._submission, self._job)
+                    outcome = Schedule(session, work, statuses, series).run()
                     self._wait_until_stored(session)
                     self._wait_until_delivered(session)
                 reason = self._stop.reason if self._stop else str(outcome.problem or "")
@@ -283,7 +296,7 @@ class NodeRunner:
         return 0 if is_done else 1
 
     def _set_environment(self, place: NodePlace) -> None:
-        """Have this process, and all that it starts, keep to the job's own folder."""
+        """Make this process and its children use the job's scratch folder."""
         own = {
             HOME_VARIABLE: str(place.home.path),
             RUNTIME_VARIABLE: str(place.runtime),
@@ -293,9 +306,9 @@ class NodeRunner:
         os.environ.pop(STORE_VARIABLE, None)
         os.environ.update(own | dict(self._submission.settings))
         if is_database(self._uri(TRACKING_VARIABLE, NO_MLFLOW)):
-            # Else new experiments would keep their artifacts in the job's folder.
+            # Otherwise new experiments would keep their artifacts in the job's folder.
             artifacts = Home(self._spool.path.parents[1]).artifacts
-            os.environ.setdefault(ARTIFACT_ROOT_VARIABLE, str(artifacts))
+            os.environ.setdefault(ROOT, str(artifacts))
 
     def _uri(self, variable: str, none: str) -> str:
         return self._submission.settings.get(variable) or none
@@ -320,27 +333,22 @@ class NodeRunner:
     # The end --------------------------------------------------------------------------------------
 
     def _wait_until_stored(self, session: Session) -> None:
-        """Return when the collector has all of the runs in the store."""
         deadline_s = self._deadline()
         while time.monotonic() < deadline_s():
             try:
                 if not session.client.status().runs:
                     return
             except CollectorError:
-                return  # what it has left is read from the runs' folders
+                return  # the rest is read from the runs' folders
             time.sleep(_POLL_S)
 
     def _wait_until_delivered(self, session: Session) -> None:
-        """Return when MLflow and Postgres have what this node brings there, or will not have it."""
+        """Wait until MLflow and Postgres have this node's uploads, or permanently refuse them."""
         if not self._submission.is_direct:
             return
-        hurry_uploads(session.home.store_path)
-        deadline_s = Deadline(self._stop, time.monotonic() + DELIVERY_S)
-        while time.monotonic() < deadline_s():
-            waiting = backlogs(session.home.store_path, session.store_uri)
-            if not any(backlog.ended or backlog.workloads for backlog in waiting):
-                return
-            time.sleep(_POLL_S)
+        delivery = Delivery(session.home.store_path, [session.tracking_uri], session.store_uri)
+        limit_s = settings.variable(settings.COLLECTOR_DELIVERY_S, os.environ).value
+        delivery.wait(Deadline(self._stop, time.monotonic() + limit_s))
 
     def _hand_over(
         self,
@@ -351,13 +359,13 @@ class NodeRunner:
         reason: str,
         team: FirstNode | OtherNode | None,
     ) -> None:
-        """Bring all that is left into the shared folder, and say how the job ended."""
-        with suppress(OSError):  # the node's disk is full; the end says what could not be sent
+        """Send everything left to the shared folder, and report how the job ended."""
+        with suppress(OSError):  # the node's disk is full; the last report says what is missing
             end_collector(place.runtime, COLLECTOR_GRACE_S)
         if self._superseded_by:
             pulse.drop()
             return
-        with suppress(RadtError):  # there may be no run at all
+        with suppress(RadtError):  # there may be no runs
             drain_leftovers(place.home)
         deadline_s = self._deadline()
         unsent = shipper.finish(deadline_s, lambda: bool(self._stop))
@@ -383,7 +391,7 @@ class NodeRunner:
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """Until when something may take, by the monotonic clock: less once the job is asked to end."""
+    """A deadline on the monotonic clock; it moves closer once the job is asked to end."""
 
     stop: NodeStop
     at_most_s: float
@@ -394,6 +402,89 @@ class Deadline:
 
 def _has_finished(rows: Mapping[int, RowStatus]) -> bool:
     return all(parse_status(row.text) is RunStatus.FINISHED for row in rows.values())
+
+
+def _cut_off(row: RowStatus, attempt: int) -> RowStatus | None:
+    status = parse_status(row.text)
+    if status not in (RunStatus.RUNNING, RunStatus.KILLED):
+        return row
+    if not parse_repeats(row.text):
+        return None  # as if it had not begun
+    asked = parse_repeats_asked(row.text)
+    done = parse_repeats(row.text)
+    reason = f"attempt {attempt} was cut off"
+    return replace(row, text=f"{RunStatus.KILLED} {done + 1}/{asked}: {reason}")
+
+
+def work_of(spool: Spool, job: JobKey, machine: Machine, rows: Mapping[int, RowStatus]) -> Work:
+    """Return the remaining work of a job's workloads on this node.
+
+    Relative paths are resolved beside the experiment file, which may have changed since.
+    Raises:
+        ExperimentError: The rows cannot run here.
+        ClusterError: The submission's file lacks them.
+        UsageError: The settings file beside the experiment file cannot be used.
+        DeviceError: The driver does not work, so the job's MIG instances are unknown.
+    """
+    submission = spool.submission
+    wanted = [(key.experiment, key.label) for key in submission.workloads(job)]
+    table = parse_table(RawFile.read(spool.experiment_csv, "CSV").text)
+    file = ExperimentFile(Path(submission.file), submission.file, table)
+    devices = str(submission.options.get("devices", ""))
+    plan = file.plan(machine, registry.load(), devices, only=wanted)
+    found = {(workload.experiment, workload.label): workload for workload in plan.workloads}
+    if missing := [label for label in wanted if label not in found]:
+        raise ClusterError(f"{spool.experiment_csv} has no workload {missing[0][1]}")
+    rerun = bool(submission.options.get("rerun", False))
+    workloads = tuple(
+        replace(
+            workload, runs=tuple(_as_left(run, rows.get(run.line), rerun) for run in workload.runs)
+        )
+        for workload in (_on_its_instances(found[key]) for key in wanted)
+    )
+    plan = replace(plan, workloads=workloads)
+    options = StartOptions.of_a_node(submission.options)
+    return Work(plan, options, pending_workloads(plan, options))
+
+
+def _on_its_instances(workload: WorkloadPlan) -> WorkloadPlan:
+    """Return a workload with its rows on the GPUs that hold the job's MIG instances."""
+    if all(run.collocation.mig is None for run in workload.runs):
+        return workload
+    requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in workload.runs]
+    placed = on_given_instances(requests, read_inventory())
+    return replace(
+        workload,
+        runs=tuple(
+            replace(run, devices=Devices(request.gpus))
+            for run, request in zip(workload.runs, placed, strict=True)
+        ),
+    )
+
+
+def _as_left(run: RunPlan, row: RowStatus | None, rerun: bool) -> RunPlan:
+    if row is not None:
+        return replace(
+            run,
+            status=parse_status(row.text),
+            repeats_done=parse_repeats(row.text),
+            repeats_asked=parse_repeats_asked(row.text),
+            run_id=row.run_id or run.run_id,
+        )
+    # Rows that failed before the submission are retried once, not in each attempt.
+    if run.status is RunStatus.RUNNING or (rerun and run.status in FAILURES):
+        return replace(run, status=RunStatus.KILLED)
+    return run
+
+
+def series_of(submission: Submission, job: JobKey) -> dict[tuple[str, str], str]:
+    """Return the series ids that repeats of each workload share, across all attempts."""
+    return {
+        (key.experiment, key.label): uuid.uuid5(
+            uuid.NAMESPACE_URL, f"{submission.submission_id}/{key.experiment}/{key.label}"
+        ).hex
+        for key in submission.workloads(job)
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,8 @@
-"""The open submission of an experiment file. Light: every start looks for it.
+"""Where an experiment file runs, and its open submission. Light: every start imports it.
 
-A hidden file beside the experiment file says where it is, from before its first job is submitted
-until all of it is settled: with any data folder and any settings it is found, and runs go on once.
+A hidden file beside the experiment file names its submission, from before the first job is
+submitted until all of it is settled. It is found with any data folder and any settings, so that no
+run is started twice.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import pwd
 import shlex
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from radt.cluster.settings import ClusterSettings, all_clusters
 from radt.cluster.spool import Spool, put
@@ -18,23 +20,43 @@ from radt.errors import ClusterError, UsageError
 from radt.experiment.files import table_path
 from radt.home import Home
 from radt.setting_values import find_settings
+from radt.settings import ON, Settings
+
+if TYPE_CHECKING:
+    from radt.runner.executor import Executor
+
+
+def executor_of(values: Settings) -> Executor:
+    """Return the executor that ``on`` names.
+
+    Raises:
+        UsageError: There is no such cluster, or one of its settings is invalid.
+    """
+    cluster = ClusterSettings.chosen(values)
+    if cluster is None:
+        from radt.runner.schedule import LocalExecutor  # imports are slow: load only what is used
+
+        return LocalExecutor()
+    from radt.cluster.executor import SlurmExecutor
+
+    return SlurmExecutor(values[ON], cluster)
 
 
 def open_submission(file: Path, home: Home | None = None) -> Spool | None:
-    """Return the submission of an experiment file that is not settled; None if there is none.
+    """Return the unsettled submission of an experiment file; None if there is none.
 
     Args:
         file: The experiment file.
-        home: The data folder that it is to be gone on with; None for its own.
+        home: The data folder to continue with; None for the submission's own.
 
     Raises:
-        ClusterError: It cannot be read: it is another user's, or not there.
-        UsageError: It is another data folder's.
+        ClusterError: It cannot be read: it belongs to another user, or is missing.
+        UsageError: It belongs to another data folder.
     """
     mark = _mark_beside(file)
     try:
         owner = mark.stat().st_uid
-        if owner != os.getuid():  # others cannot read what that user's jobs say
+        if owner != os.getuid():  # other users cannot read what that user's jobs report
             raise ClusterError(
                 f"{file} was submitted to a cluster by {_user(owner)}, and that is not settled yet",
                 f"Wait for it, or copy the file. If it was given up, remove {mark}",
@@ -50,7 +72,7 @@ def open_submission(file: Path, home: Home | None = None) -> Spool | None:
             f"{error.remedy}. If its jobs are gone for good, remove {mark}",
         ) from error
     is_of_file = os.path.realpath(spool.submission.file) == os.path.realpath(table_path(file))
-    if spool.is_closed or not is_of_file:  # a copy, with what lay beside the file
+    if spool.is_closed or not is_of_file:  # not this file's: a copy was made with its hidden file
         return None
     theirs = spool.submission.home
     if home is not None and os.path.realpath(theirs) != os.path.realpath(home.path):
@@ -62,15 +84,16 @@ def open_submission(file: Path, home: Home | None = None) -> Spool | None:
 
 
 def open_submissions(home: Home) -> list[Spool]:
-    """Return the user's unsettled submissions of all files, in the folders of all clusters of the
-    working folder's settings, the oldest of each folder first.
+    """Return the user's unsettled submissions of all files, oldest first within each folder.
+
+    Searches the folders of all clusters in the working folder's settings.
 
     Raises:
         ClusterError: One of them cannot be read.
         OSError: The same.
     """
     folders = {ClusterSettings().submissions(home.path)}
-    with suppress(UsageError):  # a cluster's settings do not matter to who runs without it
+    with suppress(UsageError):  # invalid cluster settings must not affect users without a cluster
         folders |= {
             cluster.submissions(home.path) for cluster in all_clusters(find_settings(Path.cwd()))
         }
@@ -84,7 +107,7 @@ def open_submissions(home: Home) -> list[Spool]:
 
 
 def _is_marked(spool: Spool) -> bool:
-    """Whether a start of its file finds it; else its submitter was killed before it was to."""
+    """Return True if its file names it; otherwise its submitter was killed before marking it."""
     try:
         marked = _mark_beside(Path(spool.submission.file)).read_text(encoding="utf-8")
     except OSError:
@@ -93,7 +116,7 @@ def _is_marked(spool: Spool) -> bool:
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    """Return the user's own folders; none where nothing was submitted, or others keep it."""
+    """Return the user's own folders; none if nothing was submitted, or others own the folder."""
     try:
         return sorted(path for path in folder.iterdir() if path.lstat().st_uid == os.getuid())
     except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -101,11 +124,11 @@ def _folders_in(folder: Path) -> list[Path]:
 
 
 def refuse_open_submission(file: Path) -> None:
-    """Refuse to run a file here that a cluster is at.
+    """Refuse to run a file here whose jobs are on a cluster.
 
     Raises:
-        UsageError: It is.
-        ClusterError: It may be; see `open_submission`.
+        UsageError: It has an open submission.
+        ClusterError: It may have one; see `open_submission`.
     """
     if (spool := open_submission(file)) is not None:
         raise UsageError(
@@ -116,10 +139,10 @@ def refuse_open_submission(file: Path) -> None:
 
 
 def mark_open(spool: Spool) -> None:
-    """Have others find a submission by its experiment file.
+    """Make a submission known to others, by a hidden file beside its experiment file.
 
     Raises:
-        ClusterError: They could not.
+        ClusterError: The file cannot be written.
     """
     mark = _mark_beside(Path(spool.submission.file))
     try:

@@ -1,53 +1,63 @@
-"""What a submission is at, for people: the live table and the lines of ``radt status``."""
+"""The state of a submission for people: the live table and the lines of ``radt status``."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from rich.text import Text
 
 from radt import units
 from radt.cluster.course import Course, CourseJob
 from radt.cluster.engine import Phase
-from radt.cluster.shape import WorkloadKey
-from radt.cluster.spool import BEAT_S
+from radt.cluster.spool import BEAT_S, Spool, WorkloadKey
 from radt.experiment.columns import parse_status
 from radt.model import Role, RunStatus
+from radt.runner.console import shown_path
 from radt.runner.live import NAME_COLUMNS, ProgressView, progress_line, runs_text
 
 _LABEL_COLUMNS = 12
-#: A queue has few reasons; the most frequent say enough.
+#: Number of reasons shown for queued jobs, the most frequent ones.
 _MOST_REASONS = 2
 _MOST_WAITING = 50
 
 
 @dataclass(frozen=True, slots=True)
-class RunningJob:
-    """A job on a node. ``label`` is of the workload that runs; ``elapsed_s`` is by its beats."""
+class JobView:
+    """A job, and the ``label`` of its current or next workload.
 
-    nodes: str
-    job_id: str
-    label: str
-    roles: Sequence[Role]
-    attempt: int
-    beats: int
-
-    @property
-    def elapsed_s(self) -> float:
-        return self.beats * BEAT_S
-
-
-@dataclass(frozen=True, slots=True)
-class WaitingJob:
-    """A job in the queue: its next workload, why it waits, and when it may start, if known."""
+    ``attempt`` is the newest that has begun, 0 for none; its beats say how long it has run. For a
+    queued job, ``reason`` is the engine's and ``starts`` its estimate, if it has one.
+    """
 
     job_id: str
     label: str
     roles: Sequence[Role]
-    reason: str
-    starts: str
+    nodes: str = ""
+    attempt: int = 0
+    beats: int = 0
+    reason: str = ""
+    starts: str = ""
+
+    @classmethod
+    def of(cls, course: Course, job: CourseJob) -> JobView:
+        """Describe a job that the engine has."""
+        assert job.state is not None
+        key = current_workload(job)
+        newest = job.views[-1] if job.views else None
+        return cls(
+            job_id=course.job_id(job),
+            label=key.label,
+            roles=[row.role for row in job.workloads[key]],
+            nodes=job.state.nodes,
+            attempt=newest.number if newest is not None else 0,
+            beats=newest.beats if newest is not None else 0,
+            reason="held" if job.state.phase is Phase.HELD else job.state.reason,
+            starts=job.state.starts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,76 +65,60 @@ class Overview:
     """A submission at one instant.
 
     ``queued`` counts jobs by the engine's reason, ``waiting`` are the first of them;
-    ``unsubmitted`` counts those that the engine does not have yet; ``ending`` those of which a last
-    word is awaited. ``starts`` is the engine's estimate of the next start. ``problem`` is why the
-    engine or the folder cannot be asked, ``remedy`` what to do about it.
+    ``unsubmitted`` counts those that the engine does not have yet; ``ending`` those whose last
+    report is still missing. ``starts`` is the engine's estimate of the next start. ``problem`` is
+    why the engine or the folder cannot be reached, ``remedy`` what to do about it. ``id`` and
+    ``folder`` are the submission's.
     """
 
     engine: str
-    running: Sequence[RunningJob]
+    running: Sequence[JobView]
     queued: Mapping[str, int]
     unsubmitted: int = 0
     ending: int = 0
     starts: str = ""
     held: str = ""
+    away: bool = False
     problem: str = ""
     remedy: str = ""
-    waiting: Sequence[WaitingJob] = ()
+    waiting: Sequence[JobView] = ()
+    id: str = ""
+    folder: str = ""
 
     @classmethod
-    def of(cls, course: Course, engine: str) -> Overview:
-        """What a course is at."""
+    def of(cls, course: Course, engine: str, spool: Spool) -> Overview:
+        """Describe a submission by its course."""
         jobs = list(course.jobs.values())
-        running = [job for job in jobs if job.is_running]
-        queued = [job for job in jobs if job.is_queued and job.state is not None]
-        starts = sorted(job.state.starts for job in queued if job.state and job.state.starts)
-        reasons = Counter(
-            "held" if job.state.phase is Phase.HELD else job.state.reason
-            for job in queued
-            if job.state is not None
-        )
-        unsubmitted = course.unsubmitted
+        running = [JobView.of(course, job) for job in jobs if job.is_running]
+        queued = [JobView.of(course, job) for job in jobs if job.is_queued]
         return cls(
             engine=engine,
-            running=[_running(course, job) for job in running],
-            queued=dict(reasons),  # `asdict` would make nonsense of a Counter
-            unsubmitted=unsubmitted,
-            ending=len(jobs) - len(running) - len(queued) - unsubmitted,
-            starts=starts[0] if starts else "",
+            running=running,
+            queued=dict(Counter(job.reason for job in queued)),  # `asdict` cannot copy a Counter
+            unsubmitted=course.unsubmitted,
+            ending=len(jobs) - len(running) - len(queued) - course.unsubmitted,
+            starts=min((job.starts for job in queued if job.starts), default=""),
             held=course.held,
+            away=bool(course.away),
             problem=course.away or course.folder_problem,
             remedy=course.remedy,
-            waiting=[_waiting(course, job) for job in queued[:_MOST_WAITING]],
+            waiting=queued[:_MOST_WAITING],
+            id=spool.submission.submission_id,
+            folder=str(spool.path),
         )
 
+    def lines(self, width: int) -> list[Text]:
+        """Return lines about the submission and its jobs, for a terminal of this width."""
+        name = Text(f"  submission {self.id} in {shown_path(Path(self.folder))}", "dim")
+        return [name, *overview_lines(self, width)]
 
-def _running(course: Course, job: CourseJob) -> RunningJob:
-    newest = job.views[-1] if job.views else None
-    key = current_workload(job)
-    return RunningJob(
-        nodes=job.state.nodes if job.state is not None else "",
-        job_id=course.job_id(job),
-        label=key.label,
-        roles=[row.role for row in job.workloads[key]],
-        attempt=newest.number if newest is not None else 0,
-        beats=newest.beats if newest is not None else 0,
-    )
-
-
-def _waiting(course: Course, job: CourseJob) -> WaitingJob:
-    assert job.state is not None
-    key = current_workload(job)
-    return WaitingJob(
-        job_id=course.job_id(job),
-        label=key.label,
-        roles=[row.role for row in job.workloads[key]],
-        reason="held" if job.state.phase is Phase.HELD else job.state.reason,
-        starts=job.state.starts,
-    )
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"headline": headline(self).plain.strip(), **asdict(self)}
 
 
 def current_workload(job: CourseJob) -> WorkloadKey:
-    """Return the workload of a job that runs, or is to run next."""
+    """Return the workload of a job that is running, or runs next."""
     for wanted in (RunStatus.RUNNING, None):
         for key, rows in job.workloads.items():
             for row in rows:
@@ -136,7 +130,7 @@ def current_workload(job: CourseJob) -> WorkloadKey:
 
 
 def headline(view: Overview) -> Text:
-    """``slurm · 3 jobs run on 2 nodes, 40 queued (30 Priority, 10 Resources)``."""
+    """Return ``slurm · 3 jobs run on 2 nodes, 40 queued (30 Priority, 10 Resources)``."""
     nodes = {job.nodes for job in view.running}
     parts = []
     if view.running:
@@ -160,7 +154,7 @@ def headline(view: Overview) -> Text:
 
 
 def overview_lines(view: Overview, width: int, most: int | None = None) -> list[Text]:
-    """The headline, what is wrong, and a line for each running job, at most ``most`` of them."""
+    """Return the headline, problems, and a line for each running job, at most ``most`` of them."""
     lines = [headline(view)]
     if view.problem:
         lines.append(Text(f"  {view.problem}; statuses stay as they are", "yellow"))
@@ -174,7 +168,7 @@ def overview_lines(view: Overview, width: int, most: int | None = None) -> list[
     ids = max((len(job.job_id) for job in shown), default=0)
     for job in shown:
         again = f"attempt {job.attempt}" if job.attempt > 1 else ""
-        began = f"▶ {units.stopwatch(job.elapsed_s)}" if job.attempt else "▶ starting"
+        began = f"▶ {units.stopwatch(job.beats * BEAT_S)}" if job.attempt else "▶ starting"
         lines.append(
             Text.assemble(
                 (f"       {job.nodes:<{min(nodes, NAME_COLUMNS)}}  ", "cyan"),
@@ -193,8 +187,8 @@ def overview_lines(view: Overview, width: int, most: int | None = None) -> list[
 
 
 def cluster_table(view: Overview, width: int, height: int, progress: ProgressView | None) -> Text:
-    """The live table, in that many columns and lines."""
-    # The cursor stands below, and the experiment's progress.
+    """Return the live table for a width and height."""
+    # Reserve lines for the cursor and the experiment's progress.
     most = height - 5 - bool(view.problem) - bool(view.remedy) - bool(view.held)
     lines = overview_lines(view, width, most)
     if progress is not None:

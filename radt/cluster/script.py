@@ -1,7 +1,7 @@
 """The batch script of an array: a job sets up its node and starts the node runner as a step.
 
-Only steps are told when a preemption's grace begins, so the runner is one. What a job cannot do
-before the runner is there, the script does itself: see `batch_script`.
+The runner is a step because only steps get a signal when a preemption's grace time begins. The
+script itself handles what the job cannot do before the runner is there: see `batch_script`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 
 from radt.cluster.engine import ArrayRequest
 from radt.cluster.settings import ClusterSettings
-from radt.cluster.shape import JobArray
+from radt.cluster.spool import JobArray
 from radt.errors import UsageError
 
-#: Where Slurm says which job of its array a script is.
+#: Slurm's variable with the index of a script's job in its array.
 INDEX_VARIABLE = "SLURM_ARRAY_TASK_ID"
 
-# Bash, as sites' `module` is a function of it; what radt adds would do for any POSIX shell.
+# Bash, because sites define `module` as a bash function; radt's own lines need only a POSIX shell.
 _HEAD = """\
 #!/bin/bash
 # Array {array} of the radt submission {name}: this is each of its jobs.
@@ -103,10 +103,10 @@ exit "$code"
 
 
 def check_setup(settings: ClusterSettings) -> None:
-    """Check that bash can read the lines of the site, if there is one here.
+    """Check the syntax of the site's lines with bash, if it is installed here.
 
     Raises:
-        UsageError: It cannot.
+        UsageError: They have an error.
     """
     bash = shutil.which("bash")
     if bash is None:
@@ -127,15 +127,15 @@ def batch_script(
 ) -> str:
     """Return the script that each job of an array runs.
 
-    A line of ``setup`` that fails, or an interpreter that is missing on the node or has no radt, is
-    the reason of an attempt that the script makes itself. The second such job writes ``hold``,
-    which every later one obeys.
+    If a ``setup`` line fails, or the interpreter or radt is missing on the node, the script itself
+    makes an attempt with that reason. The second such job writes ``hold``, which every later one
+    obeys.
 
     Args:
         submission: The submission's folder.
-        array: Its number there.
-        settings: Have the lines that come first.
-        python: The interpreter, as nodes see it.
+        array: The number of the array in it.
+        settings: Contain the lines to run first.
+        python: The path of the interpreter on the nodes.
     """
     values = {
         "array": array,
@@ -149,7 +149,7 @@ def batch_script(
 
 
 def output_pattern(submission: Path, array: int) -> str:
-    """Return where the output of an array's scripts goes, with Slurm's placeholders."""
+    """Return the path of an array's script output, with Slurm's placeholders."""
     return str(submission / "arrays" / str(array) / "output.%A_%a.log")
 
 
@@ -163,16 +163,16 @@ def array_request(
     intent: str,
     indices: Collection[int] | None = None,
 ) -> ArrayRequest:
-    """Return what the engine is asked for to run jobs of an array.
+    """Return the engine's request to run jobs of an array.
 
     Args:
         submission: The submission's folder.
-        number: Of the array there.
-        array: Its jobs.
-        settings: Of the cluster.
+        number: The number of the array in it.
+        array: The array.
+        settings: The settings of the cluster.
         name: Shown in the queue.
         intent: See `Spool.intent`.
-        indices: Of the jobs; None for all.
+        indices: The jobs to request; None for all.
     """
     return ArrayRequest(
         name=name,
@@ -186,7 +186,7 @@ def array_request(
 
 
 def _setup(lines: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines of the site, each with what happens if it fails."""
+    """Yield the lines of the site, each with its error handling."""
     for line in lines:
         first = line.strip().partition("\n")[0]
         yield f"\n{{\n{line}\n}} || unfit {shlex.quote(f'setup failed ({first})')}\n"

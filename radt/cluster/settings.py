@@ -1,6 +1,6 @@
-"""The tables ``[cluster]`` and ``[cluster.NAME]`` of a settings file, and what ``--on`` names.
+"""The tables ``[cluster]`` and ``[cluster.NAME]`` of a settings file, and the names for ``--on``.
 
-``[cluster]`` holds for every cluster; ``[cluster.NAME]`` is one of them, with what differs there.
+``[cluster]`` has the settings of every cluster; ``[cluster.NAME]`` those that differ for one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from radt.settings import ON, Settings
 CLUSTER_TABLE = "cluster"
 GPUS_TABLE = "gpus"
 SLURM = "slurm"
-#: What ``--on`` says for this machine; also where it says nothing.
+#: The value of ``--on`` for this machine, also its default.
 LOCAL = "local"
 _GRES = re.compile(r"(?:gpu:)?([A-Za-z][\w.+-]*)", re.ASCII)
 _NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
@@ -40,10 +40,10 @@ _PARTITION = re.compile(r"\w[\w.,-]*", re.ASCII)
 
 
 class Recording(StrEnum):
-    """How what nodes measure gets to the submit host's stores."""
+    """The way records of nodes get to the submit host's stores."""
 
     FOLDER = "folder"  # through the shared folder
-    DIRECT = "direct"  # nodes reach Postgres and MLflow themselves
+    DIRECT = "direct"  # nodes upload to Postgres and MLflow themselves
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +51,17 @@ class ClusterSettings:
     """The settings of one cluster; ``None`` and "" leave it to the cluster.
 
     Args:
-        name: What ``--on`` calls it: ``slurm``, or NAME of ``[cluster.NAME]``.
-        source: Where the settings stand, for messages.
+        name: Its name for ``--on``: ``slurm``, or NAME of ``[cluster.NAME]``.
+        source: Where the settings come from, for messages.
         folder: Shared by submit host and nodes; None for the data folder.
-        time_s: Of a repeat of a workload that says neither Time nor Timeout.
-        memory_bytes: Of a job; ``partition`` and ``exclusive``, too, are for rows that do not say.
-        bundle_s: Workloads that together take at most so long share a job; 0 for a job each.
-        same_node: All workloads of a file run on one node.
-        max_jobs: Jobs that may be in the queue at a time; None for no limit of radt's.
-        setup: Lines of a shell that come before the interpreter.
-        sbatch: Options that sbatch is given unchanged.
-        gpus: The gres type (``a100_3g.20gb``) of MIG profiles.
+        time_s: Limit of one repeat of a workload without Time and Timeout.
+        memory_bytes: Per job. Like ``partition`` and ``exclusive``, for rows that do not set it.
+        bundle_s: Workloads that together take at most this long share a job; 0 for a job each.
+        same_node: Run all workloads of a file on one node.
+        max_jobs: Maximum number of jobs in the queue; None for no limit by radt.
+        setup: Shell lines to run before the interpreter.
+        sbatch: Options passed to sbatch unchanged.
+        gpus: The gres type (``a100_3g.20gb``) of each MIG profile.
     """
 
     name: str = SLURM
@@ -84,7 +84,7 @@ class ClusterSettings:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Return what every sbatch of this cluster is given besides a shape."""
+        """Return the options that every sbatch of this cluster gets besides a shape."""
         named = {"account": self.account, "qos": self.qos, "constraint": self.constraint}
         return (*(f"--{key}={value}" for key, value in named.items() if value), *self.sbatch)
 
@@ -94,7 +94,7 @@ class ClusterSettings:
 
     @property
     def gpus_source(self) -> str:
-        """Where `gpus` stand, for messages."""
+        """Return where `gpus` is set, for messages."""
         return self.source.replace("]", f".{GPUS_TABLE}]", 1)
 
     @classmethod
@@ -111,7 +111,7 @@ class ClusterSettings:
         """Return the settings of a cluster; None for this machine.
 
         Args:
-            on: ``slurm``, ``slurm:PARTITION``, NAME or NAME:PARTITION; ``local`` or nothing.
+            on: ``slurm``, ``slurm:PARTITION``, NAME or NAME:PARTITION; ``local`` or empty.
             file: The settings file, if there is one.
 
         Raises:
@@ -147,7 +147,7 @@ def all_clusters(file: SettingsFile | None) -> Iterable[ClusterSettings]:
 
 
 def cluster_problems(file: SettingsFile | None) -> Iterable[UsageError]:
-    """Yield what is wrong with the clusters of a settings file: one problem for each of them."""
+    """Yield the problems of a settings file's clusters: one for each."""
     if file is None or CLUSTER_TABLE not in file.table:
         return
     try:
@@ -178,7 +178,7 @@ def _unknown_cluster(name: str, tables: Mapping[str, Any], file: SettingsFile | 
 
 
 def _tables(file: SettingsFile) -> Mapping[str, Any]:
-    """Return the tables of single clusters by their names."""
+    """Return the tables of individual clusters by name."""
     table = file.table.get(CLUSTER_TABLE, {})
     if not isinstance(table, dict):
         raise UsageError(
@@ -194,9 +194,9 @@ def _tables(file: SettingsFile) -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ClusterKey:
-    """A key of ``[cluster]``: the field that it sets, how its value is written, what it means.
+    """A key of ``[cluster]``: the field that it sets, the format of its value, and its meaning.
 
-    ``is_list`` values are several, each of the kind.
+    With ``is_list``, the value is a list of values in this format.
     """
 
     field: str
@@ -251,7 +251,7 @@ CLUSTER_KEYS: Mapping[str, ClusterKey] = {
         "folder",
     ),
 }
-#: Options of sbatch that radt gives itself, and what to write instead.
+#: Options of sbatch that radt sets itself, and what to use instead.
 _OWN_OPTIONS = {
     **{f"--{key}": key for key in ("partition", "account", "qos", "constraint", "time")},
     **dict.fromkeys(("--mem", "--mem-per-cpu", "--mem-per-gpu"), "memory"),
@@ -273,7 +273,7 @@ _OWN_OPTIONS = {
 def _with(
     settings: ClusterSettings, file: SettingsFile, names: tuple[str, ...], table: object
 ) -> ClusterSettings:
-    """Return the settings with what a table says."""
+    """Return the settings, updated from a table."""
     if not isinstance(table, dict):
         raise UsageError(
             f"{_source(file, *names)} is not a table", f"Write {file.key(*names)} on its own line"
@@ -323,7 +323,7 @@ def _value(file: SettingsFile, names: tuple[str, ...], key: str, value: object) 
 
 def _parsed(key: ClusterKey, value: object, place: str, folder: Path) -> Any:
     if type(value) not in (str, *key.kind.in_toml):
-        raise UsageError(f"{place}: {value!r} is not a value for it", key.help)
+        raise UsageError(f"{place}: {value!r} is not a valid value", key.help)
     try:
         parsed = key.kind.parse(str(value), folder)
     except UsageError as error:
@@ -334,7 +334,7 @@ def _parsed(key: ClusterKey, value: object, place: str, folder: Path) -> Any:
 
 
 def _check_option(option: str, place: str) -> None:
-    """Check that an option of sbatch is one, and not one that radt gives."""
+    """Check that it is an option of sbatch, and not one that radt sets."""
     if not option.startswith("-"):
         raise UsageError(
             f"{place}: {option!r} is not an option of sbatch",

@@ -1,10 +1,11 @@
-"""What engine and nodes say of a job, as statuses of its rows, and what becomes of it next.
+"""Derives the statuses of a job's rows, and the next action, from the reports of engine and nodes.
 
-Pure functions: `settle` is asked again whenever something has changed.
+Pure functions: `settle` is called again after every change.
 
-A node's word counts more than the engine's: an attempt that says that it has ended and has run all
-of its rows needs no engine. Only the engine knows why an attempt was asked to end, or why it ended
-without a word. Of several attempts the newest counts; what an earlier one brought to its end stays.
+A node's report takes precedence over the engine's: if an attempt reports that it has ended and run
+all of its rows, the engine is not needed. Only the engine knows why an attempt was asked to end, or
+why it ended without a report. The newest of several attempts counts; rows that earlier attempts
+finished stay finished.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from radt.experiment.plan import FAILURES
 from radt.experiment.status import RowStatus
 from radt.model import Role, RunStatus
 
-WITHOUT_A_WORD = "the job ended without a word"
+WITHOUT_A_WORD = "the job ended without reporting a result"
 STARTED_TOO_OFTEN = f"started {MOST_ATTEMPTS} times"
 LOST = "lost"
-#: What a job's log says where the engine only knows that it failed: slurmd's words, with cgroups
+#: Messages in a job's log when the engine only knows that it failed: those of slurmd, with cgroups
 #: and without.
 OVER_MEMORY = re.compile(r"exceeded (?:job |step )?memory limit|oom[_-]kill", re.IGNORECASE)
-#: What ended a job, where its rows did not do it themselves.
+#: Reasons of jobs that were ended from outside.
 _ENDS: Mapping[End, str] = {
     End.TIMEOUT: TIME_LIMIT,
     End.PREEMPTED: PREEMPTED,
@@ -36,22 +37,22 @@ _ENDS: Mapping[End, str] = {
     End.DEADLINE: "the job's deadline",
     End.CANCELLED: "the job was cancelled",
 }
-#: Ends of jobs that were not preempted, whatever signal they got: they are not submitted again.
+#: Ends without preemption, whatever signal the job got: such jobs are not submitted again.
 _BY_ORDER = (End.CANCELLED, End.DEADLINE, End.TIMEOUT)
 
 
 class Next(StrEnum):
-    """What becomes of a job."""
+    """The next action for a job."""
 
     WAIT = "wait"
     DONE = "done"
     SUBMIT = "submit again"
-    CANCEL = "cancel"  # it is done, and the engine still has it
+    CANCEL = "cancel"  # its rows are done, but the engine still has it
 
 
 @dataclass(frozen=True, slots=True)
 class SubmittedRow:
-    """A row of a job: when it was submitted, ``done`` of ``asked`` repeats had finished."""
+    """A row of a job. At submission, ``done`` of ``asked`` repeats had finished."""
 
     line: int
     done: int = 0
@@ -61,14 +62,14 @@ class SubmittedRow:
     role: Role = Role.TRAINING
 
     def text(self, status: str, reason: str = "", before: str = "") -> str:
-        """What its Status cell says; the repeat is the one after those in ``before``."""
+        """Return the text of its Status cell; its repeat follows those in ``before``."""
         done = max(self.done, parse_repeats(before))
         asked = max(self.asked, parse_repeats_asked(before))
         count = f" {min(done + 1, asked)}/{asked}" if asked > 1 else ""
         return f"{status}{count}: {reason}" if reason else f"{status}{count}"
 
     def is_over(self, text: str) -> bool:
-        """Whether a job that says this of the row has nothing left to do with it."""
+        """Return True if a job with this status of the row has nothing left to do for it."""
         match parse_status(text):
             case RunStatus.FINISHED:
                 return parse_repeats(text) >= self.asked
@@ -80,11 +81,11 @@ class SubmittedRow:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to wait for a word, seconds.
+    """How long to wait for reports, in s.
 
-    ``lost_s`` where the engine has forgotten a job and no beat comes; ``outcome_s`` where it says
-    that a job has ended: a network file system shows new files up to a minute later. Of a stopped
-    job, for whose end somebody waits, ``stopped_s``.
+    ``lost_s`` applies when the engine has forgotten a job and no heartbeat comes; ``outcome_s``
+    when the engine says that a job has ended: a network file system may show new files up to a
+    minute late. ``stopped_s`` applies to a stopped job, because the user waits for its end.
     """
 
     lost_s: float = 300.0
@@ -97,15 +98,15 @@ PATIENCE = Patience()
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What is known of a job.
+    """The known facts about a job.
 
-    ``state`` is None where the engine has no such job any more, or was not asked yet. ``silent_s``
-    is for how long neither the engine's word nor anything of the attempts has changed; 0 while the
-    engine does not answer. ``submissions`` counts how often it was submitted. ``holds`` are why
-    jobs of the submission were told not to begin, ``stopped`` is why it was stopped. ``log_line``
-    is the last line of the job's log, or the one that says it took too much memory.
-    ``is_forgotten`` is whether the engine has lost the whole array so soon after it was submitted
-    that only a controller without its newest state does so.
+    ``state`` is None if the engine no longer has the job, or was not asked yet. ``silent_s`` is the
+    time since the last change of the engine's state or of the attempts; 0 while the engine does not
+    answer. ``submissions`` is the number of times it was submitted. ``holds`` are the reasons for
+    which jobs were told not to begin, ``stopped`` is why it was stopped. ``log_line`` is the last
+    line of the job's log, or its line about exceeded memory. ``is_forgotten`` says that the engine
+    lost the whole array soon after its submission, as only a controller that lost its newest state
+    does.
     """
 
     job_id: str
@@ -121,9 +122,9 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How the rows of a job stand, by line, and what is next.
+    """The status of a job's rows, by line, and the next action.
 
-    ``never_began`` is why the job ended before it ran any row; "" if it did or goes on.
+    ``never_began`` is why the job ended before it ran any row; "" if it ran one or continues.
     """
 
     next: Next
@@ -134,7 +135,7 @@ class Settlement:
 def settle(
     job: JobFacts, rows: Sequence[SubmittedRow], patience: Patience = PATIENCE
 ) -> Settlement:
-    """Return how the rows of a job stand and what is next."""
+    """Return the statuses of a job's rows and the next action."""
     return _Case(job, rows, patience).settled()
 
 
@@ -168,7 +169,7 @@ class _Case:
 
     @property
     def _word(self) -> AttemptView | None:
-        """The newest attempt if it has said that it ended, and not before the job's last start."""
+        """Return the newest attempt if it reported its end and belongs to the job's last start."""
         newest = self._newest
         if newest is None or not newest.ended:
             return None
@@ -181,13 +182,16 @@ class _Case:
 
     @property
     def _has_lost_a_node(self) -> bool:
-        """Whether Slurm has started the job anew. Should the old node come back, its srun ends the
-        step of its number, which is now another node's; under another job's number it does not."""
+        """Return True if Slurm has restarted the job.
+
+        If the lost node comes back, its srun ends the step of the same number, which now belongs to
+        another node. A job submitted again has another number and is safe from that.
+        """
         start = self._newest.start if self._newest is not None else None
         return start is not None and start.job_id == self._job.job_id and start.restarts > 0
 
     def _unknown(self) -> Settlement:
-        """The engine does not know the job."""
+        """Settle a job that the engine does not know."""
         if self._word is not None:
             if self._job.silent_s < self._patience.outcome_s:
                 return self._running("")
@@ -204,7 +208,7 @@ class _Case:
         return self._killed(LOST)
 
     def _ended(self, end: End) -> Settlement:
-        """The job has ended, with rows that have not."""
+        """Settle an ended job with unfinished rows."""
         if (word := self._word) is not None:
             return self._after_its_word(word, end)
         if self._job.stopped:
@@ -221,7 +225,7 @@ class _Case:
         return self._killed(_ENDS[end])
 
     def _after_its_word(self, newest: AttemptView, end: End) -> Settlement:
-        """The attempt has said that it ends, and did not run all of its rows to their end."""
+        """Settle a job whose attempt reported its end without finishing all of its rows."""
         if newest.reason in self._job.holds:
             return self._queued("held", Next.SUBMIT)
         if not newest.statuses and newest.reason not in ("", PREEMPTED, self._job.stopped):
@@ -231,7 +235,7 @@ class _Case:
         if end in _BY_ORDER:
             return self._killed(_ENDS[end])
         if newest.reason == PREEMPTED:
-            # Slurm calls a job that ends within its grace completed, and does not requeue it.
+            # Slurm reports a job that ends within the grace time as COMPLETED and does not requeue.
             if self._may_start_again:
                 return self._queued(PREEMPTED, Next.SUBMIT)
             return self._killed(STARTED_TOO_OFTEN)
@@ -246,7 +250,7 @@ class _Case:
 
     @property
     def _has_progress(self) -> bool:
-        """Whether the newest attempt brought a row to its end that no earlier one did."""
+        """Return True if the newest attempt finished a row that earlier ones did not."""
         before = _known(self._job.attempts[:-1], self._rows)
         assert self._newest is not None
         return any(
@@ -256,7 +260,7 @@ class _Case:
             and not (row.line in before and row.is_over(before[row.line].text))
         )
 
-    # Answers --------------------------------------------------------------------------------------
+    # Results --------------------------------------------------------------------------------------
 
     def _as_known(self, after: Next) -> Settlement:
         return Settlement(after, self._known)
@@ -271,7 +275,7 @@ class _Case:
         rows = dict(self._known)
         for row in self._left:
             status = parse_status(self._text(row))
-            # Why its runs were killed is only known once the engine has said how the job ended.
+            # The reason of killed runs is known only once the engine says how the job ended.
             if status is RunStatus.RUNNING or (self._word and status is RunStatus.KILLED):
                 rows[row.line] = self._row(row, RunStatus.RUNNING, where)
             elif status in (None, RunStatus.SCHEDULED):
@@ -291,7 +295,7 @@ class _Case:
         but: frozenset[int] | set[int] = frozenset(),
         never_began: str = "",
     ) -> Settlement:
-        """Say this of all rows that have not come to their end."""
+        """Give all unfinished rows this status."""
         reason, never_began = " ".join(reason.split()), " ".join(never_began.split())
         rows = dict(self._known)
         for row in self._left:
@@ -316,7 +320,7 @@ class _Case:
 def _known(
     attempts: Sequence[AttemptView], rows: Sequence[SubmittedRow]
 ) -> Mapping[int, RowStatus]:
-    """What the attempts say of rows; of earlier attempts only what came to its end."""
+    """Return the statuses that attempts report; from earlier attempts only those of ended rows."""
     known: dict[int, RowStatus] = {}
     for row in rows:
         for view in reversed(attempts):
@@ -325,5 +329,5 @@ def _known(
                 known[row.line] = status
                 break
             if view.kept is not None:
-                break  # it says which runs of earlier attempts count, and what became of them
+                break  # it includes the valid runs of earlier attempts, and their statuses
     return known

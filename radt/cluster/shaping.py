@@ -1,20 +1,20 @@
-"""From what the rows of a workload say to the shape of its job, with everything that can be wrong.
+"""Derives the shape of a job from the rows of a workload, with all problems found on the way.
 
-Only what a cluster decides by itself is left to it: whether a node of such a shape exists.
+Only the cluster itself knows whether it has a node of such a shape.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from radt.cluster.engine import ArrayRequest, Engine
-from radt.cluster.script import check_setup
+from radt.cluster.engine import ArrayRequest, Engine, Shape
+from radt.cluster.script import array_request, check_setup
 from radt.cluster.settings import ClusterSettings, Recording
-from radt.cluster.shape import JobArray, Shape, WorkloadKey, arrays_of
+from radt.cluster.spool import JobArray, WorkloadKey
 from radt.errors import (
     ClusterError,
     EngineAwayError,
@@ -27,12 +27,15 @@ from radt.experiment.check import Conflict
 from radt.experiment.columns import Column
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.resources import GpuRequest, Resources
-from radt.runner.pending import PendingWorkload
+from radt.home import Home
+from radt.model import RunStatus
+from radt.runner.options import PendingWorkload
+from radt.tags import CLUSTER_NODE
 from radt.units import duration_text, memory_text, plural
 
-#: What a job gets besides the Timeout of its runs: environments, MLflow, the end.
+#: Seconds that a job gets besides the Timeout of its runs: environments, MLflow, the end.
 SETUP_S = 600.0
-#: Schedulers count minutes.
+#: Schedulers' time limits are in minutes.
 _MINUTE_S = 60.0
 
 
@@ -43,17 +46,17 @@ def arrays_for(
     *,
     max_array_size: int,
 ) -> Sequence[JobArray]:
-    """Return the arrays of what a start has to run, in the file's order.
+    """Return the arrays of a start's pending work, in the file's order.
 
     Args:
         shown: The file's name in messages.
         pending: Each repeat of a workload.
-        settings: Of the cluster.
+        settings: The settings of the cluster.
         max_array_size: See `Engine.max_array_size`.
 
     Raises:
-        ExperimentError: With every workload that cannot have a job, by its line.
-        UsageError: The site's lines of shell cannot be read.
+        ExperimentError: Lists every workload that cannot have a job, by line.
+        UsageError: The site's shell lines have a syntax error.
     """
     check_setup(settings)
     repeats = Counter(WorkloadKey.of(workload.plan) for workload in pending)
@@ -74,16 +77,16 @@ def arrays_for(
 def ask_about(
     shown: str, plan: ExperimentPlan, arrays: Mapping[JobArray, ArrayRequest], engine: Engine
 ) -> Mapping[JobArray, str]:
-    """Ask the engine about every shape, without submitting anything; returns what it says.
+    """Ask the engine about every shape, without submitting anything; return its answers.
 
     Args:
         shown: The file's name in messages.
         plan: Has the lines of the workloads.
-        arrays: With what would be submitted for each.
+        arrays: The request for each array.
         engine: The cluster.
 
     Raises:
-        ExperimentError: With every shape that the engine would refuse, by its first line.
+        ExperimentError: Lists every shape that the engine would refuse, by its first line.
         EngineAwayError: The engine does not answer.
     """
     lines = {WorkloadKey.of(workload): workload.runs[0].line for workload in plan.workloads}
@@ -97,7 +100,7 @@ def ask_about(
             answers |= dict.fromkeys(alike, engine.check(arrays[alike[0]]))
         except EngineAwayError:
             raise
-        except SubmitLimitError as error:  # a matter of now, not of the shape
+        except SubmitLimitError as error:  # depends on the current queue, not on the shape
             answers |= dict.fromkeys(alike, error.message)
         except ClusterError as error:
             keys = [key for array in alike for job in array.jobs for key in job]
@@ -111,12 +114,12 @@ def ask_about(
 
 
 def shape_of(workload: WorkloadPlan, settings: ClusterSettings, *, repeats: int = 1) -> Shape:
-    """Return the shape of a workload's job, if `shape_conflicts` has nothing to say.
+    """Return the shape of a workload's job, given that `shape_conflicts` finds nothing.
 
     Args:
         workload: As planned for `Machine.of_cluster`.
-        settings: What holds where the rows say nothing.
-        repeats: How often the job runs the workload.
+        settings: Defaults for cells that the rows leave empty.
+        repeats: Number of times the job runs the workload.
     """
     asked = _merged(workload)
     gpus = _gpu_count(workload, asked)
@@ -137,7 +140,7 @@ def shape_of(workload: WorkloadPlan, settings: ClusterSettings, *, repeats: int 
 def shape_text(shape: Shape) -> str:
     """Return a shape for people: ``2× a100, 8 CPUs, 64 GB, 4 h, partition gpu, exclusive``.
 
-    Of several nodes it begins with their number; the rest is what each has.
+    For several nodes it begins with their number; the other values are per node.
     """
     kind = shape.gpu_type or ("GPU" if shape.gpus == 1 else "GPUs")
     parts = [
@@ -191,7 +194,7 @@ def shape_conflicts(workload: WorkloadPlan, settings: ClusterSettings) -> Iterat
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """How a column is read from what a row asks, None where it says nothing, and shown."""
+    """A column that rows must agree on: how to read it, with None for empty, and to show it."""
 
     read: Callable[[Resources], Any]
     show: Callable[[Any], str] = str
@@ -208,7 +211,7 @@ _CELLS: Mapping[Column, _Cell] = {
 
 
 def _disagreements(workload: WorkloadPlan) -> Iterator[Conflict]:
-    """Yield cells of a workload's rows that contradict each other; empty ones do not."""
+    """Yield contradicting cells of a workload's rows; empty cells contradict nothing."""
     for column, cell in _CELLS.items():
         first: dict[Any, RunPlan] = {}
         for run in workload.runs:
@@ -226,7 +229,7 @@ def _disagreements(workload: WorkloadPlan) -> Iterator[Conflict]:
 
 
 def _merged(workload: WorkloadPlan) -> Resources:
-    """Return what the rows of a workload ask together."""
+    """Return the combined resources of a workload's rows."""
     asked = {
         column: next(
             (v for run in workload.runs if (v := cell.read(run.resources)) is not None), None
@@ -247,7 +250,7 @@ def _merged(workload: WorkloadPlan) -> Resources:
 
 
 def _places(workload: WorkloadPlan) -> int:
-    """How many GPUs the largest number in Devices asks for."""
+    """Return the number of GPUs that the largest index in Devices requires."""
     return max((place + 1 for run in workload.runs for place in run.devices.gpus), default=0)
 
 
@@ -256,7 +259,7 @@ def _profiles(workload: WorkloadPlan) -> set[str]:
 
 
 def _gpu_count(workload: WorkloadPlan, asked: Resources) -> int:
-    """How many GPUs, or MIG instances, the job gets."""
+    """Return the number of GPUs, or MIG instances, that the job gets."""
     instances = {
         (run.devices.gpus, run.collocation.instance or f"{run.letter} alone")
         for run in workload.runs
@@ -273,7 +276,7 @@ def _mig_conflicts(
     asked: Resources,
     settings: ClusterSettings,
 ) -> Iterator[Conflict]:
-    """Yield what is wrong with MIG instances: the site makes them, and a job gets one type."""
+    """Yield problems with MIG instances: the site creates them, and a job gets a single type."""
     profiles = _profiles(workload)
     whole = [run for run in workload.runs if run.collocation.mig is None and run.devices.gpus]
     if len(profiles) > 1 or whole:
@@ -322,7 +325,7 @@ def _mig_conflicts(
 def _time_s(
     workload: WorkloadPlan, asked: Resources, settings: ClusterSettings, repeats: int
 ) -> float | None:
-    """The time limit of all repeats, in whole minutes; None leaves it to the cluster."""
+    """Return the time limit of all repeats, in whole minutes; None leaves it to the cluster."""
     once_s = asked.time_s
     if once_s is None:
         timeouts_s = [run.timeout_s for run in workload.trained]
@@ -342,3 +345,96 @@ def _problem(conflict: Conflict) -> Problem:
     also = f" (with line {', '.join(map(str, others))})" if others else ""
     error = conflict.error
     return Problem(error.message + also, error.remedy or "", first, conflict.column)
+
+
+def on_one_node(
+    arrays: Sequence[JobArray],
+    plan: ExperimentPlan,
+    settings: ClusterSettings,
+    engine: Engine,
+    home: Home,
+) -> Sequence[JobArray]:
+    """Return the arrays, bound to one node for all of their jobs.
+
+    The node is that of the file's finished rows, otherwise the one where the engine would start the
+    largest job first. The engine is asked later whether every shape fits there.
+
+    Args:
+        arrays: At least one.
+        plan: The file's plan.
+        settings: The settings of the cluster.
+        engine: The cluster.
+        home: The data folder with the runs of finished rows.
+
+    Raises:
+        UsageError: A workload needs several nodes.
+        ClusterError: The engine names no node.
+    """
+    shapes = [array.shape for array in arrays]
+    most = max(shape.nodes for shape in shapes)
+    if most > 1:
+        raise UsageError(
+            f"same-node in {settings.source} runs all on one node, and a workload needs {most}",
+            "Remove same-node, or the numbers in Nodes",
+        )
+    node = _node_before(plan, home)
+    if not node:
+        array = replace(arrays[0], shape=_largest(shapes))
+        folder = settings.submissions(home.path) / "test"
+        node = engine.pick(
+            array_request(folder, 0, array, settings, name=plan.name, intent="radt: a test")
+        )
+    return [replace(array, shape=replace(array.shape, node=node)) for array in arrays]
+
+
+def _largest(shapes: Sequence[Shape]) -> Shape:
+    """Return a shape as large as the largest of each resource, if all use one type of GPU."""
+    return replace(
+        max(shapes, key=lambda shape: shape.gpus),
+        cpus=max(shape.cpus or 0 for shape in shapes) or None,
+        memory_bytes=max(shape.memory_bytes or 0 for shape in shapes) or None,
+        exclusive=any(shape.exclusive for shape in shapes),
+    )
+
+
+def _node_before(plan: ExperimentPlan, home: Home) -> str:
+    """Return the node on which rows of the file have finished; "" if none has on a cluster."""
+    finished = [run.run_id for run in plan.runs if run.status is RunStatus.FINISHED and run.run_id]
+    if not finished or not home.store_path.exists():
+        return ""
+    from radt.store.reader import StoreReader  # needs SQLAlchemy, see `radt.store.peek`
+
+    with StoreReader(home.store_path) as reader:
+        tags = reader.tags_of(finished)
+    nodes = (tags[run_id].get(CLUSTER_NODE, "") for run_id in finished if run_id in tags)
+    return next(filter(None, nodes), "")
+
+
+def arrays_of(
+    workloads: Iterable[tuple[WorkloadKey, Shape]], *, max_array_size: int, bundle_s: float = 0.0
+) -> Sequence[JobArray]:
+    """Group workloads, in the file's order, into arrays of one shape each.
+
+    Args:
+        workloads: Each with its shape.
+        max_array_size: Maximum number of jobs in an array.
+        bundle_s: Workloads that together take at most this long share a job, whose time limit is
+            the sum of theirs. 0 for one job per workload.
+    """
+    by_shape: dict[Shape, list[list[WorkloadKey]]] = {}
+    for key, shape in workloads:
+        jobs = by_shape.setdefault(shape, [])
+        time_s = shape.time_s
+        if jobs and time_s is not None and (len(jobs[-1]) + 1) * time_s <= bundle_s:
+            jobs[-1].append(key)
+        else:
+            jobs.append([key])
+    arrays: list[JobArray] = []
+    for shape, jobs in by_shape.items():
+        if shape.time_s is not None:
+            shape = replace(shape, time_s=shape.time_s * max(map(len, jobs)))
+        arrays += [
+            JobArray(shape, tuple(map(tuple, jobs[start : start + max_array_size])))
+            for start in range(0, len(jobs), max_array_size)
+        ]
+    return arrays

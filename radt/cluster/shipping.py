@@ -1,90 +1,128 @@
-"""Brings what a job records from its node's disk into the shared folder.
+"""Sends what a job records, and heartbeats, from its node's disk to the shared folder.
 
-What is new of a run travels as one file under a new name (`radt.cluster.spool` shows the folder):
-it appears complete or not at all, and a folder that is full or away costs nothing but time.
+New data of a run is sent as one file with a new name, a bundle (`radt.cluster.spool` shows the
+folder): it appears atomically, and a full or unreachable folder only causes delay. One thread sends
+runs, another one everything else, so that a long file does not delay a heartbeat.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from radt.backoff import Backoff
-from radt.cluster.spool import Attempt
-from radt.delivery.archive.manifest import MANIFEST_FILE
-from radt.delivery.archive.spool import ArchiveSpool, Outcome, progress_of
-from radt.errors import ArchiveError, RadtError
+from radt.cluster.spool import Attempt, JobKey, Spool
+from radt.delivery.archive.spool import progress_of
+from radt.errors import RadtError
+from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
+from radt.experiment.status import RowStatus, merged
+from radt.files import whole_file
 from radt.home import Home, RunDir
+from radt.model import RunStatus
+from radt.processes import Backoff
+from radt.runner.active import status_text
+from radt.runner.outcome import RunEnd
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 
-#: With so many files of a run, nobody looks at present: the next one has all of its archive.
+if TYPE_CHECKING:
+    from radt.store.copy import Position
+
+
+#: With this many uncollected files, no process is collecting: the next file replaces all of them.
 MOST_WAITING = 30
 OUTPUT_LOG = "output.log"
 ARTIFACTS = "artifacts"
-_LONGEST_BACKOFF_S = 30.0
-_LOOK_S = 0.2
-_NAME = re.compile(r"(part|whole|files)\.(\d+)\.tar")
-
-
-class CargoKind(StrEnum):
-    """What a file of a run has in it."""
-
-    PART = "part"  # what the archive has got since the file before, with its manifest
-    WHOLE = "whole"  # all of the archive: earlier ones are not needed
-    FILES = "files"  # the run's output.log and artifacts
+_LONGEST_BACKOFF_S = 10.0
+_LOOK_S = 0.1
+#: Seconds between copies of the output to the shared folder, where the user may be following it.
+OUTPUT_S = 2.0
+_FILES = re.compile(r"files\.(\d+)\.tar")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cargo:
-    """A file that travels; ``number`` counts up within its run."""
+    """A file of a run in transit: a bundle, or an archive of its output.log and artifacts.
+
+    ``number`` increases within the run.
+    """
 
     number: int
-    kind: CargoKind
-
-    @property
-    def name(self) -> str:
-        return f"{self.kind}.{self.number}.tar"
+    name: str
+    is_bundle: bool
 
 
 def cargo_in(folder: Path) -> list[Cargo]:
-    """Return the files of a run that are there, by number; none if there is no such folder."""
+    """Return the existing files of a run, by number; none if there is no such folder."""
     try:
         names = [entry.name for entry in os.scandir(folder)]
     except FileNotFoundError:
         return []
-    matches = filter(None, map(_NAME.fullmatch, names))
-    return sorted(Cargo(int(match[2]), CargoKind(match[1])) for match in matches)
+    # Imported here: it loads NumPy, which a node does not need to start its runs.
+    from radt.store import bundle
+
+    found = []
+    for name in names:
+        if (named := bundle.number_of(name)) is not None:
+            found.append(Cargo(named[1], name, is_bundle=True))
+        elif match := _FILES.fullmatch(name):
+            found.append(Cargo(int(match[1]), name, is_bundle=False))
+    return sorted(found)
 
 
 @dataclass(slots=True)
 class _Sent:
-    """What the shared folder has got of a run: its revision in the node's store, and its parts."""
+    """The parts of a run in the shared folder; ``number`` is the highest that a file may have."""
 
-    revision: int = -1
-    parts: set[str] = field(default_factory=set)
     number: int = 0
+    until: Position | None = None
     files: bool = False
 
 
-class Shipper:
-    """Sends the runs of a job from a thread of its own, until `finish`.
+class _Sender:
+    """A thread that writes into the shared folder from `start` until it is done, or `drop`."""
+
+    def __init__(self, name: str) -> None:
+        self._is_dropped = False
+        #: Set when there is work before the next interval.
+        self._wake = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def drop(self) -> None:
+        """Stop writing."""
+        self._is_dropped = True
+        self._wake.set()
+
+    def _work(self) -> None:
+        raise NotImplementedError
+
+    def _has_ended(self, deadline_s: Callable[[], float]) -> bool:
+        """Wait for the thread until the deadline; return True if it has ended."""
+        while self._thread.is_alive() and time.monotonic() < deadline_s():
+            self._thread.join(_LOOK_S)
+        return not self._thread.is_alive()
+
+
+class Shipper(_Sender):
+    """Sends the runs of a job from its own thread, until `finish`.
 
     Args:
-        home: The job's, on the node's disk.
-        attempt: Where they go.
-        interval_s: Between two parts of a run.
-        with_files: Also send output and artifacts of runs that have ended.
-        on_arrived: Called with the id of a run that has ended, and whose archive is there.
+        home: The job's data folder, on the node's disk.
+        attempt: The destination.
+        interval_s: Seconds between two files of a run.
+        with_files: Also send output and artifacts of ended runs.
+        on_arrived: Called with the id of an ended run once its archive has arrived.
     """
 
     def __init__(
@@ -96,36 +134,27 @@ class Shipper:
         with_files: bool = True,
         on_arrived: Callable[[str], None] = lambda _: None,
     ) -> None:
+        super().__init__("shipping")
         self._home = home
         self._attempt = attempt
         self._interval_s = interval_s
         self._with_files = with_files
         self._on_arrived = on_arrived
-        self._archives = _Archives(home.store_path, home.path / "archives")
         self._sent: dict[str, _Sent] = {}
-        self._ending = threading.Event()
-        self._is_dropped = False
-        #: What keeps runs from being sent; "" for nothing.
+        #: Why runs cannot be sent; "" if they can.
         self.problem = ""
-        #: Artifacts that cannot be read.
+        #: Unreadable artifacts.
         self.left_out: list[str] = []
-        self._thread = threading.Thread(target=self._work, name="shipping", daemon=True)
-
-    def start(self) -> None:
-        """Begin to send."""
-        self._thread.start()
 
     def finish(self, deadline_s: Callable[[], float], is_hurried: Callable[[], bool]) -> str:
-        """Send what is left, and try until it is there; return what kept it, "" for nothing.
+        """Send the rest, retrying until the deadline; return why it failed, "" on success.
 
         Args:
-            deadline_s: Until when to try, by the monotonic clock; asked again and again.
-            is_hurried: Whether there is no time to leave few files.
+            deadline_s: Returns the current deadline on the monotonic clock.
+            is_hurried: Returns True if there is no time to merge files.
         """
-        self._ending.set()
-        while self._thread.is_alive() and time.monotonic() < deadline_s():
-            self._thread.join(_LOOK_S)
-        if self._thread.is_alive():
+        self._wake.set()
+        if not self._has_ended(deadline_s):
             return "the shared folder does not answer"
         backoff = Backoff(longest_s=_LONGEST_BACKOFF_S)
         while self._send_all(is_tidy=not is_hurried()):
@@ -134,19 +163,12 @@ class Shipper:
                 time.sleep(_LOOK_S)
             if time.monotonic() >= deadline_s():
                 break
-        self._archives.close()
         return self.problem
-
-    def drop(self) -> None:
-        """Send nothing any more."""
-        self._is_dropped = True
-        self._ending.set()
-        self._archives.close()
 
     def _work(self) -> None:
         backoff = Backoff(longest_s=_LONGEST_BACKOFF_S)
         wait_s = self._interval_s
-        while not self._ending.wait(wait_s):
+        while not self._wake.wait(wait_s):
             if self._send_all():
                 wait_s = min(backoff.next_s(), self._interval_s)
             else:
@@ -173,47 +195,53 @@ class Shipper:
     def _send(self, reader: StoreReader, run: RunRecord, *, is_tidy: bool) -> None:
         sent = self._sent.setdefault(run.run_id, _Sent())
         folder = self._attempt.run_folder(run.run_id)
-        revision = progress_of(reader, run.run_id).revision
-        if revision != sent.revision or is_tidy:
-            waiting = [cargo for cargo in cargo_in(folder) if cargo.kind is not CargoKind.FILES]
-            if revision != sent.revision:
-                self._archives.write(run.run_id)
-                is_whole = len(waiting) >= (1 if is_tidy else MOST_WAITING)
-                self._send_archive(run, sent, folder, waiting if is_whole else None)
-            elif len(waiting) > 1:
-                self._send_archive(run, sent, folder, waiting)
+        is_new = (
+            sent.until is None or progress_of(reader, run.run_id).revision != sent.until.revision
+        )
+        if is_new or is_tidy:
+            waiting = [cargo for cargo in cargo_in(folder) if cargo.is_bundle]
+            if len(waiting) >= ((1 if is_new else 2) if is_tidy else MOST_WAITING):
+                self._send_bundle(reader, run, sent, folder, replaced=waiting)
+            elif is_new:
+                self._send_bundle(reader, run, sent, folder)
         if self._with_files and run.status.ended and not sent.files:
             self._send_files(run, sent, folder)
 
-    def _send_archive(
-        self, run: RunRecord, sent: _Sent, folder: Path, replaced: Sequence[Cargo] | None
+    def _send_bundle(
+        self,
+        reader: StoreReader,
+        run: RunRecord,
+        sent: _Sent,
+        folder: Path,
+        replaced: Sequence[Cargo] = (),
     ) -> None:
-        """Send what is new; or all of it in the place of what waits there."""
-        spool = self._archives.spool(run.run_id)
-        with spool.locked(wait=True):
-            manifest = spool.manifest()
-            if manifest is None:
-                raise ArchiveError(f"the archive of run {run.run_id} cannot be read")
-            paths = [part.path for part in manifest.parts]
-            if replaced is None:
-                paths = [path for path in paths if path not in sent.parts]
-            cargo = Cargo(sent.number + 1, CargoKind.PART if replaced is None else CargoKind.WHOLE)
-            files = [(spool.manifest_file, MANIFEST_FILE)]
-            pack(folder / cargo.name, files + [(spool.path / path, path) for path in paths])
-        sent.number, sent.revision = cargo.number, manifest.revision
-        sent.parts.update(paths)
-        if manifest.complete:
+        """Send new data; with ``replaced``, send the whole run in place of these files.
+
+        The submit host may have lost its store.
+        """
+        from radt.store import bundle
+        from radt.store.copy import Position, changes
+
+        since = (None if replaced else sent.until) or Position()
+        _make_folder(folder)
+        # A failed write may leave its file behind, and the next one has other content.
+        sent.number += 1
+        batches = changes(reader, run.run_id, since)
+        until = bundle.write(batches, folder / bundle.name_of(run.run_id, sent.number), since)
+        if until is None:
+            return
+        sent.until = until
+        if run.status.ended:
             self._on_arrived(run.run_id)
-        # The last one first: what is left has no gap in it.
-        for old in reversed(replaced or ()):
+        # Newest first, so that the remaining files have no gap.
+        for old in reversed(replaced):
             (folder / old.name).unlink(missing_ok=True)
 
     def _send_files(self, run: RunRecord, sent: _Sent, folder: Path) -> None:
-        cargo = Cargo(sent.number + 1, CargoKind.FILES)
         run_dir = RunDir(Path(run.spool))
         if files := list(self._readable(files_of(run_dir))):
-            pack(folder / cargo.name, files)
-            sent.number = cargo.number
+            sent.number += 1
+            pack(folder / f"files.{sent.number}.tar", files)
         sent.files = True
 
     def _readable(self, files: Iterable[tuple[Path, str]]) -> Iterator[tuple[Path, str]]:
@@ -227,7 +255,7 @@ class Shipper:
 def files_of(run_dir: RunDir) -> Iterator[tuple[Path, str]]:
     """Yield the output and the artifacts of a run, with their paths in its folder.
 
-    Regular files only: a named pipe would block for ever.
+    Regular files only: opening a named pipe could block forever.
     """
     if run_dir.output_log.is_file():
         yield run_dir.output_log, OUTPUT_LOG
@@ -240,34 +268,28 @@ def files_of(run_dir: RunDir) -> Iterator[tuple[Path, str]]:
 
 
 def pack(path: Path, files: Iterable[tuple[Path, str]]) -> None:
-    """Write files into one of ``runs/RUN``, which appears complete or not at all.
+    """Write files into an archive in ``runs/RUN``, atomically.
 
     Raises:
         OSError: A file cannot be read, the disk is full, or the folder ``runs`` is missing.
     """
-    # Not its parents: where the shared folder is away, they would be on the node's own disk.
-    for folder in (path.parent.parent, path.parent):
-        folder.mkdir(mode=0o700, exist_ok=True)
-    temporary = path.with_name(f".{path.name}")
-    try:
-        with temporary.open("wb") as packed:
-            with tarfile.open(fileobj=packed, mode="w", dereference=True) as tar:
-                for file, name in files:
-                    tar.add(file, name, recursive=False)
-            packed.flush()
-            os.fsync(packed.fileno())
-        temporary.chmod(0o600)
-        temporary.replace(path)
-    except BaseException:
-        _remove(temporary)
-        raise
+    _make_folder(path.parent)
+    alone = path.with_name(f".{path.name}")
+    with (
+        whole_file(path, mode=0o600, durable=True, temporary=alone) as temporary,
+        tarfile.open(temporary, mode="w", dereference=True) as tar,
+    ):
+        for file, name in files:
+            tar.add(file, name, recursive=False)
 
 
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError:
-        pass  # the folder is away; the next file of this name takes its place
+def _make_folder(folder: Path) -> None:
+    """Make the folder of a run.
+
+    Do not make its parents: with the shared folder unmounted, they would be on the node's own disk.
+    """
+    for path in (folder.parent, folder):
+        path.mkdir(mode=0o700, exist_ok=True)
 
 
 def _said(error: RadtError | OSError) -> str:
@@ -276,56 +298,191 @@ def _said(error: RadtError | OSError) -> str:
     return f"{error.filename or 'the shared folder'}: {error.strerror or error}"
 
 
-class _Archives:
-    """The process that writes the archives of a store, and ends with this one. For one thread."""
+class NodeStatuses:
+    """The statuses of a job's rows, in place of an experiment file. Thread-safe.
 
-    def __init__(self, store: Path, folder: Path) -> None:
-        self._store = store
-        self._folder = folder
-        self._process: subprocess.Popen[str] | None = None
+    The end of a run is reported only once its archive is in the shared folder: a reader that sees
+    FINISHED there also finds the complete run.
 
-    def spool(self, run_id: str) -> ArchiveSpool:
-        """Return the folder with the archive of a run."""
-        return ArchiveSpool(self._folder / run_id)
+    Args:
+        rows: The statuses that earlier attempts left.
+        kept: Runs of earlier attempts that remain valid.
+    """
 
-    def write(self, run_id: str) -> None:
-        """Bring the archive of a run up to date.
+    def __init__(self, rows: Mapping[int, RowStatus], kept: frozenset[str]) -> None:
+        self._lock = threading.Lock()
+        self._rows = dict(rows)
+        self._said = dict(rows)
+        self._arrived = set(kept)
+        #: Ended runs whose archives have not arrived yet, by the line of their row.
+        self._coming: dict[int, set[str]] = {}
+        #: Called after a change of the reported statuses.
+        self.on_change: Callable[[], None] = lambda: None
 
-        Raises:
-            ArchiveError: That failed.
-            OSError: There is no room for the process.
+    def set_many(self, statuses: Mapping[int, RowStatus]) -> None:
+        """Update statuses; never fails."""
+        with self._lock:
+            for line, status in statuses.items():
+                self._rows[line] = merged(self._rows.get(line), status)
+                coming = self._coming.setdefault(line, set())
+                has_ended = parse_status(status.text) is not RunStatus.RUNNING
+                if has_ended and status.run_id and status.run_id not in self._arrived:
+                    coming.add(status.run_id)
+                if not coming:
+                    self._said[line] = self._rows[line]
+        self.on_change()
+
+    def flush(self) -> None:
+        """Do nothing, as there are no delayed writes."""
+
+    def arrived(self, run_id: str) -> None:
+        """Note that the archive of an ended run is in the shared folder."""
+        with self._lock:
+            self._arrived.add(run_id)
+            for line, coming in self._coming.items():
+                coming.discard(run_id)
+                if not coming:
+                    self._said[line] = self._rows[line]
+        self.on_change()
+
+    def lose(self, reason: str) -> None:
+        """Give up on runs that have not arrived: their rows count as killed, and run again."""
+        with self._lock:
+            for line, coming in self._coming.items():
+                if coming:
+                    row = self._rows[line]
+                    done = parse_repeats(self._said[line].text) if line in self._said else 0
+                    text = status_text(
+                        RunEnd(RunStatus.KILLED, reason), done + 1, parse_repeats_asked(row.text)
+                    )
+                    self._rows[line] = RowStatus(text, row.run_id)
+
+    @property
+    def rows(self) -> dict[int, RowStatus]:
+        """Return the status of each row."""
+        with self._lock:
+            return dict(self._rows)
+
+    @property
+    def said(self) -> tuple[dict[int, RowStatus], frozenset[str]]:
+        """Return the statuses to report now, and the ended runs that have arrived."""
+        with self._lock:
+            return dict(self._said), frozenset(self._arrived)
+
+
+class Pulse(_Sender):
+    """Writes heartbeats, statuses and output.
+
+    Args:
+        spool: The submission.
+        job: The job.
+        attempt: This attempt of it.
+        statuses: The statuses of its rows.
+        output: Its output, on the node's disk.
+        beat_s: Seconds between two heartbeats.
+        on_superseded: Called once with the number of a newer attempt, if one exists; after that,
+            nothing is written.
+    """
+
+    def __init__(
+        self,
+        spool: Spool,
+        job: JobKey,
+        attempt: Attempt,
+        statuses: NodeStatuses,
+        output: Path,
+        *,
+        beat_s: float,
+        on_superseded: Callable[[int], None],
+    ) -> None:
+        super().__init__("pulse")
+        self._spool = spool
+        self._job = job
+        self._attempt = attempt
+        self._statuses = statuses
+        self._output = output
+        self._beat_s = beat_s
+        self._on_superseded = on_superseded
+        self._is_changed = True
+        self._beat_at_s = time.monotonic()
+        self._copied = 0
+        self._last_reason: str | None = None
+        statuses.on_change = self._changed
+
+    def finish(self, reason: str, deadline_s: Callable[[], float]) -> bool:
+        """Write the last report, retrying until the deadline; return True if it was written.
+
+        Args:
+            reason: Why not all rows were run; "" if they were.
+            deadline_s: Returns the current deadline on the monotonic clock.
         """
-        if self._process is None:
-            self._process = self._started()
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
+        self._last_reason = reason
+        self._wake.set()
+        return self._has_ended(deadline_s)
+
+    def _changed(self) -> None:
+        self._is_changed = True
+        self._wake.set()
+
+    def _work(self) -> None:
+        backoff = Backoff(longest_s=_LONGEST_BACKOFF_S)
+        while not self._is_dropped:
+            self._wake.clear()
+            last_reason = self._last_reason
+            try:
+                self._turn(last_reason)
+            except OSError:
+                # The folder is full or unreachable; missing writes are made up for later.
+                self._pause(backoff.next_s())
+                continue
+            backoff.reset()
+            if last_reason is not None:
+                return
+            self._wake.wait(min(OUTPUT_S, self._beat_s))
+
+    def _pause(self, pause_s: float) -> None:
+        end_s = time.monotonic() + pause_s
+        while not self._is_dropped and (left_s := end_s - time.monotonic()) > 0:
+            time.sleep(min(_LOOK_S, left_s))
+
+    def _turn(self, last_reason: str | None) -> None:
+        if last_reason is not None or time.monotonic() >= self._beat_at_s:
+            newest = self._spool.last_attempt(self._job)
+            if newest > self._attempt.number:
+                self._is_dropped = True
+                self._on_superseded(newest)
+                return
+        if self._is_changed:
+            self._is_changed = False
+            try:
+                rows, kept = self._statuses.said
+                self._attempt.put_statuses(rows, kept=kept)
+            except OSError:
+                self._is_changed = True
+                raise
+        if time.monotonic() >= self._beat_at_s:
+            self._attempt.beat()
+            self._beat_at_s = time.monotonic() + self._beat_s
+        self._copy_output()
+        if last_reason is not None:
+            _, kept = self._statuses.said
+            self._attempt.put_statuses(
+                self._statuses.rows, kept=kept, ended=True, reason=last_reason
+            )
+
+    def _copy_output(self) -> None:
+        """Append new output; after a partial write, write it again at the same position."""
+        with self._output.open("rb") as source:
+            source.seek(self._copied)
+            new = source.read()
+        if not new:
+            return
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+        target = os.open(self._attempt.output_log, flags, 0o600)
         try:
-            process.stdin.write(f"{run_id}\n")
-            process.stdin.flush()
-            line = process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            self.close()
-            raise ArchiveError("the archive process has ended")
-        outcome = Outcome.parse(line)
-        if outcome.problem:
-            raise ArchiveError(outcome.problem)
-
-    def close(self) -> None:
-        """End the process. Idempotent; harmless while another thread waits for it."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.wait()
-
-    def _started(self) -> subprocess.Popen[str]:
-        command = [sys.executable, "-P", "-m", "radt.delivery.archive", "--store"]
-        return subprocess.Popen(
-            [*command, str(self._store), "--into", str(self._folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,  # a signal to this process's group is not for it
-        )
+            while new:
+                written = os.pwrite(target, new, self._copied)
+                self._copied, new = self._copied + written, new[written:]
+        finally:
+            with suppress(OSError):
+                os.close(target)

@@ -1,7 +1,7 @@
-"""Slurm as an engine, through its own commands.
+"""Slurm as an engine, through its command-line tools.
 
-Of what they print, only formats that are asked for by fields are read, and lines of errors. Written
-with Slurm 22.05; later versions have more states, which count as running.
+Parses only output in formats that select fields, and error lines. Written for Slurm 22.05; unknown
+states of later versions count as running.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 import math
 import os
 import re
+import shutil
+import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from radt.cluster.engine import INTENT, REST, ArrayRequest, End, JobId, JobState, Phase
-from radt.cluster.shape import Shape
-from radt.cluster.slurm_command import GONE, run
+from radt.cluster.engine import INTENT, REST, ArrayRequest, End, JobId, JobState, Phase, Shape
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 
-#: Seconds before the time limit at which steps are told, at most; Slurm may be 60 s early.
+#: Maximum seconds before the time limit at which steps get a signal; Slurm may be 60 s early.
 _NOTICE_S = 120
 _MIB = 1 << 20
-#: Array index, state, nodes, (expected) start, comment, and last the reason, which may be any text.
+#: Array id and index, state, nodes, (expected) start, comment; the reason is last: it may be any
+#: text.
 _QUEUE_FIELDS = ("%F", "%K", "%T", "%N", "%S", "%k", "%r")
 _PAST_FIELDS = ("JobID", "State", "NodeList")
 _MOST_IN_ARGUMENT = 1000
@@ -35,7 +36,7 @@ _ENDS: Mapping[str, End] = {
     "LAUNCH_FAILED": End.BOOT_FAIL,
     "RECONFIG_FAIL": End.BOOT_FAIL,
 }
-#: Why the test of a job fails that would be queued.
+#: Errors of a test submission that would nevertheless be queued.
 _WAITS = re.compile(
     r"nodes are busy|node not available|partition not available|partition configuration not"
     r"|DOWN state|held state|maintenance reservation",
@@ -45,10 +46,10 @@ _UNKNOWN_TIMES = ("N/A", "Unknown", "None", "")
 
 
 class Slurm:
-    """The cluster that Slurm's commands on this machine belong to; an `Engine`.
+    """The cluster of Slurm's commands on this machine; an `Engine`.
 
     Args:
-        patience_s: For the answer to a question; None for as long as orders may take.
+        patience_s: Time limit for answers to queries; None for the time limit of other commands.
     """
 
     name = "slurm"
@@ -96,7 +97,7 @@ class Slurm:
         try:
             answer = run("sbatch", "--parsable", *_options(request), script=request.script)
         except SubmitLimitError:
-            # sbatch may have been ended while it tried once more.
+            # sbatch may have succeeded and been killed during a retry.
             if (array := self.find(request.intent)) is None:
                 raise
             return array
@@ -125,7 +126,7 @@ class Slurm:
         answer = self._ask(
             *("squeue", "--noheader", "--array", "--states=all"),
             *(f"--jobs={','.join(sorted(arrays))}", f"--format={'|'.join(_QUEUE_FIELDS)}"),
-            harmless=GONE,  # asked about a single one that it has forgotten
+            harmless=GONE,  # the error for a query about a single forgotten job
         )
         return parse_queue(answer)
 
@@ -143,12 +144,12 @@ class Slurm:
 
     def cancel(self, jobs: Collection[JobId], *, now: bool = False) -> None:
         if now:
-            # A signal to the job is a polite cancel, whichever it is; one to a step is itself.
+            # scancel with a signal for a whole job cancels it; for a step, it sends that signal.
             steps = [f"{job}.0" for job in sorted(jobs)]
             for start in range(0, len(steps), _MOST_IN_ARGUMENT):
                 some = steps[start : start + _MOST_IN_ARGUMENT]
                 run("scancel", "--signal=KILL", *some, harmless=GONE)
-        # Pending jobs end; steps get SIGTERM, and SIGKILL after KillWait (30 s unless it is set).
+        # Pending jobs are cancelled; steps get SIGTERM, and SIGKILL after KillWait (default 30 s).
         for words in _expressions(jobs):
             run("scancel", "--quiet", words, harmless=GONE)
 
@@ -170,20 +171,19 @@ class Slurm:
         return run(*command, harmless=harmless, timeout_s=self._patience_s)
 
 
-# What sbatch is asked for -------------------------------------------------------------------------
+# Options of sbatch --------------------------------------------------------------------------------
 
 
 def _options(request: ArrayRequest) -> list[str]:
-    """Return the options of sbatch. The site's come last: they win."""
-    most = "" if request.most_at_once is None else f"%{request.most_at_once}"
+    """Return the options of sbatch. The site's come last and take precedence."""
     return [
         f"--job-name={request.name}",
         f"--comment={request.intent}",
-        f"--array={ranges(request.indices)}{most}",
+        f"--array={ranges(request.indices)}",
         f"--output={request.output}",
-        "--open-mode=append",  # a job that is queued again goes on with the file
+        "--open-mode=append",  # a requeued job continues the file
         "--requeue",
-        f"--signal=USR1@{_notice_s(request.shape.time_s)}",  # to steps; not to the batch script
+        f"--signal=USR1@{_notice_s(request.shape.time_s)}",  # to steps, not to the batch script
         *_shape_options(request.shape),
         *request.options,
     ]
@@ -210,7 +210,7 @@ def _shape_options(shape: Shape) -> list[str]:
 
 
 def _notice_s(time_s: float | None) -> int:
-    """Return how long before the time limit a job is told: a quarter of a short limit."""
+    """Return the seconds before the time limit at which a job is notified: ≤ 1/4 of the limit."""
     return _NOTICE_S if time_s is None else max(1, min(_NOTICE_S, int(time_s / 4)))
 
 
@@ -230,7 +230,7 @@ def ranges(indices: Iterable[int]) -> str:
 
 
 def _expressions(jobs: Collection[JobId]) -> list[str]:
-    """Write jobs as ``1234_[0-3,7]``, in words that the command line has room for."""
+    """Write jobs as ``1234_[0-3,7]``, split into words short enough for a command line."""
     words = []
     for array in sorted({job.array for job in jobs}, key=int):
         indices = sorted(job.index for job in jobs if job.array == array)
@@ -241,11 +241,11 @@ def _expressions(jobs: Collection[JobId]) -> list[str]:
     return words
 
 
-# What Slurm says ----------------------------------------------------------------------------------
+# Output of Slurm ----------------------------------------------------------------------------------
 
 
 def parse_queue(text: str) -> dict[JobId, JobState]:
-    """Parse what squeue says of arrays, a line a job."""
+    """Parse the output of squeue about arrays, one line per job."""
     states = {}
     for line in text.splitlines():
         fields = line.strip().split("|", len(_QUEUE_FIELDS) - 1)
@@ -258,7 +258,7 @@ def parse_queue(text: str) -> dict[JobId, JobState]:
 
 
 def parse_past(text: str) -> dict[JobId, JobState]:
-    """Parse what sacct says of jobs, a line each: ``1234_7|CANCELLED by 1000|gpu-07``."""
+    """Parse the output of sacct, one line per job: ``1234_7|CANCELLED by 1000|gpu-07``."""
     states = {}
     for line in text.splitlines():
         fields = line.strip().split("|")
@@ -269,7 +269,7 @@ def parse_past(text: str) -> dict[JobId, JobState]:
 
 
 def _intent(comment: str) -> str | None:
-    """Return the intent that a job has as its comment; None if the site writes its own there."""
+    """Return the intent from a job's comment; None if the site writes its own comment there."""
     if comment in ("", "(null)"):
         return ""
     return comment if comment.startswith(INTENT) else None
@@ -287,5 +287,152 @@ def _state(words: str, nodes: str, starts: str = "", reason: str = "") -> JobSta
         return JobState(Phase.HELD, reason)
     if state in _WAITING:
         return JobState(Phase.QUEUED, reason, starts="" if starts in _UNKNOWN_TIMES else starts)
-    # COMPLETING, CONFIGURING, SUSPENDED and what later versions may add: somebody is at work.
+    # COMPLETING, CONFIGURING, SUSPENDED and states of later versions: the job is not over.
     return JobState(Phase.RUNNING, "" if state == "RUNNING" else state.capitalize(), nodes)
+
+
+#: Time limit for an answer, in s. Slurm's own timeouts add up to less, unless the controller is
+#: overloaded, or slurm.conf is missing, in which case its commands wait a minute.
+TIMEOUT_S = 60.0
+
+#: The variables that locate the cluster. All others of Slurm belong to a job that radt may run in,
+#: or change the output of its commands.
+_KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
+_DROPPED = ("SLURM_", "SQUEUE_", "SACCT_", "SCANCEL_", "SCONTROL_", "CUDA_VISIBLE_DEVICES")
+
+# Slurm's error messages: src/common/slurm_errno.c of 22.05 and later.
+_AWAY = re.compile(
+    r"unable to contact slurm|timed out|zero bytes|standby mode|not responding|rate limit exceeded"
+    r"|connection (?:failure|refused|reset|rejected|forced)|(?:send|receive) failure|socket error"
+    r"|authentication (?:error|cred)|munge|try again later|to (?:the )?database",
+    re.IGNORECASE,
+)
+_NO_ROOM = re.compile(r"(?:QOS|Assoc)\w*Submit\w*Limit|MaxJobCount limit", re.IGNORECASE)
+_WAITS_FOR_ROOM = "temporarily unable to accept job"
+#: Errors about jobs some or all of which have ended meanwhile.
+GONE = re.compile(
+    r"No error|Invalid job id|already complet|already finished|(?:not|is|no longer) pending",
+    re.IGNORECASE,
+)
+_NO_CONFIGURATION = re.compile(r"configuration (?:source|file)|slurm\.conf", re.IGNORECASE)
+#: Remedies for a refusal, by a part of Slurm's message.
+_REMEDIES = {
+    "invalid partition": "`sinfo` lists the partitions; set Partition, or partition in [cluster]",
+    "invalid account": "`sacctmgr show associations user=$USER` lists yours; set account",
+    "invalid qos": "Set qos in [cluster]: `sacctmgr show qos` lists them",
+    "generic resource": "`sinfo -o '%N %G'` lists the nodes' GPUs; change Gpus or Devices",
+    "gres": "`sinfo -o '%N %G'` lists the nodes' GPUs; change Gpus or Devices",
+    "time limit": "`sinfo -o '%P %l'` lists the partitions' time limits; change Time",
+    "node configuration": "`sinfo -o '%P %N %c %m %G'` lists CPUs, memory and GPUs of the nodes",
+    "more processors": "`sinfo -o '%N %c'` lists the nodes' CPUs; change Cpus",
+    "memory": "`sinfo -o '%N %m'` lists the nodes' memory in MB; change Memory",
+    "feature": "`sinfo -o '%N %f'` lists the nodes' features; change constraint in [cluster]",
+    "option": "`sbatch --help` lists its options; change sbatch in [cluster]",
+}
+_PREFIX = re.compile(
+    r"^\w+: (?:(?:error|fatal|warning): )?(?:allocation failure: |Batch job submission failed: )?"
+)
+_ERROR = re.compile(r"^\w+: (?:error|fatal): |error:", re.IGNORECASE)
+
+
+def run(
+    program: str,
+    *arguments: str,
+    script: str = "",
+    harmless: re.Pattern[str] | None = None,
+    timeout_s: float | None = None,
+) -> str:
+    """Run a command of Slurm and return its output; for ``--test-only``, its message.
+
+    Args:
+        program: A program such as ``squeue``, looked up on PATH.
+        arguments: Its arguments.
+        script: Its standard input.
+        harmless: Error lines that match this are ignored.
+        timeout_s: Time limit; None for `TIMEOUT_S`.
+
+    Raises:
+        ClusterError: Slurm is not installed here, or refuses.
+        EngineAwayError: It does not answer.
+        SubmitLimitError: This user may not submit more jobs now.
+    """
+    if shutil.which(program) is None:
+        raise ClusterError(
+            f"Slurm is not here: there is no {program} on PATH",
+            "Run radt on a login node of the cluster, or load its module first",
+        )
+    timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
+    try:
+        done = subprocess.run(
+            [program, *arguments],
+            input=script,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env=_environment(),
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        words = (error.stderr or b"").decode(errors="replace")
+        if _WAITS_FOR_ROOM in words:
+            raise SubmitLimitError(f"Slurm refuses: {_first(words)}") from error
+        if _NO_CONFIGURATION.search(words):
+            raise _unconfigured(_first(words)) from error
+        raise _away(f"{program} took more than {timeout_s:g} s") from error
+    except OSError as error:
+        raise ClusterError(
+            f"{program} cannot be run: {error.strerror}", "Check the site's installation of Slurm"
+        ) from error
+    if done.returncode != 0:
+        words = done.stderr.strip() or done.stdout.strip()
+        if not words or harmless is None or not all(map(harmless.search, words.splitlines())):
+            raise _error(program, words, done.returncode)
+        return done.stdout
+    return done.stdout or done.stderr
+
+
+def _environment() -> dict[str, str]:
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or not name.startswith(_DROPPED)
+    }
+    return kept | {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard"}
+
+
+def _error(program: str, words: str, code: int) -> ClusterError:
+    said = _first(words) or f"{program} ended with code {code}"
+    if _NO_ROOM.search(words) or _WAITS_FOR_ROOM in words:
+        return SubmitLimitError(f"Slurm refuses: {said}", "Set max-jobs in [cluster] to fewer jobs")
+    if _NO_CONFIGURATION.search(words):
+        return _unconfigured(said)
+    if _AWAY.search(words):
+        return _away(said)
+    remedy = next((what for part, what in _REMEDIES.items() if part in words.lower()), None)
+    return ClusterError(
+        f"Slurm refuses: {said}",
+        remedy or "Change the row, or [cluster] in radt.toml; the site's pages say what it allows",
+    )
+
+
+def _unconfigured(said: str) -> ClusterError:
+    return ClusterError(
+        f"Slurm has no configuration here: {said}",
+        "Run radt on a login node of the cluster, or set SLURM_CONF",
+    )
+
+
+def _away(said: str) -> EngineAwayError:
+    return EngineAwayError(
+        f"Slurm does not answer: {said}",
+        "Try again later; `scontrol ping` says whether it is there",
+    )
+
+
+def _first(words: str) -> str:
+    """Return the first error line: sites' messages precede Slurm's general one."""
+    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line)] or lines[:1]
+    distinct = dict.fromkeys(_PREFIX.sub("", line) for line in errors[:1] + errors[-1:])
+    return ": ".join(distinct)

@@ -1,32 +1,32 @@
-"""The folder that submit host and nodes share: one a submission, one writer a file.
+"""The folder that submit host and nodes share: one per submission, and one writer per file.
 
 ::
 
     submissions/ID/
     ├── submission.json           written once, before anything is submitted
-    ├── experiment.csv            the file as it was
+    ├── experiment.csv            the experiment file at submission
     ├── arrays/3/
-    │   ├── script.1.sh           of the jobs of request.1.json
-    │   ├── request.1.json        which of them the engine is asked for, before it is
-    │   └── job.1.8812            the engine's id of those, once it has answered
-    ├── jobs/3-17/attempts/2/     made by the node that starts the job, with the next number
-    │   ├── start.json            where and when
-    │   ├── beat.41               renamed every 10 s: somebody is at work
-    │   ├── statuses.3.json       of the rows so far; the last one says that it has ended
-    │   ├── output.log            of the runner
-    │   ├── meeting.json          address and secret of the first node, until the others have come
-    │   ├── nodes/1/              the same of another node of a job that has several
-    │   └── runs/RUN_ID/          what is new of a run, until the submit host has it
-    │       ├── part.4.tar        parts of its archive that part.3.tar had not, and the manifest
-    │       ├── whole.9.tar       the same with all parts: part.1.tar to part.8.tar are not needed
-    │       └── files.10.tar      its output.log and artifacts, once it has ended
-    ├── unfit/first, second       there once so many nodes could not run a job at all
-    ├── hold                      why no further job is to start; ``released`` once they may
-    ├── stopped                   why the rest of it will not run at all
-    └── closed                    all of it is settled
+    │   ├── script.1.sh           batch script of the jobs of request.1.json
+    │   ├── request.1.json        the jobs to request from the engine, written before the request
+    │   └── job.1.8812            the engine's id of those jobs, written after its answer
+    ├── jobs/3-17/attempts/2/     made by the node that starts the job, with the next free number
+    │   ├── start.json            where and when it started
+    │   ├── beat.41               heartbeat: renamed every 10 s
+    │   ├── statuses.3.json       statuses of the rows so far; the last one says that it has ended
+    │   ├── output.log            output of the node runner
+    │   ├── meeting.json          address and secret of the first node, until the others have joined
+    │   ├── nodes/1/              the same files of another node, if the job has several
+    │   └── runs/RUN_ID/          new data of a run, until the submit host has it
+    │       ├── RUN_ID.4.radt     a bundle with the changes since RUN_ID.3.radt
+    │       └── files.5.tar       its output.log and artifacts, once it has ended
+    ├── unfit/first, second       made by the first nodes that could not run any job
+    ├── hold                      why no further job may start; ``released`` once they may again
+    ├── stopped                   why the rest will not run
+    └── closed                    exists once all of it is settled
 
-A network file system may show old content, but not a new name with an old one's content: files
-appear complete under names that were never used before, and nothing is changed in place.
+A network file system may show a file's old content, but never a new name with old content.
+Therefore files appear atomically under names that were never used before, and are never changed in
+place.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ import os
 import re
 import shutil
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from radt.cluster.engine import INTENT
-from radt.cluster.shape import JobArray, Shape, WorkloadKey
+from radt.cluster.engine import INTENT, Shape
 from radt.errors import ClusterError
+from radt.experiment.plan import WorkloadPlan
 from radt.experiment.status import RowStatus
+from radt.files import write_whole
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 
 BEAT_S = 10.0
-#: Starts of a job, at most: what starts so often and never ends, never will.
+#: Maximum number of starts of a job: one that has never ended by then never will.
 MOST_ATTEMPTS = 5
-#: Made by the jobs that find no radt, no folder or another version; the last one holds the others.
+#: Made by jobs that find no radt, no folder or another version; the second one holds the others.
 _UNFIT = ("first", "second")
-#: How long the folder may take to show that jobs are held.
+#: Maximum delay in s until the folder shows that jobs are held.
 _HOLD_COMES_S = 60.0
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")
 MOST_UNFIT = len(_UNFIT)
@@ -69,8 +69,28 @@ _KEY = re.compile(r"(\d+)-(\d+)")
 
 
 @dataclass(frozen=True, slots=True, order=True)
+class WorkloadKey:
+    """A workload of an experiment file."""
+
+    experiment: str
+    label: str
+
+    @classmethod
+    def of(cls, workload: WorkloadPlan) -> WorkloadKey:
+        return cls(workload.experiment, workload.label)
+
+
+@dataclass(frozen=True, slots=True)
+class JobArray:
+    """Jobs of one shape, by index: each runs its workloads one after the other."""
+
+    shape: Shape
+    jobs: tuple[tuple[WorkloadKey, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
 class JobKey:
-    """A job of a submission: the number of its array there, and its index in it; ``3-17``."""
+    """A job of a submission: the number of its array, and its index in the array; ``3-17``."""
 
     array: int
     index: int
@@ -80,20 +100,19 @@ class JobKey:
 
     @classmethod
     def parse(cls, text: str) -> JobKey | None:
-        """Parse what `str` makes; None if it is something else."""
+        """Parse the result of `str`; return None for any other text."""
         match = _KEY.fullmatch(text)
         return None if match is None else cls(int(match[1]), int(match[2]))
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was submitted at once, and all that a node needs to know.
+    """A submission with all information that a node needs.
 
-    ``file`` is the experiment file, which the submit host keeps; ``options`` are those of the
-    start (`ExperimentOptions`, in JSON values, with ``devices`` if they override the column);
-    ``settings`` are variables of the nodes: with ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among
-    them, nodes send runs there, otherwise the submit host does. ``home`` is the data folder
-    there, which gets the runs.
+    ``file`` is the experiment file on the submit host; ``options`` are those of the start
+    (`StartOptions.for_nodes`); ``settings`` are environment variables for the nodes: with
+    ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among them, nodes upload runs there, otherwise the
+    submit host does. ``home`` is the data folder on the submit host, which gets the runs.
     """
 
     submission_id: str
@@ -113,12 +132,12 @@ class Submission:
 
     @property
     def is_direct(self) -> bool:
-        """Whether nodes reach MLflow or Postgres themselves (``record = "direct"``)."""
+        """Return True if nodes reach MLflow or Postgres directly (``record = "direct"``)."""
         return self.reaches_mlflow or bool(self.settings.get(STORE_VARIABLE))
 
     @property
     def reaches_mlflow(self) -> bool:
-        """Whether nodes bring runs to MLflow, and nobody else does while they can."""
+        """Return True if nodes upload to MLflow; the submit host only does it for dead nodes."""
         return bool(self.settings.get(TRACKING_VARIABLE))
 
     @property
@@ -128,12 +147,12 @@ class Submission:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Parse what `to_json` made.
+        """Parse the result of `to_json`.
 
         Raises:
-            ValueError: It is something else.
-            TypeError: It is something else.
-            KeyError: It is something else.
+            ValueError: It is not a submission.
+            TypeError: The same.
+            KeyError: The same.
         """
         values = json.loads(text)
         arrays = tuple(
@@ -151,9 +170,9 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Jobs of an array that the engine is asked for at once.
+    """Jobs of an array that are requested from the engine together.
 
-    ``job_id`` is the engine's id of them, "" while it is not known.
+    ``job_id`` is the engine's id of them, "" while it is unknown.
     """
 
     array: int
@@ -164,7 +183,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Who began an attempt. ``job_id`` is the engine's, such as ``1234_7``."""
+    """Where and when an attempt began. ``job_id`` is the engine's, such as ``1234_7``."""
 
     host: str
     job_id: str
@@ -177,11 +196,11 @@ class Start:
 class AttemptView:
     """An attempt as its folder shows it.
 
-    ``beats`` counts its signs of life: only whether it grows says something. ``statuses`` are by
-    the lines of the file as it was submitted. ``ended`` is whether the attempt said so itself;
-    ``reason`` why, if it did not run all of its workloads. ``kept`` are the ids of all runs that
-    have ended in it, and of those of earlier attempts that it goes on from: the others of earlier
-    attempts count for nothing. None before its first word.
+    ``beats`` counts its heartbeats; only its growth is meaningful. ``statuses`` are keyed by the
+    lines of the submitted file. ``ended`` says that the attempt itself reported its end; ``reason``
+    is why it did not run all of its workloads. ``kept`` are the ids of its ended runs and of those
+    that it keeps from earlier attempts: all other runs of earlier attempts are invalid. None before
+    its first report.
     """
 
     number: int
@@ -194,7 +213,7 @@ class AttemptView:
 
 
 class Attempt:
-    """The folder of one start of a job; its node is the only writer."""
+    """The folder of one start of a job; only its node writes to it."""
 
     def __init__(self, path: Path, number: int | None = None) -> None:
         self.path = path
@@ -207,7 +226,7 @@ class Attempt:
         return self.path / "output.log"
 
     def run_folder(self, run_id: str) -> Path:
-        """Where the archive of a run goes."""
+        """Return the folder for the archive of a run."""
         return self.path / "runs" / run_id
 
     def run_folders(self) -> Sequence[Path]:
@@ -215,13 +234,13 @@ class Attempt:
         return sorted(folder.iterdir()) if folder.is_dir() else []
 
     def part(self, node: int) -> Attempt:
-        """Make the folder of another node, which writes into it what the first one does here."""
+        """Make the folder of another node of this attempt, with the same structure."""
         path = self.path / "nodes" / str(node)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Attempt(path, self.number)
 
     def parts(self) -> dict[int, Attempt]:
-        """The folders of other nodes, by number."""
+        """Return the folders of the other nodes, by number."""
         folder = self.path / "nodes"
         names = sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []
         return {int(name): Attempt(folder / name, self.number) for name in names}
@@ -230,14 +249,14 @@ class Attempt:
         put(self.path / "start.json", json.dumps(asdict(start)))
 
     def beat(self) -> None:
-        """Show that somebody is at work."""
+        """Write a heartbeat."""
         before, after = (self.path / f"beat.{self._beats + more}" for more in (0, 1))
         if self._beats == 0:
             after.touch(mode=0o600)
         else:
             try:
                 before.rename(after)
-            except FileNotFoundError:  # it was renamed, and the server's answer was lost
+            except FileNotFoundError:  # it was renamed, but the server's answer was lost
                 after.touch(mode=0o600)
         self._beats += 1
 
@@ -249,13 +268,13 @@ class Attempt:
         reason: str = "",
         kept: Iterable[str] = (),
     ) -> None:
-        """Say how the rows stand, all of them; the last time with ``ended``.
+        """Report the statuses of all rows; the last time with ``ended``.
 
         Args:
             kept: See `AttemptView`.
 
         Raises:
-            OSError: It cannot be written; the next call says it anew.
+            OSError: It cannot be written; the next call reports them again.
         """
         rows = {line: asdict(status) for line, status in statuses.items()}
         content = {"rows": rows, "ended": ended, "reason": reason, "kept": sorted(kept)}
@@ -263,17 +282,17 @@ class Attempt:
         put(self.path / f"statuses.{number}.json", json.dumps(content))
         before, self._written = self._written, number
         (self.path / f"statuses.{before}.json").unlink(missing_ok=True)
-        if ended:  # few files are to be left
+        if ended:  # leave as few files as possible
             (self.path / f"beat.{self._beats}").unlink(missing_ok=True)
 
     def view(self) -> AttemptView:
-        """Return what the folder shows now."""
+        """Return the current content of the folder."""
         names = [entry.name for entry in os.scandir(self.path)]
         beats = [int(match[1]) for name in names if (match := _BEAT.fullmatch(name))]
         start = _json(self.path / "start.json") if "start.json" in names else None
         numbers = sorted(int(m[1]) for name in names if (m := _STATUSES.fullmatch(name)))
         content: dict[str, Any] = {}
-        for number in reversed(numbers):  # the newest may be replaced meanwhile
+        for number in reversed(numbers):  # the newest may be replaced while reading
             if found := _json(self.path / f"statuses.{number}.json"):
                 content = found
                 break
@@ -295,16 +314,16 @@ class Spool:
         path: The folder; see `create` for a new one.
 
     Attributes:
-        problems: What lies in it and is not what it should be: a sentence each, in its order.
+        problems: Unexpected content of the folder: a sentence each, in the order of discovery.
 
     Raises:
-        ClusterError: It has no submission that this radt understands.
+        ClusterError: It contains no submission that this radt understands.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.problems: dict[str, None] = {}
-        #: Requests with an id, which never change.
+        #: Requests with an id; they never change.
         self._answered: dict[tuple[int, int], Request] = {}
         try:
             self.submission = Submission.from_json((path / "submission.json").read_text())
@@ -337,18 +356,18 @@ class Spool:
 
     @property
     def experiment_csv(self) -> Path:
-        """The experiment file as it was."""
+        """Path of the experiment file at submission."""
         return self.path / "experiment.csv"
 
     # Arrays: written by the submit host -----------------------------------------------------------
 
     def put_script(self, request: Request, script: str) -> None:
-        """Keep the batch script of a request: settings may be mended between two of them."""
+        """Keep the batch script of a request: the settings may change before the next one."""
         folder = self.path / "arrays" / str(request.array)
         put(folder / f"script.{request.number}.sh", script)
 
     def intend(self, array: int, indices: Sequence[int]) -> Request:
-        """Note that the engine is about to be asked for jobs of an array."""
+        """Note that jobs of an array are about to be requested from the engine."""
         numbers = [request.number for request in self._requests(array)]
         request = Request(array, max(numbers, default=0) + 1, tuple(indices))
         path = self.path / "arrays" / str(array) / f"request.{request.number}.json"
@@ -357,11 +376,11 @@ class Spool:
         return request
 
     def intent(self, request: Request) -> str:
-        """The text by which the engine finds the jobs again."""
+        """Return the text by which the engine finds the jobs again."""
         return f"{INTENT}{self.submission.submission_id}:{request.array}:{request.number}"
 
     def submitted(self, request: Request, job_id: str) -> Request:
-        """Note the engine's id of the jobs; returns the request with it."""
+        """Note the engine's id of the jobs; return the request with it."""
         folder = self.path / "arrays" / str(request.array)
         (folder / f"job.{request.number}.{job_id}").touch(mode=0o600)
         return replace(request, job_id=job_id)
@@ -372,10 +391,10 @@ class Spool:
         path.unlink(missing_ok=True)
 
     def requests(self) -> list[Request]:
-        """All that the engine was asked for; of an array the newest last.
+        """Return all requests; those of an array are in order.
 
-        One that cannot be read counts as for all jobs that no other one asks for: then none of them
-        is submitted twice.
+        An unreadable request counts as one for all jobs that are in no other request, so that no
+        job is submitted twice.
 
         Raises:
             OSError: The folder cannot be read.
@@ -400,7 +419,7 @@ class Spool:
             try:
                 indices = _indices(file.read_text(errors="replace"), jobs)
             except FileNotFoundError:
-                continue  # given up at this moment, by the process that submits
+                continue  # just given up by the submitting process
             if indices is None:
                 self.problems[f"{file} is damaged; radt looks for its jobs in the queue"] = None
                 damaged.append(request)
@@ -416,7 +435,7 @@ class Spool:
     # Attempts: written by the nodes ---------------------------------------------------------------
 
     def claim(self, job: JobKey) -> Attempt:
-        """Make the folder of the next attempt; two nodes never get the same.
+        """Make the folder of the next attempt, which no other node can get.
 
         Raises:
             OSError: It cannot be made.
@@ -427,13 +446,13 @@ class Spool:
         while True:
             try:
                 (folder / str(number)).mkdir(mode=0o700)
-            except FileExistsError:  # a listing may be old, this answer is not
+            except FileExistsError:  # a listing may be out of date, mkdir is not
                 number += 1
                 continue
             return Attempt(folder / str(number))
 
     def last_attempt(self, job: JobKey) -> int:
-        """The highest number of an attempt; 0 if there is none."""
+        """Return the highest number of an attempt; 0 if there is none."""
         folder = self.path / "jobs" / str(job) / "attempts"
         try:
             names = [entry.name for entry in os.scandir(folder)]
@@ -442,7 +461,7 @@ class Spool:
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def started_jobs(self) -> set[JobKey]:
-        """Jobs that have attempts, or are about to.
+        """Return jobs that have attempts, or are about to.
 
         Raises:
             OSError: The folder cannot be read.
@@ -451,26 +470,27 @@ class Spool:
         for entry in os.scandir(self.path / "jobs"):
             if (key := JobKey.parse(entry.name)) is not None:
                 started.add(key)
-            elif not entry.name.startswith("."):  # NFS has such names of its own
+            elif not entry.name.startswith("."):  # NFS creates hidden files of its own
                 self.problems[f"{entry.path} is not of a job, and is left alone"] = None
         return started
 
     def job_log(self, array: int, name: str) -> Path:
-        """Where the output of a job's batch script goes; ``name`` is the engine's of the job."""
+        """Return the path of a batch script's output; ``name`` is the engine's name of the job."""
         return self.path / "arrays" / str(array) / f"output.{name}.log"
 
     def attempts(self, job: JobKey, last: int | None = None) -> list[Attempt]:
-        """All attempts of a job, the newest last; up to ``last`` if somebody knows it."""
+        """Return all attempts of a job in order, up to number ``last`` if that is known."""
         folder = self.path / "jobs" / str(job) / "attempts"
         last = self.last_attempt(job) if last is None else last
         return [Attempt(folder / str(number + 1)) for number in range(last)]
 
-    # The whole ------------------------------------------------------------------------------------
+    # The submission -------------------------------------------------------------------------------
 
     def unfit(self, reason: str) -> str:
-        """Note that a node could not run a job, whatever is in it; the second one holds the rest.
+        """Note that a node could not run any job; the second note holds the rest.
 
-        Returns why the job does not run: for a third one, which waits for it, that it is held.
+        Returns why the job does not run: from the third node on, that the rest is held, which this
+        call waits for.
 
         Raises:
             OSError: It cannot be written.
@@ -489,35 +509,36 @@ class Spool:
         return held or reason
 
     def hold(self, reason: str) -> None:
-        """Say that no further job is to start.
+        """Let no further job start.
 
-        In one line: the batch script reads it, too, and what jobs say then is compared with it.
+        The reason is kept in one line: the batch script reads it, too, and jobs report it literally
+        for comparison.
         """
         put(self.path / "hold", " ".join(_CONTROLS.sub(" ", reason).split()))
 
     def release(self) -> None:
-        """Say that jobs may start again."""
+        """Let jobs start again."""
         shutil.rmtree(self.path / "unfit", ignore_errors=True)
         with suppress(FileNotFoundError):
             (self.path / "hold").replace(self.path / "released")
 
     @property
     def held(self) -> str:
-        """Why no further job is to start; "" if they may."""
+        """Return why no further job may start; "" if they may."""
         return _text(self.path / "hold")
 
     @property
     def released(self) -> str:
-        """Why jobs were held that may start again; "" if none were."""
+        """Return why now released jobs were held; "" if none were."""
         return _text(self.path / "released")
 
     def stop(self, reason: str) -> None:
-        """Say that what has not run yet will not."""
+        """Note that work which has not run yet will not run."""
         put(self.path / "stopped", reason)
 
     @property
     def stopped(self) -> str:
-        """Why the rest will not run; "" if it will."""
+        """Return why the rest will not run; "" if it will."""
         return _text(self.path / "stopped")
 
     def close(self) -> None:
@@ -530,21 +551,12 @@ class Spool:
 
 
 def put(path: Path, text: str) -> None:
-    """Write a small file that appears complete or not at all."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())  # else the name may outlive a crash, and the content not
-        temporary.chmod(0o600)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Write a small file atomically."""
+    write_whole(path, text, mode=0o600, durable=True)
 
 
 def _indices(text: str, jobs: range) -> tuple[int, ...] | None:
-    """Return the jobs that a request is for; None if that cannot be read from it."""
+    """Return the job indices of a request; None if they cannot be read."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -563,5 +575,5 @@ def _text(path: Path) -> str:
 def _json(path: Path) -> dict[str, Any] | None:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):  # the latter: a full disk took only a part of it
+    except (FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
         return None

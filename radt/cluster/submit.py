@@ -1,8 +1,9 @@
-"""Asks an engine for the jobs of a submission: in arrays, no more than may wait, none twice.
+"""Submits the jobs of a submission to an engine: in arrays, within the queue limit, none twice.
 
-Each request is noted in the shared folder before the engine is asked (its *intent*), and the
-engine's id after it has answered. Whoever finds a request without an id, because its submitter was
-killed or the answer was lost, asks the engine for it before any of its jobs is asked for again.
+Before the engine is asked, each request is noted in the shared folder (its *intent*); after its
+answer, the engine's id is noted, too. A request without an id means that its submitter was killed
+or the answer was lost: the engine is then searched for it before any of its jobs is requested
+again.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from radt.cluster.engine import ArrayRequest, Engine, JobId, JobState
 from radt.cluster.spool import JobKey, Request, Spool
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 
-#: More jobs are submitted once so large a part of the window is free, or all the rest fits.
+#: More jobs are submitted once this fraction (1/n) of the window is free, or all the rest fits.
 _PART_TO_REFILL = 4
-#: An intent that the engine did not find so often was never taken. Not after the first time: the
-#: request of a submitter that was killed may still be on its way.
+#: Number of failed searches after which an intent counts as never received. One is not enough: the
+#: request of a killed submitter may still be on its way.
 _LOOKS_FOR_INTENT = 2
 
 
 class Submitter:
-    """Submits jobs, and knows the engine's ids of all that were.
+    """Submits jobs, and knows the engine's ids of all submitted ones.
 
     Args:
-        build: Makes what the engine is asked for of a request.
-        max_jobs: Jobs that wait or run at a time, at most; None for all.
+        build: Builds the engine's request from a `Request`.
+        max_jobs: Maximum number of jobs that wait or run at a time; None for no limit.
 
     Raises:
         OSError: The shared folder cannot be read.
 
-    Whatever raises OSError in between, or EngineAwayError, may be called again.
+    A method that raises OSError or EngineAwayError midway may be called again.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Submitter:
         self._engine = engine
         self._build = build
         self._most = max_jobs
-        #: As many jobs as the engine took, while it takes no more.
+        #: Number of jobs that the engine accepted when it refused more; None before that.
         self._window: int | None = None
         self._looked: dict[Request, int] = {}
         self._seen: set[Request] = set()
@@ -54,19 +55,19 @@ class Submitter:
         self._intents: dict[JobKey, str] = {}
         self._counts: dict[JobKey, int] = {}
         self._arrays: set[str] = set()
-        #: Requests whose ids are not known.
+        #: Requests whose ids are unknown.
         self.unanswered: list[Request] = []
-        #: Why the engine refuses jobs for good, by job.
+        #: Why the engine refuses jobs permanently, by job.
         self.refused: dict[JobKey, ClusterError] = {}
         self.refresh()
 
-    # Looking up -----------------------------------------------------------------------------------
+    # Queries --------------------------------------------------------------------------------------
 
     def refresh(self) -> set[JobKey]:
-        """Read the requests: another process may have made some, or an error hidden one.
+        """Read the requests: another process may have made some, or an error hidden some.
 
         Returns:
-            Jobs of those that are new.
+            The jobs of new requests.
 
         Raises:
             OSError: The shared folder cannot be read.
@@ -80,38 +81,40 @@ class Submitter:
         return {job for request in new for job in _jobs(request)}
 
     def job_id(self, job: JobKey) -> JobId | None:
-        """The engine's id of a job, of its last submission; None while there is none."""
+        """Return the engine's id of a job's last submission; None if there is none."""
         return self._ids.get(job)
 
     def is_of(self, job: JobKey, state: JobState) -> bool:
-        """Whether the engine says this of the job, and not of one that got its number later: from a
-        controller that had lost its newest state."""
+        """Return True if a state is that of the job, by its intent.
+
+        A controller that lost its newest state may have given the job's number to a later job.
+        """
         return state.intent in (None, self._intents.get(job))
 
     def submissions(self, job: JobKey) -> int:
-        """How often a job was submitted."""
+        """Return the number of times a job was submitted."""
         return self._counts.get(job, 0)
 
     @property
     def asked_for(self) -> set[JobKey]:
-        """Jobs that are in requests without an answer."""
+        """Return the jobs of requests without an answer."""
         return {job for request in self.unanswered for job in _jobs(request)}
 
-    # Asking ---------------------------------------------------------------------------------------
+    # Submission -----------------------------------------------------------------------------------
 
     def recover(self, started: Callable[[JobKey], Collection[str]]) -> Iterator[JobKey]:
-        """Find requests whose answer was lost; yield jobs that the engine was never asked for.
+        """Find requests whose answer was lost; yield jobs that the engine never received.
 
         Args:
-            started: The engine's ids of the arrays that started a job, as its attempts say.
+            started: Returns the engine's ids of the arrays that started a job, from its attempts.
 
         Raises:
             EngineAwayError: The engine does not answer.
-            OSError: The shared folder does not.
+            OSError: The shared folder cannot be read or written.
         """
         for request in tuple(self.unanswered):
             found = self._engine.find(self._spool.intent(request))
-            if found is None:  # it may have run and be forgotten already
+            if found is None:  # the engine may have run and forgotten it already
                 ids = {name for job in _jobs(request) for name in started(job)}
                 found = next(iter(sorted(ids - self._arrays)), None)
             if found is not None:
@@ -124,16 +127,16 @@ class Submitter:
                 yield from _jobs(request)
 
     def submit(self, jobs: Sequence[JobKey], unended: int) -> Iterator[JobKey]:
-        """Submit as many of the jobs as may wait now, in their order; yield each that was.
+        """Submit as many of the jobs as the limits allow, in order; yield each submitted one.
 
-        Jobs that the engine will never take are in `refused` then.
+        Jobs that the engine will never accept are added to `refused`.
 
         Args:
-            jobs: Those that wait for it, each in no request.
-            unended: Jobs of this submission that wait or run.
+            jobs: Jobs waiting for submission; none is in a request.
+            unended: Number of this submission's jobs that wait or run.
 
         Raises:
-            EngineAwayError: The engine does not answer; what was asked for is `unanswered`.
+            EngineAwayError: The engine does not answer; the request is in `unanswered`.
             OSError: The shared folder cannot be written; likewise.
         """
         if not jobs:
@@ -161,10 +164,10 @@ class Submitter:
                     yield from piece
                 left = left[size:]
                 size = min(size, len(left))
-            if left:  # the engine takes no more
+            if left:  # the engine refused more
                 self._window = max(1, unended + submitted)
                 return
-        if self._window is not None:  # it took all: see whether it takes more the next time
+        if self._window is not None:  # all were accepted: try more next time
             self._window += max(1, self._window // _PART_TO_REFILL)
 
     def _ask(self, array: int, indices: Sequence[int]) -> ClusterError | None:
@@ -185,7 +188,7 @@ class Submitter:
     def _forget(self, request: Request) -> None:
         self._spool.give_up(request)
         self.unanswered.remove(request)
-        self._seen.discard(request)  # its number may be another one's
+        self._seen.discard(request)  # its number may be used again
         self._looked.pop(request, None)
 
     def _note(self, request: Request) -> None:

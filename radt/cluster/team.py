@@ -1,46 +1,60 @@
-"""The nodes of a job whose runs are spread over several: what their runners say to each other.
+"""The nodes of a job whose runs span several: the messages between their runners.
 
-The first node (`radt.cluster.firstnode`) claims the attempt, writes how rows stand, and decides: it
-says when a workload begins, when its barrier opens, which runs have failed and how they have ended.
-The others (`radt.cluster.othernode`) meet it at an address in the shared folder, and tell it what
-happens on them. Times of all nodes are those of the first node's clock (`radt.clock.Clock.agree`).
+The first node (`FirstNode`) claims the attempt, writes the statuses of rows, and decides: when a
+workload begins, when its barrier opens, which runs have failed and how they have ended. The others
+(`OtherNode`) connect to its address, which is in the shared folder, and report their events to it.
+All times are on the first node's clock (`radt.clock.Clock.agree`).
 
-Who loses the other ends its runs: the connection of a runner that has died is closed, and that of a
-node without power or network ends within half a minute (`radt.cluster.link`). What waits for
-another node ends with its connection, and soon after the job is asked to end.
+A node that loses the connection ends its runs: the connection of a dead runner is closed by its
+kernel, and that of a node without power or network ends within half a minute (`radt.cluster.link`).
+Every wait for another node ends with its connection, and soon after the job is asked to end.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+import queue
+import secrets
+import socket
 import threading
 import time
+import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
-from radt.cluster.node import NodeStop
+from radt.clock import Clock
+from radt.cluster.link import ClockReading, Link, Message
+from radt.cluster.node import NOTICED, NodeStop, node_name, this_start
+from radt.cluster.spool import Attempt, JobKey, Spool, put
+from radt.errors import ClusterError, described
+from radt.experiment.status import RowStatus
 from radt.model import RunStatus
 from radt.parts import RunPart, to_tag
+from radt.peers import GREETING_S, Reception, prove
 from radt.runner.outcome import RunEnd
-from radt.runner.spread import MASTER_ADDRESS, MASTER_PORT, NODE, NODES, SharedWorkload
+from radt.runner.spread import MASTER_ADDRESS, MASTER_PORT, NODE, NODES, SharedWorkload, free_ports
 from radt.tags import CLUSTER_PARTS
 
-#: How long nodes of a job wait for each other to come; the folder may show files a minute late.
+#: Seconds that the nodes of a job wait for each other; the folder may show files a minute late.
 MEET_S = 300.0
-#: How long a stopped job waits for the ends of the other nodes' parts.
+#: Seconds that a stopped job waits for the ends of the other nodes' parts.
 SETTLE_S = 15.0
-#: What it then has left at least, to bring its part into the shared folder.
+#: Minimum time in s that this wait leaves for sending its own part to the shared folder.
 _LAST_S = 6.0
-#: How often the folder and signals are looked at, which wake nobody.
+#: Seconds between checks of the folder and of signals, which cannot wake a waiting thread.
 LOOK_S = 0.2
-#: Where the first node of an attempt is.
+#: File with the address of an attempt's first node.
 MEETING = "meeting.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First message of a node to the first one; ``problem`` is why it cannot run the job, or ""."""
+    """A node's first message to the first node; ``problem`` is why it cannot run the job, or ""."""
 
     node: int
     name: str
@@ -48,22 +62,22 @@ class Hello:
 
 
 class Kind(StrEnum):
-    """What a message between nodes says; ``round`` in it counts workloads."""
+    """The kind of a message between nodes; its ``round`` counts workloads."""
 
     BEGIN = "begin"  # ids and ports of the next workload
-    READY = "ready"  # the part here stands at the barrier; how the clock here is
-    OPEN = "open"  # when it opens
-    RELEASED = "released"  # when the runs went on here
-    ENDED = "ended"  # how a part has ended here
-    OVER = "over"  # all parts here have ended; how the clock is now
-    ENDS = "ends"  # runs that are to end everywhere, or at last how all have ended
+    READY = "ready"  # the local part is at the barrier; reading of the local clock
+    OPEN = "open"  # when the barrier opens
+    RELEASED = "released"  # when the local runs passed it
+    ENDED = "ended"  # how a local part has ended
+    OVER = "over"  # all local parts have ended; reading of the local clock
+    ENDS = "ends"  # runs that must end on all nodes, or finally how all have ended
     ARRIVED = "arrived"  # all of a run's part is in the shared folder
-    DONE = "done"  # all of this node is there; or the first one begins nothing more
+    DONE = "done"  # all data of this node is sent; from the first node: no more workloads
 
 
 @dataclass(slots=True)
 class Round:
-    """What is known of a workload; by letters of rows or numbers of nodes."""
+    """The state of a workload, keyed by letters of rows or numbers of nodes."""
 
     shared: SharedWorkload | None = None
     ready: set[int] = field(default_factory=set)
@@ -75,7 +89,7 @@ class Round:
     settled: dict[str, RunEnd] | None = None
 
     def fail(self, letter: str, ending: RunEnd) -> bool:
-        """Note the first end of a part that has not finished; return whether it is that."""
+        """Record how a part failed; return True if it is the first failure of its run."""
         if ending.status is RunStatus.FINISHED or letter in self.failed:
             return False
         self.failed[letter] = ending
@@ -83,14 +97,14 @@ class Round:
 
 
 def lost(name: str, problem: str) -> str:
-    """Return that a node was lost, and what was wrong with its last message, if anything."""
+    """Return a message that a node was lost, with the error in its last message, if any."""
     return f"{name} was lost" + (f": {problem}" if problem else "")
 
 
 class Team:
-    """What both sides have in common; see `radt.runner.spread.Spread`.
+    """The common part of both sides; see `radt.runner.spread.Spread`.
 
-    All that is known of the other nodes is kept under ``_news``, which is notified of changes.
+    ``_news`` guards the state of the other nodes and is notified of changes.
     """
 
     def __init__(self, number: int, nodes: int, address: str, stop: NodeStop) -> None:
@@ -104,7 +118,7 @@ class Team:
         self._news = threading.Condition(threading.RLock())
         self._rounds: defaultdict[int, Round] = defaultdict(Round)
         self._current = 0
-        #: Nodes that take no more part, and why.
+        #: Nodes that no longer take part, and why.
         self._gone: dict[int, str] = {}
 
     @property
@@ -137,7 +151,7 @@ class Team:
         return "; ".join(self._gone.values())
 
     def _wait(self, is_so: Callable[[], bool], *, stopped_s: float = 0.0) -> bool:
-        """Wait; return whether it came to be so, or the job was asked to end so long before."""
+        """Wait until `is_so`; return False if it is not `stopped_s` after a stop request."""
         until_s: float | None = None
         with self._news:
             while not is_so():
@@ -153,3 +167,482 @@ class Team:
     def _tell(self) -> None:
         self._news.notify_all()
         self.on_news()
+
+
+#: Delay in ns between all nodes being ready and the barrier's opening; enough to reach every node.
+OPENING_NS = 100_000_000
+
+
+class FirstNode(Team):
+    """The node that leads; see the module's text.
+
+    Args:
+        attempt: The attempt that it has claimed.
+        rows: The statuses that earlier attempts left.
+        nodes: Number of the job's nodes.
+        stop: Asked to end when another node is lost.
+        unfit: Notes that a node cannot run the job, and returns why nothing runs.
+    """
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        rows: Mapping[int, RowStatus],
+        nodes: int,
+        stop: NodeStop,
+        unfit: Callable[[str], str],
+    ) -> None:
+        # The node where srun was called, the job's first, at the address that Slurm uses for it.
+        address = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or platform.node()
+        super().__init__(0, nodes, address, stop)
+        self._attempt = attempt
+        self._rows = rows
+        self._unfit = unfit
+        self._visitors: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
+        #: Why the last connection was rejected.
+        self._problem = ""
+        self._links: dict[int, Link] = {}
+        self._names: dict[int, str] = {}
+        self._arrived: defaultdict[str, set[int]] = defaultdict(set)
+        self._run_ids: set[str] = set()
+        #: Nodes that have sent everything to the shared folder, or why they have not.
+        self._done: dict[int, str] = {}
+
+    def start(self) -> None:
+        """Wait for the other nodes.
+
+        Raises:
+            ClusterError: A node does not connect, or cannot run the job.
+        """
+        Clock.agree(Clock.at_hand().offset_ns)
+        secret = secrets.token_hex(32)
+        server = socket.create_server(("", 0))
+        where = {"address": self._address, "port": server.getsockname()[1], "secret": secret}
+        reception = Reception(server, secret, self._visitors.put, self._note)
+        try:
+            put(self._attempt.path / MEETING, json.dumps(where))
+            end_s = time.monotonic() + MEET_S
+            while len(self._links) < self._nodes - 1:
+                if self._stop:
+                    raise ClusterError(self._stop.reason)
+                if time.monotonic() > end_s:
+                    came = ", ".join(["this one", *self._names.values()])
+                    raise ClusterError(
+                        f"of the job's {self._nodes} nodes only {came} came together"
+                        f"{self._problem}",
+                        f"Check that its nodes reach {self._address} by TCP",
+                    )
+                with suppress(queue.Empty):
+                    self._take(self._visitors.get(timeout=LOOK_S))
+        finally:
+            (self._attempt.path / MEETING).unlink(missing_ok=True)
+            reception.close()
+
+    def _note(self, error: Exception) -> None:
+        self._problem = f"; {described(error)}"
+
+    def _take(self, connection: socket.socket) -> None:
+        """Accept a node that knows the secret; one that disconnects or is silent tries again."""
+        try:
+            link = Link(connection)
+            hello = self._hello(link)
+        except (OSError, ClusterError, TypeError) as error:
+            self._note(error)
+            connection.close()
+            return
+        number, name = hello.node, hello.name
+        if hello.problem:
+            link.close()
+            raise ClusterError(self._unfit(hello.problem))
+        rows = {line: asdict(row) for line, row in self._rows.items()}
+        link.send({"rows": rows, "wall_ns": Clock.at_hand().offset_ns})
+        with self._news:
+            self._names[number] = name
+            self._links[number] = link
+        link.listen(
+            lambda message: self._hear(number, message),
+            lambda problem: self._lose(number, lost(name, problem)),
+        )
+
+    def _hello(self, link: Link) -> Hello:
+        hello = Hello(**link.receive(GREETING_S))
+        if hello.node not in range(1, self._nodes) or hello.node in self._links:
+            raise ClusterError(f"expected another node of the job, found node {hello.node}")
+        return hello
+
+    # Called by a workload -------------------------------------------------------------------------
+
+    def begin(self, letters: Sequence[str]) -> SharedWorkload:
+        ports = dict(zip(letters, free_ports(len(letters)), strict=True))
+        shared = SharedWorkload(
+            uuid.uuid4().hex, {letter: uuid.uuid4().hex for letter in letters}, ports
+        )
+        with self._news:
+            if self._gone:
+                raise ClusterError(self._why_gone)
+            self._current += 1
+            self._round.shared = shared
+            self._run_ids.update(shared.run_ids.values())
+        self._say(Kind.BEGIN, **asdict(shared))
+        return shared
+
+    def meet(self) -> int | None:
+        others = set(self._links)
+        if not self._wait(lambda: bool(self._round.failed) or self._round.ready >= others):
+            return None
+        if self.failed:
+            return None
+        opens_ns = time.monotonic_ns() + OPENING_NS
+        self._say(Kind.OPEN, at_ns=opens_ns)
+        return opens_ns
+
+    def released(self, stamps_ns: Mapping[str, int]) -> Mapping[str, int]:
+        def all_said() -> bool:
+            said = self._round.stamps_ns.keys() | self._round.over | self._gone.keys()
+            return said >= self._links.keys()
+
+        self._wait(all_said)
+        with self._news:
+            of_all = dict(stamps_ns)
+            for number, stamps in self._round.stamps_ns.items():
+                of_all |= {f"{run_id}@{number}": stamp for run_id, stamp in stamps.items()}
+        return of_all
+
+    def ended(self, letter: str, ending: RunEnd) -> None:
+        with self._news:
+            if self._round.fail(letter, ending):
+                self._say_ends(self._round.failed)
+
+    def settle(self) -> Mapping[str, RunEnd]:
+        self._wait(
+            lambda: self._round.over | self._gone.keys() >= self._links.keys(), stopped_s=SETTLE_S
+        )
+        with self._news:
+            round_ = self._round
+            assert round_.shared is not None
+            for number in sorted(self._links.keys() - round_.over):
+                self._fail_all(f"{self._names[number]} did not end its part")
+            finished = RunEnd(RunStatus.FINISHED)
+            endings = dict.fromkeys(round_.shared.ports, finished) | round_.failed
+            round_.settled = endings
+            self._say_ends(endings, is_settled=True)
+        return endings
+
+    # The end --------------------------------------------------------------------------------------
+
+    def arrived(self, run_id: str, number: int = 0) -> None:
+        """Note that a run's part is completely in the shared folder."""
+        with self._news:
+            self._arrived[run_id].add(number)
+            is_all = len(self._arrived[run_id]) == self._nodes
+            is_child = run_id not in self._run_ids  # a child run belongs to one node's process
+        if is_all or is_child:
+            self.on_arrived(run_id)
+
+    def finish(self, reason: str, unsent: str, deadline_s: Callable[[], float]) -> str:
+        """Wait until the other nodes have sent everything; return what is missing.
+
+        Args:
+            reason: Why this node does not run all of its rows; "" if it has.
+            unsent: What this node could not send; "" for nothing.
+            deadline_s: Returns the current deadline on the monotonic clock.
+        """
+        self._say(Kind.DONE, reason=reason)
+        with self._news:
+            while self._links.keys() - self._done.keys() - self._gone.keys():
+                if time.monotonic() >= deadline_s():
+                    return unsent or "not all was sent from another node"
+                self._news.wait(LOOK_S)
+            lost = [why for number, why in self._gone.items() if number not in self._done]
+            return next(filter(None, (unsent, *self._done.values(), *lost)), "")
+
+    def close(self) -> None:
+        """Disconnect."""
+        with self._news:
+            self._done |= dict.fromkeys(self._links.keys() - self._done.keys(), "")
+        for link in self._links.values():
+            link.close()
+
+    # Messages -------------------------------------------------------------------------------------
+
+    def _say(self, kind: Kind, **more: object) -> None:
+        for link in list(self._links.values()):
+            link.send({"kind": kind, "round": self._current, **more})
+
+    def _say_ends(self, ends: Mapping[str, RunEnd], *, is_settled: bool = False) -> None:
+        of_letters = {letter: asdict(end) for letter, end in ends.items()}
+        self._say(Kind.ENDS, ends=of_letters, is_settled=is_settled)
+
+    def _fail_all(self, reason: str) -> None:
+        round_ = self._round
+        if round_.shared is not None and round_.settled is None:
+            for letter in round_.shared.ports:
+                round_.fail(letter, RunEnd(RunStatus.KILLED, reason))
+            self._say_ends(round_.failed)
+
+    def _hear(self, number: int, message: Message) -> None:
+        if (kind := Kind(message["kind"])) is Kind.ARRIVED:
+            self.arrived(message["run"], number)
+            return
+        with self._news:
+            round_ = self._rounds[message["round"]]
+            match kind:
+                case Kind.READY:
+                    round_.parts[number] = RunPart(**message["part"])
+                    round_.ready.add(number)
+                case Kind.RELEASED:
+                    round_.stamps_ns[number] = message["stamps_ns"]
+                case Kind.ENDED if round_ is self._round:
+                    reason = str(message["reason"])
+                    if reason not in NOTICED:  # the engine signals all nodes, so name none
+                        reason = f"{reason} (on {self._names[number]})".lstrip()
+                    if round_.fail(message["letter"], RunEnd(RunStatus(message["status"]), reason)):
+                        self._say_ends(round_.failed)
+                case Kind.OVER:
+                    if message["part"] is not None:
+                        round_.parts[number] = RunPart(**message["part"])
+                    round_.over.add(number)
+                case Kind.DONE:
+                    self._done[number] = message["unsent"]
+                    why = message["reason"] or "its part of the job has ended"
+                    self._lose(number, f"{self._names[number]}: {why}")
+            self._tell()
+
+    def _lose(self, number: int, reason: str) -> None:
+        with self._news:
+            if number in self._gone:
+                return
+            self._gone[number] = reason
+            if number not in self._round.over:
+                self._fail_all(reason)
+            self._tell()
+            was_lost = number not in self._done
+        if was_lost:
+            self._stop.request_once(reason)
+
+
+_CONNECT_S = 30.0
+
+
+class OtherNode(Team):
+    """A node that follows the first; see the module's text. Made by `joined`."""
+
+    def __init__(
+        self,
+        number: int,
+        nodes: int,
+        address: str,
+        link: Link,
+        welcome: Message,
+        attempt: Attempt,
+        stop: NodeStop,
+    ) -> None:
+        super().__init__(number, nodes, address, stop)
+        self._link = link
+        self.attempt = attempt
+        self.rows = {int(line): RowStatus(**row) for line, row in welcome["rows"].items()}
+        self._wall_ns = int(welcome["wall_ns"])
+        self._fixed_ns = 0
+        self._before: ClockReading | None = None
+        self._is_done = False
+        link.listen(self._hear, self._lose)
+
+    @classmethod
+    def joined(
+        cls, spool: Spool, job: JobKey, number: int, problem: str, stop: NodeStop
+    ) -> OtherNode | None:
+        """Connect to the first node; return None if nothing is to be run here.
+
+        Args:
+            spool: The submission.
+            job: The job.
+            number: The number of this node.
+            problem: Why this node cannot run the job; "" if it can.
+            stop: Ends the wait.
+
+        Raises:
+            ClusterError: The first node cannot be reached.
+        """
+        nodes = spool.submission.arrays[job.array].shape.nodes
+        end_s = time.monotonic() + MEET_S
+        why = ""
+        while time.monotonic() < end_s and not stop:
+            try:
+                if (attempt := _own_attempt(spool, job)) is not None:
+                    where = _meeting(attempt)
+                    if where is not None:
+                        return cls._met(where, number, nodes, problem, attempt, stop)
+                    if attempt.view().ended:
+                        return None
+            except (OSError, ClusterError, ValueError) as error:
+                why = f": {error}"
+            time.sleep(LOOK_S)
+        if stop:
+            return None
+        raise ClusterError(f"the first node of the job does not come{why}")
+
+    @classmethod
+    def _met(
+        cls,
+        where: Message,
+        number: int,
+        nodes: int,
+        problem: str,
+        attempt: Attempt,
+        stop: NodeStop,
+    ) -> OtherNode | None:
+        address = where["address"]
+        connection = socket.create_connection((address, where["port"]), _CONNECT_S)
+        try:
+            prove(connection, where["secret"], is_server=False, timeout_s=_CONNECT_S)
+            link = Link(connection)
+            link.send(asdict(Hello(number, node_name(), problem)))
+            if problem:
+                link.close()
+                return None
+            return cls(number, nodes, address, link, link.receive(), attempt, stop)
+        except BaseException:
+            connection.close()
+            raise
+
+    def start(self) -> None:
+        """Use the first node's clock from now on.
+
+        Raises:
+            ClusterError: It does not answer.
+        """
+        self._fixed_ns = self._link.read_clock().offset_ns
+        Clock.agree(self._fixed_ns + self._wall_ns)
+
+    # Called by a workload -------------------------------------------------------------------------
+
+    def begin(self, letters: Sequence[str]) -> SharedWorkload:
+        with self._news:
+            self._current += 1
+            self._wait(lambda: self._round.shared is not None or bool(self._gone))
+            shared = self._round.shared
+        if shared is None:
+            raise ClusterError(self._stop.reason if self._stop else self._why_gone)
+        if shared.ports.keys() != set(letters):
+            raise ClusterError("the first node begins another workload")
+        return shared
+
+    def meet(self) -> int | None:
+        try:
+            before = self._before = self._link.read_clock()
+        except ClusterError:
+            return None  # the connection is being lost
+        self._say(Kind.READY, part=self._part(before))
+        self._wait(lambda: bool(self._round.opens_ns or self._round.failed or self._gone))
+        opens_ns = self._round.opens_ns
+        return None if opens_ns is None or self.failed else opens_ns - before.offset_ns
+
+    def released(self, stamps_ns: Mapping[str, int]) -> Mapping[str, int]:
+        offset_ns = self._before.offset_ns if self._before is not None else self._fixed_ns
+        there = {run_id: stamp + offset_ns for run_id, stamp in stamps_ns.items()}
+        self._say(Kind.RELEASED, stamps_ns=there)
+        return stamps_ns
+
+    def ended(self, letter: str, ending: RunEnd) -> None:
+        self._say(Kind.ENDED, letter=letter, **asdict(ending))
+
+    def settle(self) -> Mapping[str, RunEnd]:
+        before, self._before = self._before, None
+        part = None
+        if before is not None and not self._gone:
+            with suppress(ClusterError):
+                part = self._part(before, self._link.read_clock())
+        self._say(Kind.OVER, part=part)
+        self._wait(
+            lambda: self._round.settled is not None or bool(self._gone), stopped_s=2 * SETTLE_S
+        )
+        with self._news:
+            if self._round.settled is not None:
+                return self._round.settled
+            lost = RunEnd(RunStatus.KILLED, self._why_gone or self._stop.reason)
+            shared = self._round.shared
+            return dict.fromkeys(shared.ports if shared is not None else (), lost)
+
+    def _part(self, before: ClockReading, after: ClockReading | None = None) -> Message:
+        """Return the error bound of times here, which all use the offset from the job's start."""
+        error_ns = max(
+            abs(reading.offset_ns - self._fixed_ns) + reading.error_ns
+            for reading in (before, after or before)
+        )
+        drift_ns = None if after is None else after.offset_ns - before.offset_ns
+        host = platform.node()
+        return asdict(RunPart(self.number, node_name(), host, self._fixed_ns, error_ns, drift_ns))
+
+    # The end --------------------------------------------------------------------------------------
+
+    def arrived(self, run_id: str) -> None:
+        """Report that a run's part is completely in the shared folder."""
+        self._say(Kind.ARRIVED, run=run_id)
+        self.on_arrived(run_id)
+
+    def finish(self, reason: str, unsent: str, _deadline_s: Callable[[], float]) -> str:
+        """Report that everything is sent, or why not; return the reason. See `FirstNode.finish`."""
+        self._is_done = True
+        self._say(Kind.DONE, reason=reason, unsent=unsent)
+        return unsent
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._is_done = True
+        self._link.close()
+
+    # Messages -------------------------------------------------------------------------------------
+
+    def _say(self, kind: Kind, **more: object) -> None:
+        self._link.send({"kind": kind, "round": self._current, **more})
+
+    def _hear(self, message: Message) -> None:
+        with self._news:
+            round_ = self._rounds[message["round"]]
+            match Kind(message["kind"]):
+                case Kind.BEGIN:
+                    round_.shared = SharedWorkload(
+                        message["workload_id"], message["run_ids"], message["ports"]
+                    )
+                case Kind.OPEN:
+                    round_.opens_ns = int(message["at_ns"])
+                case Kind.ENDS:
+                    ends = {
+                        letter: RunEnd(RunStatus(end["status"]), end["reason"])
+                        for letter, end in message["ends"].items()
+                    }
+                    if message["is_settled"]:
+                        round_.settled = ends
+                    else:
+                        round_.failed = ends
+                case Kind.DONE:
+                    why = message["reason"] or "it begins nothing more"
+                    self._gone.setdefault(0, f"the first node: {why}")
+            self._tell()
+
+    def _lose(self, problem: str) -> None:
+        reason = lost("the first node", problem)
+        with self._news:
+            self._gone.setdefault(0, reason)
+            self._tell()
+            was_lost = not self._is_done
+        if was_lost:
+            self._stop.request_once(reason)
+
+
+def _own_attempt(spool: Spool, job: JobKey) -> Attempt | None:
+    """Return the attempt that the first node has claimed in this start; None before."""
+    here = this_start()
+    for attempt in reversed(spool.attempts(job)):
+        first = attempt.view().start
+        if first is not None and (first.job_id, first.restarts) == (here.job_id, here.restarts):
+            return attempt
+    return None
+
+
+def _meeting(attempt: Attempt) -> Message | None:
+    """Return the first node's address; None if it is not there, or no longer."""
+    try:
+        return dict(json.loads((attempt.path / MEETING).read_bytes()))
+    except FileNotFoundError:
+        return None

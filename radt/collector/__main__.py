@@ -1,7 +1,7 @@
-"""``python -m radt.collector`` runs the collector in the foreground; clients add ``--detach``.
+"""Run the collector in the foreground: ``python -m radt.collector``. Clients add ``--detach``.
 
-That returns at once and goes on in a child, so that whoever starts a collector neither waits for it
-nor becomes its parent (a run's process tree must not contain it).
+With ``--detach``, the command returns at once and the collector continues in a child process. Its
+starter then neither waits for it nor becomes its parent (a run's process tree must not contain it).
 """
 
 import os
@@ -11,6 +11,6 @@ detach = "--detach" in sys.argv[1:]
 if detach and os.fork():
     os._exit(0)
 
-from radt.collector.guardian import main  # noqa: E402 - its time is nobody's to wait for
+from radt.collector.guardian import main  # noqa: E402 - after the parent's exit: nobody waits for it
 
 sys.exit(main(detach=detach))

@@ -1,8 +1,8 @@
 """Client of the collector. Imports the standard library only.
 
-It reconnects by itself after the collector was restarted: it registers its runs again, says which
-have started, and repeats the request under way. A collector that was not reached is not waited for
-again at once, so that whoever goes on without it loses no time.
+It reconnects after a restart of the collector: it registers its runs again, reports which have
+started, and repeats the current request. After a failure to reach the collector, requests fail
+without waiting for a while, so that a caller that continues without it loses no time.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -30,41 +31,43 @@ from radt.collector.protocol import (
     decode,
     delivery_env,
     encode,
+    from_json,
     short_address,
     socket_path,
 )
 from radt.collector.start import log_path, start_guardian, starting
-from radt.descriptors import identity
 from radt.errors import CollectorError, RadtError
+from radt.files import identity
 from radt.model import RunStatus
 from radt.procfs import process_stat
 
-#: How often to check whether a starting collector already listens.
+#: How often to check whether a starting collector is listening.
 _POLL_S = 0.01
-#: A guardian started while its predecessor is about to exit exits at once, too.
+#: A guardian that is started while its predecessor is about to exit exits at once, too.
 _START_AGAIN_S = 2.0
-#: How long `begin` waits for a store that is busy; the rows are written as soon as it is not.
+#: How long `begin` waits for a busy store; the rows are written as soon as the store is free.
 _STORE_TIMEOUT_S = 5.0
-#: How long a runner waits for its rows to be in a store that is busy, as it would by itself.
+#: How long a runner waits for its rows to be written to a busy store, as long as its own writes
+#: would.
 _ROWS_TIMEOUT_S = 60.0
 #: More than the collector needs for a request that does not wait for a store.
 _ANSWER_TIMEOUT_S = 15.0
 
 #: How long a runner waits for a collector that it has started.
 _START_TIMEOUT_S = 15.0
-#: A collector that was not reached is tried again after this time, and waited for this long then.
+#: Delay before retrying a collector that could not be reached, and how long that retry waits.
 RETRY_S = 3.0
 _RETRY_TIMEOUT_S = 1.0
-#: How often whoever waits for an answer looks whether the collector is stopped.
+#: How often to check, while waiting for an answer, whether the collector is stopped.
 _LOOK_S = 0.5
-#: The other end of a Unix socket: struct ucred with pid, uid, gid.
+#: Peer credentials of a Unix socket: struct ucred with pid, uid, gid.
 _PEER = struct.Struct("iII")
 
 AnswerT = TypeVar("AnswerT")
 
 
 class _StoppedError(TimeoutError):
-    """The collector does not run at present: SIGSTOP, or Ctrl-Z where it is in the foreground."""
+    """The collector is suspended: by SIGSTOP, or Ctrl-Z if it runs in the foreground."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} is stopped")
@@ -80,7 +83,7 @@ class _RefusedError(CollectorError):
 
 
 class CollectorClient:
-    """One connection to the user's collector. Thread-safe.
+    """A connection to the user's collector. Thread-safe.
 
     The runs registered through a client belong to its process and are ended when it dies. Create
     one with `connect`.
@@ -92,8 +95,8 @@ class CollectorClient:
     def __init__(
         self, *, start: bool, timeout_s: float, patience_s: float, deadline_s: float = math.inf
     ) -> None:
-        #: When all waiting ends, whatever else is said, by the monotonic clock. A request that was
-        #: sent by then is the collector's, should it go on.
+        #: Time on the monotonic clock at which all waiting ends, regardless of other timeouts. The
+        #: collector still handles a request that was sent before, once it continues.
         self.deadline_s = deadline_s
         self._start = start
         self._timeout_s = timeout_s
@@ -107,7 +110,7 @@ class CollectorClient:
         self._started: dict[str, dict[str, Any]] = {}
         self._away: CollectorError | None = None
         self._again_s = 0.0
-        #: When another guardian may be started: one that was is about to listen.
+        #: Earliest time to start another guardian: one that was just started is about to listen.
         self._start_again_s = -math.inf
 
     @classmethod
@@ -122,10 +125,11 @@ class CollectorClient:
         """Connect to the collector.
 
         Args:
-            start: Whether to start one if none listens; else that is an error.
+            start: Start a collector if none listens; otherwise raise an error.
             timeout_s: How long to wait for it to listen, now and at each reconnection.
-            patience_s: How long to wait for a greeting or an answer: a stopped one gives none.
-            deadline_s: When all of that ends; the client's attribute of that name from then on.
+            patience_s: How long to wait for a greeting or an answer, which a suspended collector
+                never gives.
+            deadline_s: Limit for all of these; afterwards the client's attribute of that name.
         """
         client = cls(start=start, timeout_s=timeout_s, patience_s=patience_s, deadline_s=deadline_s)
         client.reach()
@@ -135,21 +139,21 @@ class CollectorClient:
     def for_runner(cls) -> CollectorClient:
         """Return a runner's client, which starts a collector and connects while the runner loads.
 
-        What is asked of it, and `reach`, wait for that and get its error.
+        Requests and `reach` wait until that has finished, and raise its error.
         """
         patience_s = float(settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value)
         timeout_s = max(_START_TIMEOUT_S, patience_s)
         client = cls(start=True, timeout_s=timeout_s, patience_s=patience_s)
 
         def reach() -> None:
-            with suppress(RadtError, OSError):  # whoever waits for it gets it
+            with suppress(RadtError, OSError):  # the first request raises it
                 client.reach()
 
         threading.Thread(target=reach, name="reaching the collector", daemon=True).start()
         return client
 
     def knock(self) -> bool:
-        """Return whether a collector listens; start one, and do not wait for it, if none does."""
+        """Return whether a collector listens; if not, start one without waiting for it."""
         with self._lock:
             with self._connected() or nullcontext() as connection:
                 if connection is not None:
@@ -159,13 +163,13 @@ class CollectorClient:
         return False
 
     def reach(self) -> None:
-        """Connect, unless it is connected."""
+        """Connect unless already connected."""
         with self._lock:
             self._reach(lambda: None, self._timeout_s)
 
     @property
     def away(self) -> CollectorError | None:
-        """Why the collector was not reached the last time; None if it was."""
+        """Return why the last attempt to reach the collector failed; None if it succeeded."""
         return self._away
 
     def __enter__(self) -> Self:
@@ -177,10 +181,10 @@ class CollectorClient:
     def register(self, registration: Registration) -> list[str]:
         """Register a run; return warnings about listeners that will not record it.
 
-        A collector that is away learns of the run when it is reached.
+        If the collector cannot be reached, the run is registered at the next reconnection.
         """
         try:
-            answer = self._ask(Op.REGISTER, {"registration": registration.to_json()})
+            answer = self._ask(Op.REGISTER, {"registration": asdict(registration)})
         except _RefusedError:
             raise
         except CollectorError:
@@ -190,30 +194,33 @@ class CollectorClient:
         return [str(warning) for warning in answer["warnings"]]
 
     def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
-        """Write the rows of runs that the caller will start in one store, and return their names.
+        """Write the rows of runs that the caller will start, all in one store; return their names.
 
         Raises:
-            CollectorError: The store may have the rows or not; the caller may write them again.
+            CollectorError: The store may or may not have the rows; the caller may write them again.
         """
-        request = {"runs": [run.to_json() for run in runs]}
+        request = {"runs": [asdict(run) for run in runs]}
         answer = self._ask(Op.RECORD, request, patience_s=_ROWS_TIMEOUT_S)
         return [str(name) for name in answer["names"]]
 
     def begin(self, run: StandaloneRun) -> Begun:
-        """Register a run without a runner, which is running already."""
+        """Register a run without a runner, which is already running."""
         timeout_s = self._answered_within(_STORE_TIMEOUT_S)
-        answer = self._ask(Op.BEGIN, {"run": run.to_json(), "timeout_s": timeout_s})
+        answer = self._ask(Op.BEGIN, {"run": asdict(run), "timeout_s": timeout_s})
         self._registrations[run.registration.run_id] = run.registration
-        return Begun.from_json(answer)
+        return from_json(Begun, answer)
 
     def started(
         self, run_id: str, pid: int, monotonic_ns: int, devices: Sequence[str] | None = None
     ) -> None:
         """Report that a registered run passed its barrier; sampling begins.
 
-        A collector that is away learns of it when it is reached.
+        If the collector cannot be reached, this is reported at the next reconnection.
 
         Args:
+            run_id: The run.
+            pid: Its process.
+            monotonic_ns: The monotonic time of its start.
             devices: The run's GPUs, if they differ from those at registration: MIG instances are
                 created in between.
         """
@@ -229,17 +236,24 @@ class CollectorClient:
         exit_code: int | None = None,
         reason: str = "",
         timeout_s: float = 10.0,
+        *,
+        ended_ns: int | None = None,
     ) -> None:
         """End a run; return when the store has all of it and its row has the final status.
 
         Args:
-            status: How it ended; None for what the script's journal says.
+            run_id: The run.
+            status: Its final status; None to use that in the script's journal.
+            exit_code: Its exit code.
+            reason: Why it ended, for display.
+            timeout_s: How long to wait for the store.
+            ended_ns: The monotonic time of its end; None for now.
 
         Raises:
-            CollectorError: The run is not in the store within ``timeout_s``; the collector keeps
-                retrying.
+            CollectorError: The store does not have all of the run within ``timeout_s``; the
+                collector keeps retrying.
         """
-        ended_ns = time.monotonic_ns()
+        ended_ns = time.monotonic_ns() if ended_ns is None else ended_ns
         timeout_s = self._answered_within(timeout_s)
         registration = self._registrations.get(run_id)
         arguments = {
@@ -249,7 +263,7 @@ class CollectorClient:
             "reason": reason,
             "monotonic_ns": ended_ns,
             "timeout_s": timeout_s,
-            "registration": registration.to_json() if registration is not None else None,
+            "registration": asdict(registration) if registration is not None else None,
         }
         try:
             self._ask(Op.FINISH, arguments, patience_s=timeout_s)
@@ -260,21 +274,28 @@ class CollectorClient:
         self.forget(run_id)
 
     def forget(self, run_id: str) -> None:
-        """Leave a run alone: it has ended, or somebody else sees to it."""
+        """Stop tracking a run: it has ended, or another process is responsible for it."""
         self._registrations.pop(run_id, None)
         self._started.pop(run_id, None)
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
         """Return the current values of the given runs that are being recorded."""
         answer = self._ask(Op.LIVE, {"run_ids": list(run_ids)})
-        return {run_id: LiveView.from_json(view) for run_id, view in answer["live"].items()}
+        return {run_id: LiveView(**view) for run_id, view in answer["live"].items()}
 
-    def hurry(self, store: Path) -> None:
-        """Have what a store holds uploaded at once: somebody waits for it."""
-        self._ask(Op.HURRY, {"store_path": str(store)})
+    def hurry(self, store: Path) -> dict[str, str]:
+        """Upload the data of a store at once, because somebody waits for it.
+
+        Returns:
+            Why an upload process is not running, "" if it is, by
+            `radt.collector.delivery.Destination.label`.
+        """
+        answer = self._ask(Op.HURRY, {"store_path": str(store)})
+        problems = answer.get("problems", {})  # collectors of earlier builds do not report them
+        return {str(label): str(problem) for label, problem in problems.items()}
 
     def deliver(self, store: Path, tracking_uri: str, store_uri: str) -> None:
-        """Have a store uploaded that has runs of other machines; "" for no MLflow, no Postgres."""
+        """Upload a store that has runs of other machines; "" for no MLflow or no Postgres."""
         registration = Registration(
             run_id="",
             store_path=str(store),
@@ -283,11 +304,11 @@ class CollectorClient:
             store_uri=store_uri,
             env=delivery_env(os.environ),
         )
-        self._ask(Op.DELIVER, {"registration": registration.to_json()})
+        self._ask(Op.DELIVER, {"registration": asdict(registration)})
 
     def status(self) -> CollectorStatus:
         """Return the collector's own status."""
-        return CollectorStatus.from_json(self._ask(Op.STATUS, {})["status"])
+        return from_json(CollectorStatus, self._ask(Op.STATUS, {})["status"])
 
     def close(self) -> None:
         """Close the connection. Unfinished runs belong to this process until it exits."""
@@ -304,7 +325,7 @@ class CollectorClient:
             )
 
     def _reach(self, talk: Callable[[], AnswerT], timeout_s: float) -> AnswerT:
-        """Talk to the collector, if it is not known to be away; remember whether it is."""
+        """Call ``talk`` unless the collector is known to be away; remember if it was reached."""
         now_s = time.monotonic()
         if self._away is not None:
             if now_s < self._again_s:
@@ -322,7 +343,7 @@ class CollectorClient:
         return answer
 
     def _persistently(self, talk: Callable[[], AnswerT], deadline: float) -> AnswerT:
-        """Talk over the connection, reconnecting when it breaks (a collector may exit)."""
+        """Call ``talk``, reconnecting when the connection breaks (a collector may exit)."""
         while True:
             try:
                 if self._socket is None or not self._is_ours(self._socket):
@@ -361,16 +382,16 @@ class CollectorClient:
         return answer
 
     def _check_runs(self) -> None:
-        """Raise _StoppedError if the collector cannot answer, however long it is waited for."""
+        """Raise _StoppedError if the collector is suspended and cannot answer."""
         assert self._socket is not None
         peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
         pid, _, _ = _PEER.unpack(peer)
-        stat = process_stat(pid) if pid else None  # 0: it cannot be seen from this container
+        stat = process_stat(pid) if pid else None  # 0: not visible in this container
         if stat is not None and stat.state == "T":
             raise _StoppedError(pid)
 
     def _open(self, deadline: float) -> None:
-        """Connect, tell of all runs again, and ensure that the worker has a guardian."""
+        """Connect, register all runs again, and ensure that the worker has a guardian."""
         deadline = self._at_most(deadline)
         self._socket = self._connected()
         if self._socket is None and self._start:
@@ -395,11 +416,11 @@ class CollectorClient:
             with starting(self.deadline_s):
                 start_guardian(self.deadline_s)
         for registration in list(self._registrations.values()):
-            # A run that is refused now (its store was deleted) must not keep the others from being
-            # recorded; the call that finishes it gets the error.
+            # A run that is refused now (its store was deleted) must not prevent the recording of
+            # the others; the call that finishes it raises the error.
             with suppress(_RefusedError):
                 self._exchange(
-                    Op.REGISTER, {"registration": registration.to_json()}, _ANSWER_TIMEOUT_S
+                    Op.REGISTER, {"registration": asdict(registration)}, _ANSWER_TIMEOUT_S
                 )
                 if started := self._started.get(registration.run_id):
                     self._exchange(Op.STARTED, started, _ANSWER_TIMEOUT_S)
@@ -420,7 +441,7 @@ class CollectorClient:
                     connection.connect(address)
             except (FileNotFoundError, ConnectionRefusedError):
                 connection.close()
-            except BlockingIOError as error:  # the queue of waiting connections is full
+            except BlockingIOError as error:  # the queue of pending connections is full
                 connection.close()
                 if time.monotonic() >= give_up_s:
                     raise TimeoutError("it accepts nobody") from error
@@ -437,10 +458,10 @@ class CollectorClient:
                 return connection
             if time.monotonic() >= deadline:
                 return None
-            time.sleep(_POLL_S)  # there is nothing to wait on before it listens
+            time.sleep(_POLL_S)  # nothing to wait on before it listens
 
     def _answered_within(self, timeout_s: float) -> float:
-        """Return how long the collector may take, so that it is heard why it takes longer."""
+        """Limit a timeout so that the collector's answer or error arrives before the deadline."""
         return max(0.0, min(timeout_s, 0.8 * (self.deadline_s - time.monotonic())))
 
     def _at_most(self, deadline: float) -> float:
@@ -456,7 +477,7 @@ class CollectorClient:
             self._started = {}
 
     def _is_ours(self, connection: socket.socket) -> bool:
-        """Return whether it is open: the script may have closed it, and use its number itself."""
+        """Return False if the script has closed the connection, and may have reused its number."""
         return identity(connection.fileno()) == self._identity
 
     def _drop(self) -> None:
@@ -469,7 +490,7 @@ class CollectorClient:
 
 
 def _silence(error: OSError) -> CollectorError:
-    """Return the error for a collector that is there and does not answer."""
+    """Return the error for a collector that exists but does not answer."""
     if isinstance(error, _StoppedError):
         return CollectorError(
             f"the collector is stopped (process {error.pid})",
@@ -479,13 +500,13 @@ def _silence(error: OSError) -> CollectorError:
 
 
 def _left_s(deadline: float) -> float:
-    """Return the time until then; 0 would mean something else to a socket."""
+    """Return the time until a deadline, above 0, which means something else to a socket."""
     return max(1e-3, deadline - time.monotonic())
 
 
 def hurry_uploads(store: Path) -> None:
-    """Ask the collector, if one answers, to upload what a store holds now instead of later."""
-    # What it was not asked for, it uploads in its own time.
+    """Ask the collector, if one answers, to upload the data of a store now instead of later."""
+    # Without this request, the collector uploads the data later.
     with (
         suppress(CollectorError),
         CollectorClient.connect(start=False, timeout_s=0.0, patience_s=1.0) as client,

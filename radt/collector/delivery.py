@@ -1,11 +1,13 @@
 """Start, notify, restart and end the processes that upload a store to MLflow and Postgres.
 
-MLflow is far heavier than the whole collector, so it has processes of its own: one per store and
-tracking server. So has Postgres, whose network waits must not hold up anything. A deliverer watches
-its standard input: a line means that there is new data, the end means to finish and exit.
+MLflow is far heavier than the whole collector, so uploads to it run in separate processes: one per
+store and tracking server. So do uploads to Postgres, whose network waits must not delay anything
+else. An upload process reads its standard input: a line means new data, end of file means finish
+and exit.
 
-Uploads give way to runs. While one is on, what is new waits for a while, unless somebody waits for
-it (`Deliverer.hurry`), and the processes are nice (`radt.delivery.process.give_way`).
+Uploads give way to runs: the processes are nice (`radt.delivery.process.give_way`). While a run is
+active, uploads to MLflow, whose start alone takes seconds of CPU time, are delayed for a while
+unless somebody waits for them (`Deliverer.hurry`).
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from __future__ import annotations
 import logging
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -22,27 +23,33 @@ from enum import Enum
 from pathlib import Path
 
 from radt.collector.protocol import ENV_PREFIXES, Registration
-from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
+from radt.home import STORE_VARIABLE, TRACKING_VARIABLE, runtime_dir
 from radt.masking import is_masked, masked
+from radt.processes import Backoff, command
 
 log = logging.getLogger(__name__)
 
-_FIRST_BACKOFF_S = 1.0
-_MAX_BACKOFF_S = 60.0
-#: A deliverer that lived this long did not die of the same cause as the one before.
-_STABLE_S = 60.0
+_LONGEST_BACKOFF_S = 60.0
 
 
 class Way(Enum):
-    """A kind of destination: its name in messages, its module, and the variable with the URI."""
+    """A kind of destination.
 
-    MLFLOW = ("delivery to MLflow", "radt.delivery.mlflow", TRACKING_VARIABLE)
-    POSTGRES = ("replication to Postgres", "radt.delivery.postgres", STORE_VARIABLE)
+    Attributes:
+        work: Name in messages.
+        module: Module of the upload process.
+        variable: Environment variable with the URI.
+        waits_for_runs: True if starting it takes so much CPU time that active runs delay it.
+    """
 
-    def __init__(self, work: str, module: str, variable: str) -> None:
+    MLFLOW = ("delivery to MLflow", "radt.delivery.mlflow", TRACKING_VARIABLE, True)
+    POSTGRES = ("replication to Postgres", "radt.delivery.postgres", STORE_VARIABLE, False)
+
+    def __init__(self, work: str, module: str, variable: str, waits_for_runs: bool) -> None:
         self.work = work
         self.module = module
         self.variable = variable
+        self.waits_for_runs = waits_for_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +61,37 @@ class Destination:
     way: Way = Way.MLFLOW
 
     def command(self) -> list[str]:
-        """Return the command line of a process that gives way to nobody."""
-        return [sys.executable, "-P", "-m", self.way.module, "--store", str(self.store)]
+        """Return the command line of the upload process, without ``--give-way-s``."""
+        return command(self.way.module, "--store", str(self.store))
+
+    @property
+    def label(self) -> str:
+        """Return the name for messages, without passwords."""
+        return f"{self.way.work} at {masked(self.uri)}"
 
     @property
     def is_gone(self) -> bool:
-        """Return whether the store was moved or deleted; its new place is delivered from there."""
+        """Return whether the store was deleted or moved; it is then uploaded from its new place."""
         try:
             self.store.stat()
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:
-            pass  # gives no information about the file
+            pass  # this does not say whether the file still exists
         return False
 
     def environment(self) -> dict[str, str]:
-        """Return the URI as a variable, as the process list would show its password."""
+        """Return the URI as a variable: the process list would show a password in arguments."""
         return {self.way.variable: self.uri}
 
 
 class Deliverer:
-    """One upload process. Thread-safe; nothing here blocks.
+    """One upload process. Thread-safe; no method blocks.
 
     Args:
-        wait_s: How long what is new may wait while a run is on; 0 for not at all.
-        run_is_on: Whether one is.
+        destination: The store and the address to upload to.
+        wait_s: How long new data may wait while a run is active; 0 for not at all.
+        run_is_on: Returns whether a run is active.
     """
 
     def __init__(
@@ -93,29 +106,30 @@ class Deliverer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._env: dict[str, str] = {}
-        self._backoff_s = _FIRST_BACKOFF_S
+        self._backoff = Backoff(longest_s=_LONGEST_BACKOFF_S)
         self._started_s = 0.0
         self._start_at_s = 0.0
-        #: Whether the store has been seen: a script may begin before its collector makes it.
+        #: Whether the store has existed: a script may begin before its collector creates the store.
         self._has_been_there = False
         self._closing = False
         self._news = False
         self._news_since_s = 0.0
-        #: Somebody waits for what is new.
+        #: Whether somebody waits for the upload of new data.
         self._urgent = False
-        #: Whether the process that runs was started as one that gives way.
+        #: Whether the current process was started as one that gives way.
         self._gives_way = False
-
-    @property
-    def running(self) -> bool:
-        with self._lock:
-            return self._process is not None
+        #: Why no process runs although one should; empty if one runs.
+        self.problem = ""
 
     @property
     def pid(self) -> int | None:
         """Return the process id; None if no process runs at the moment."""
-        with self._lock:
-            return None if self._process is None else self._process.pid
+        process = self._process
+        return None if process is None else process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.pid is not None
 
     @property
     def gone(self) -> bool:
@@ -124,11 +138,11 @@ class Deliverer:
             return self._closing and self._process is None
 
     def ensure(self, env: Mapping[str, str], uri: str = "") -> None:
-        """Keep it running with the environment of `delivery_env`; restart it if that changed.
+        """Keep the process running with the environment of `delivery_env`; restart it on changes.
 
         Args:
-            env: The environment; empty for the one it has.
-            uri: Its URI, of which user and password may have changed; empty for the one it has.
+            env: The environment; empty to keep the current one.
+            uri: The URI, whose user and password may have changed; empty to keep the current one.
         """
         with self._lock:
             if (env and dict(env) != self._env) or uri not in ("", self._destination.uri):
@@ -141,18 +155,18 @@ class Deliverer:
             self._advance()
 
     def poke(self) -> None:
-        """Notify it of new data."""
+        """Notify the process of new data."""
         with self._lock:
             self._have_news()
             self._advance()
 
     def hurry(self) -> None:
-        """Upload now, for somebody waits: with a process that does not give way."""
+        """Upload now because somebody waits: with a process that does not give way."""
         with self._lock:
             if self._closing:
                 return
             if self._process is not None and self._gives_way:
-                # No user may raise a priority again that was lowered, so a new one is needed.
+                # A user cannot raise a lowered priority again, so a new process is needed.
                 self._end()
                 self._start_at_s = 0.0
             self._urgent = True
@@ -160,19 +174,19 @@ class Deliverer:
             self._advance()
 
     def close(self) -> None:
-        """Let it finish, begun or not; `running` says when it has."""
+        """Ask it to finish, even if it has not started yet; `running` is False once it has."""
         with self._lock:
             now_s = time.monotonic()
             waiting = self._news and self._process is None and not self._closing
             if waiting and now_s >= self._start_at_s:
                 self._start(now_s)
             if self._process is not None and self._process.stdin is not None:
-                self._news = False  # it looks a last time at the end of its input
+                self._news = False  # the process checks for data once more at the end of its input
             self._closing = True
             self._end_input()
 
     def check(self) -> None:
-        """Reap it if it has exited, restart it when due. Called about every second."""
+        """Reap the process if it has exited; restart it if needed. Called about every second."""
         with self._lock:
             self._advance()
 
@@ -194,7 +208,9 @@ class Deliverer:
             self._news, self._news_since_s = True, time.monotonic()
 
     def _held(self, now_s: float) -> bool:
-        """Whether what is new waits for the runs."""
+        """Return whether new data has to wait for active runs."""
+        if not self._destination.way.waits_for_runs:
+            return False
         waited = now_s >= self._news_since_s + self._wait_s
         return not (self._urgent or waited) and self._run_is_on()
 
@@ -211,31 +227,22 @@ class Deliverer:
         self._notify()
 
     def _ended(self, code: int, now_s: float) -> None:
-        lived_s = now_s - self._started_s
         expected = self._process is not None and self._process.stdin is None
         self._end_input()
         self._process = None
-        if self._closing and self._news:  # what came after the end of its input
+        if self._closing and self._news:  # data that came after the end of its input
             self._start(now_s)
             self._news = False
             self._end_input()
             return
         if expected or self._closing:
             return
-        self._have_news()  # whatever it had not delivered yet
-        if lived_s > _STABLE_S:
-            self._backoff_s = _FIRST_BACKOFF_S
-        log.warning(
-            "%s exited with code %s, restarting in %.0f s",
-            self._destination.way.work,
-            code,
-            self._backoff_s,
-        )
-        self._retry_later(now_s)
-
-    def _retry_later(self, now_s: float) -> None:
-        self._start_at_s = now_s + self._backoff_s
-        self._backoff_s = min(2 * self._backoff_s, _MAX_BACKOFF_S)
+        self._have_news()  # the data that it had not uploaded yet
+        delay_s = self._backoff.next_s(now_s - self._started_s)
+        self._start_at_s = now_s + delay_s
+        self.problem = f"the process exited with code {code}; its log is in {runtime_dir()}"
+        work = self._destination.way.work
+        log.warning("%s exited with code %s, restarting in %.0f s", work, code, delay_s)
 
     def _start(self, now_s: float) -> None:
         is_gone = self._destination.is_gone
@@ -249,13 +256,13 @@ class Deliverer:
         }
         if not self._env:  # registered before this worker started: keep the first client's
             env = dict(os.environ)
-        command = self._destination.command()
+        arguments = self._destination.command()
         self._gives_way = self._wait_s > 0 and not self._urgent
         if self._gives_way:
-            command += ["--give-way-s", f"{self._wait_s:g}"]
+            arguments += ["--give-way-s", f"{self._wait_s:g}"]
         try:
             self._process = subprocess.Popen(
-                command,
+                arguments,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 cwd="/",
@@ -263,11 +270,12 @@ class Deliverer:
                 bufsize=0,
                 start_new_session=True,
             )
-        except OSError:
+        except OSError as error:
             log.exception("%s cannot be started", self._destination.way.work)
-            self._retry_later(now_s)
+            self.problem = f"the process cannot be started: {error.strerror}"
+            self._start_at_s = now_s + self._backoff.next_s()
             return
-        self._started_s = now_s
+        self._started_s, self.problem = now_s, ""
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
 
@@ -292,19 +300,21 @@ class Deliverers:
     """All upload processes.
 
     Args:
-        wait_s: How long what is new may wait while a run is on; 0 for not at all.
-        run_is_on: Whether one is.
+        wait_s: How long new data may wait while a run is active; 0 for not at all.
+        run_is_on: Returns whether a run is active.
     """
 
     def __init__(self, wait_s: float = 0.0, run_is_on: Callable[[], bool] = lambda: False) -> None:
         self._wait_s = wait_s
         self._run_is_on = run_is_on
-        #: At the last check; workloads that follow each other leave gaps, which are none.
+        #: Whether a run was active at the last check. Short pauses between workloads are not idle
+        #: time.
         self._run_was_on = False
         self._lock = threading.Lock()
-        #: By destinations without passwords: one that changes must not make a second one.
+        #: By destination without password, so that a changed password does not create a second
+        #: deliverer.
         self._deliverers: dict[Destination, Deliverer] = {}
-        #: Stores without runs being recorded, whose deliverers finish.
+        #: Stores without active runs, whose deliverers finish.
         self._released: set[Path] = set()
 
     def of(self, registration: Registration) -> list[Deliverer]:
@@ -312,15 +322,15 @@ class Deliverers:
         return [deliverer for deliverer, _ in self._of(registration)]
 
     def ensure(self, registration: Registration) -> None:
-        """Keep those running that upload a run, with its environment, users and passwords."""
+        """Keep the deliverers of a run running, with its environment, users and passwords."""
         for deliverer, uri in self._of(registration):
             deliverer.ensure(registration.env, "" if is_masked(uri) else uri)
 
     def _of(self, registration: Registration) -> list[tuple[Deliverer, str]]:
         """Return the deliverers and the URIs of a registration.
 
-        A run that was found in its folder has lost its passwords: it is uploaded by the deliverer
-        that knows them, as soon as there is one.
+        A run that was found by its folder has lost its passwords. It is uploaded by the deliverer
+        that knows them, once there is one.
         """
         store = Path(registration.store_path)
         deliverers = []
@@ -339,12 +349,13 @@ class Deliverers:
                     deliverers.append((self._deliverers[key], uri))
         return deliverers
 
-    def hurry(self, store: Path) -> None:
-        """Have those of a store upload at once."""
+    def hurry(self, store: Path) -> dict[str, str]:
+        """Upload a store at once; return the problems of its deliverers by `Destination.label`."""
         with self._lock:
-            of_store = [each for key, each in self._deliverers.items() if key.store == store]
-        for deliverer in of_store:
+            of_store = {key: each for key, each in self._deliverers.items() if key.store == store}
+        for deliverer in of_store.values():
             deliverer.hurry()
+        return {key.label: deliverer.problem for key, deliverer in of_store.items()}
 
     @property
     def pids(self) -> list[int]:
@@ -352,7 +363,7 @@ class Deliverers:
         return [pid for deliverer in self._all() if (pid := deliverer.pid) is not None]
 
     def check(self) -> None:
-        """Check all of them; remove those that were closed."""
+        """Check all deliverers; remove those that were closed."""
         with self._lock:
             self._finish_released()
         for deliverer in self._all():
@@ -365,20 +376,20 @@ class Deliverers:
             self._released &= {key.store for key in self._deliverers}
 
     def close(self) -> bool:
-        """Let all finish; return whether all have. Call it again until they have."""
+        """Let all finish; return whether all have. Call it again until it returns True."""
         with self._lock:
             self._released |= {key.store for key in self._deliverers}
         self.check()
         return not any(deliverer.running for deliverer in self._all())
 
     def release(self, store: Path) -> None:
-        """Let the deliverers of a store without recorded runs finish."""
+        """Let the deliverers of a store without active runs finish."""
         with self._lock:
             self._released.add(store)
             self._finish_released()
 
     def _finish_released(self) -> None:
-        """Close released deliverers, Postgres last because MLflow's ids go there too."""
+        """Close released deliverers; Postgres last, because it also gets MLflow's ids."""
         delivering = {
             key.store
             for key, deliverer in self._deliverers.items()

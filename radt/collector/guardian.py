@@ -1,12 +1,12 @@
 """The guardian: starts the worker, and restarts it if it dies or no longer responds.
 
-It does nothing else, imports next to nothing, and sleeps in between. If the guardian itself is
-killed, the worker continues, and the next client starts another guardian, which adopts it.
+It does nothing else, imports very little, and sleeps in between. If the guardian itself is killed,
+the worker continues, and the next client starts another guardian, which adopts the worker.
 
 Worker and guardian share a mapped file that survives the worker's death. It holds a heartbeat and
-which listeners were reading. A listener that crashes the whole process (in a driver's library)
-would do so after every restart, so a listener that was reading at three deaths is not started
-again.
+marks the listeners that are reading. A listener that crashes the whole process (in a driver's
+library) would do so after every restart, so a listener that was reading at three deaths is not
+started again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pathlib import Path
 from radt.collector.process_limits import reset_limits
 from radt.collector.start import guardian_lock, worker_lock
 from radt.home import runtime_dir
+from radt.processes import Backoff, command, send_signal
 
 #: How often to check the worker's heartbeat; it beats every second.
 _LOOK_S = 10.0
-#: Without a heartbeat for this long, the worker is stuck (a listener's library that blocks all
-#: threads) and is killed. Far more than a swapping machine needs.
+#: Without a heartbeat for this long, the worker counts as stuck (a listener's library blocks all
+#: threads) and is killed. Far longer than a swapping machine needs.
 _STUCK_S = 90.0
-_STABLE_S = 30.0
-_MAX_BACKOFF_S = 30.0
+_LONGEST_BACKOFF_S = 30.0
 
 
 class Guardian:
@@ -44,7 +44,7 @@ class Guardian:
         self._process: subprocess.Popen[bytes] | None = None
         self._pid = 0
         self._stopping = False
-        # Written to on a stop request: wakes up a pause, which a signal alone does not.
+        # A stop request writes to this pipe to interrupt a pause, which a signal alone does not do.
         self._wake_read, self._wake_write = os.pipe()
 
     def stop(self) -> None:
@@ -52,11 +52,11 @@ class Guardian:
         self._stopping = True
         os.write(self._wake_write, b"s")
         if self._pid:
-            _signal(self._pid, signal.SIGTERM)
+            send_signal(self._pid, signal.SIGTERM)
 
     def run(self) -> None:
         """Supervise until the worker exits by itself."""
-        backoff_s = 0.0
+        backoff = Backoff(longest_s=_LONGEST_BACKOFF_S)
         while not self._stopping:
             begun_s = time.monotonic()
             self._pid = self._worker_lock.holder() or self._start()
@@ -68,20 +68,17 @@ class Guardian:
                 return  # it exited on purpose
             print(f"worker {self._pid} died", file=sys.stderr, flush=True)  # noqa: T201 - the log
             self._pid = 0
-            # The first restart is immediate; repeated deaths delay it.
-            if time.monotonic() - begun_s > _STABLE_S:
-                backoff_s = 0.0
-            select.select([self._wake_read], [], [], backoff_s)
-            backoff_s = min(_MAX_BACKOFF_S, 2 * backoff_s + 0.5)
+            worked_s = time.monotonic() - begun_s
+            delay_s = backoff.next_s(worked_s)
+            if worked_s < _LONGEST_BACKOFF_S:  # a worker that ran for long is restarted at once
+                select.select([self._wake_read], [], [], delay_s)
 
     def _start(self) -> int:
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "radt.collector.worker"], stdin=subprocess.DEVNULL
-        )
+        self._process = subprocess.Popen(command("radt.collector.worker"), stdin=subprocess.DEVNULL)
         return self._process.pid
 
     def _watch(self) -> None:
-        """Return when the worker has exited."""
+        """Wait until the worker has exited; kill it if it is stuck."""
         beats, beat_s = self._heartbeat.beats, time.monotonic()
         try:
             fd = os.pidfd_open(self._pid)
@@ -94,23 +91,16 @@ class Guardian:
                 if self._heartbeat.beats != beats:
                     beats, beat_s = self._heartbeat.beats, time.monotonic()
                 elif time.monotonic() - beat_s > _STUCK_S:
-                    _signal(self._pid, signal.SIGKILL)
+                    send_signal(self._pid, signal.SIGKILL)
         finally:
             os.close(fd)
-
-
-def _signal(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except ProcessLookupError:
-        pass  # it has exited
 
 
 def main(*, detach: bool) -> int:
     """Run a guardian, unless one is running.
 
     Args:
-        detach: Have limits, priority and masks of its own; in the foreground it keeps those given.
+        detach: Reset limits, priority and signal masks; in the foreground, keep the inherited ones.
     """
     lock = guardian_lock()
     if not lock.acquire():
@@ -131,7 +121,8 @@ _SLOT = struct.Struct("<56sBBxxxxxx")  # name, reading, strikes
 _HEARTBEAT = struct.Struct("<q")
 _SIZE = 64 * (_SLOTS + 1)
 
-#: Deaths of the worker during a listener's reading after which the listener is not started again.
+#: Number of worker deaths during a listener's reading after which the listener is not started
+#: again.
 MAX_STRIKES = 3
 
 
@@ -165,7 +156,7 @@ class ReadingMark:
             self._suspects.release()
 
     def clear(self) -> None:
-        """Clear the listener's strikes: it has proved itself."""
+        """Clear the listener's strikes after enough successful readings."""
         self._memory[self._strikes] = 0
 
     @property

@@ -1,8 +1,8 @@
 """Turn the contents of a run's journals into rows of the store.
 
-A commit is not synchronised by itself (``synchronous = NORMAL``): a power failure may undo the last
-commits, but only whole ones. The journals are then read again. A removed segment cannot be read
-again, so its commits must be on disk first.
+A commit is not synced to disk by itself (``synchronous = NORMAL``): a power failure may undo the
+last commits, but only whole ones. The journals are then read again. A removed segment cannot be
+read again, so its commits must be on disk before it is removed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def settle(store: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class JournalPart:
-    """One read of a run's journals, ready for the store."""
+    """Data from one read of a run's journals, ready for the store."""
 
     batches: Sequence[SeriesBatch] = ()
     markers: Sequence[MarkerRecord] = ()
@@ -78,7 +78,7 @@ class JournalPart:
         batches: Sequence[SeriesBatch] = (),
         markers: Sequence[MarkerRecord] = (),
     ) -> None:
-        """Write this part with new series and further batches and markers, inside a transaction."""
+        """Write this part together with new series and further data, inside a transaction."""
         writer.add_series(series)
         writer.append(run_id, [*batches, *self.batches])
         writer.put_markers([*markers, *self.markers])
@@ -88,16 +88,19 @@ class JournalPart:
             writer.put_params(run_id, self.params)
         if self.tags:
             writer.put_tags(run_id, self.tags)
-            if name := self.tags.get(MLFLOW_RUN_NAME):  # the script renamed it
+            if name := self.tags.get(MLFLOW_RUN_NAME):  # the script has renamed the run
                 writer.update_run(run_id, name=name)
         writer.put_cursors(run_id, self.cursors)
 
 
 class JournalIntake:
-    """Reads the journals of one run from the position that the store recorded.
+    """Reads the journals of one run, starting at the position in the store.
 
     Args:
-        stored: Series and markers that the store has of the run.
+        run_id: The run.
+        reader: Reader of its journals.
+        clock: Clock that converts their times.
+        stored: The store, for the series and markers that it already has of the run.
         store: The store's file.
     """
 
@@ -105,14 +108,14 @@ class JournalIntake:
         self,
         run_id: str,
         reader: JournalReader,
-        numbering: Numbering,
         clock: Clock,
         stored: StoreReader,
         store: Path,
     ) -> None:
         self._run_id = run_id
         self._reader = reader
-        self._numbering = numbering
+        #: Numbers of the run's series and markers, including those of listeners.
+        self.numbering = Numbering(run_id, stored.series([run_id]), stored.markers([run_id]))
         self._clock = clock
         self._store = store
         #: Open epochs and spans by process and token.
@@ -157,11 +160,11 @@ class JournalIntake:
         )
 
     def finish(self) -> Finish | None:
-        """Return how the script says that it ended; None if it does not."""
+        """Return the end that the script wrote to its journal; None if there is none."""
         return self._reader.finish()
 
     def consumed(self, part: JournalPart) -> None:
-        """Delete from the journal what is in the store."""
+        """Delete the data from the journal that the store now has."""
         if part.cursors:
             try:
                 self._reader.delete_consumed(part.cursors, before=lambda: settle(self._store))
@@ -169,7 +172,7 @@ class JournalIntake:
                 log.warning("the journal of run %s is not cut yet: %s", self._run_id, error)
 
     def discard(self) -> None:
-        """Remove the journals of an ended run that is in the store."""
+        """Remove the journals of an ended run that is completely in the store."""
         try:
             settle(self._store)
         except OSError as error:
@@ -185,12 +188,12 @@ class JournalIntake:
         times_ns += [event.monotonic_ns for event in batch.spans]
         at_ns = self._clock.to_wall_ns(max(times_ns)) if times_ns else self._clock.now_ns()
         detail = f"{count} {reason}"
-        return self._numbering.marker(MarkerKind.EVENT, name, at_ns, detail=detail)
+        return self.numbering.marker(MarkerKind.EVENT, name, at_ns, detail=detail)
 
     def close_open(self, end_ns: int) -> Sequence[MarkerRecord]:
         """End the markers that their processes never ended."""
         self._open.clear()
-        return [self._numbering.close(marker, end_ns) for marker in self._numbering.open_markers()]
+        return [self.numbering.close(marker, end_ns) for marker in self.numbering.open_markers()]
 
     def _series(self, column: ScalarColumn) -> SeriesBatch:
         key, metric = _identity(column)
@@ -198,7 +201,7 @@ class JournalIntake:
         steps = None if column.steps is None else np.asarray(column.steps, np.int64)
         values = np.asarray(column.values, np.float64)
         return SeriesBatch(
-            self._numbering.series(key, metric, None), Samples(times_ns, values, steps)
+            self.numbering.series(key, metric, None), Samples(times_ns, values, steps)
         )
 
     def _markers(self, events: Sequence[SpanEvent]) -> list[MarkerRecord]:
@@ -206,19 +209,19 @@ class JournalIntake:
         for event in events:
             at_ns = self._clock.to_wall_ns(event.monotonic_ns)
             if event.begin:
-                marker = self._numbering.marker(
+                marker = self.numbering.marker(
                     event.kind, event.name, at_ns, step=event.step, process=event.process
                 )
                 self._open[event.process, event.token] = marker
             else:
                 begun = self._open.pop((event.process, event.token), None)
-                # It began before the collector restarted: the store has it by name.
-                begun = begun or self._numbering.find_open(
+                # It began before a restart of the collector, so it is found in the store by name.
+                begun = begun or self.numbering.find_open(
                     event.kind, event.name, event.step, event.process
                 )
                 if begun is None:
                     continue
-                marker = self._numbering.close(begun, at_ns)
+                marker = self.numbering.close(begun, at_ns)
             changed[marker.marker_no] = marker
         return list(changed.values())
 

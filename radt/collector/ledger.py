@@ -1,4 +1,4 @@
-"""Count samples and logged values that were expected, received and missed.
+"""Count expected, received and missed samples and logged values.
 
 Ticks are numbered from the start of the monotonic clock: tick n of a listener is due at ``n *
 interval``. A tick without a reading is missed, whatever the reason. Logged values have a ledger row
@@ -14,12 +14,12 @@ from enum import StrEnum
 from radt.model import SOFTWARE, MissingReason
 from radt.store.records import LedgerRecord
 
-#: Maximum number of gaps listed individually; further ones of a listener are only counted.
+#: Maximum number of gaps recorded per listener; further ones are only counted.
 MAX_GAPS = 1000
 
 
 class ListenerState(StrEnum):
-    """State of a listener in a run, as the ledger shows it."""
+    """State of a listener in a run, as in the ledger."""
 
     OPENING = "opening"
     RUNNING = "running"
@@ -30,7 +30,7 @@ class ListenerState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class MissedStretch:
-    """A stretch without readings; monotonic time."""
+    """A stretch without readings, in monotonic time."""
 
     start_ns: int
     end_ns: int
@@ -71,7 +71,7 @@ class Account:
             self._miss_before()
 
     def resume(self, before: LedgerRecord, last_ns: int | None) -> None:
-        """Continue the counts of an earlier collector up to its last reading, if any."""
+        """Continue the counts of an earlier collector from its last reading, if any."""
         self.received += before.received
         self.missed += before.missed
         self.sampling_ns += before.sampling_ns
@@ -108,7 +108,7 @@ class Account:
             return
         if self.state is ListenerState.UNAVAILABLE and not self.received:
             return  # it was never available, so no readings were expected
-        # A tick that is due just now and in progress is not missed.
+        # A tick that is just due and may be in progress is not missed.
         due_ns = end_ns - self.interval_ns // 4
         self._miss(self._last_ns, due_ns, self.explanation or self.reason or "no reading")
         if self.state in (ListenerState.RUNNING, ListenerState.OPENING):
@@ -154,7 +154,7 @@ class Account:
             self.stretches.append(MissedStretch(after_ns, until_ns, detail))
 
 
-#: Name of the markers of losses in the run.
+#: Name of markers for records that the script dropped, and the reason.
 DROPPED = "journal records dropped"
 REASON = "records that the script could not write, usually because the disk was full"
 #: The same for records that were written but are damaged.
@@ -164,7 +164,7 @@ DAMAGE_REASON = "values lost to damaged files of the journal"
 
 @dataclass(slots=True)
 class Losses:
-    """Counts of one run's journal records."""
+    """Counts a run's journal records."""
 
     run_id: str
     received: int = 0
@@ -178,7 +178,7 @@ class Losses:
             self.reasons += (reason,)
 
     def resume(self, before: LedgerRecord | None, points: int) -> None:
-        """Continue from the store: from the run's account, if it has one, and its points."""
+        """Continue from the store: from the run's ledger row, if any, and its number of points."""
         self.received = points
         if before is not None:
             self.missed = before.missed
@@ -186,7 +186,7 @@ class Losses:
 
     @property
     def record(self) -> LedgerRecord | None:
-        """Return the account as a row without an interval; None if nothing was lost."""
+        """Return a ledger row without an interval; None if nothing was lost."""
         if not self.missed:
             return None
         return LedgerRecord(

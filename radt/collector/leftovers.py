@@ -1,9 +1,9 @@
-"""End the runs that a reboot interrupted, and read their journals to the end.
+"""Recover runs that no collector finished: end them, and read their journals to the end.
 
-A restarted worker remembers its runs; a restart of the machine erases that memory. The store still
-says that the runs are running, and their last values are in their journals. The same is done for
-runs that ended while nobody read their journals, and for those that no collector ever recorded:
-what they say of themselves (`radt.collector.manifest`) makes their rows.
+A restarted worker remembers its runs, but a reboot of the machine erases that memory. The store
+then still has the runs as RUNNING, and their last values are in their journals. The same recovery
+is done for runs that ended while nobody read their journals, and for runs that no collector ever
+recorded: their rows are created from their manifests (`radt.collector.manifest`).
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from radt.collector.manifest import (
     Manifest,
     RunnersEnd,
     forget,
+    has_ended,
     has_journals,
 )
-from radt.collector.routing import Numbering
 from radt.collector.rows import put_rows, row_of
 from radt.collector.runs import NO_WORD, RunStates
 from radt.collector.totals import total_batches
@@ -46,7 +46,7 @@ from radt.usage import discard_usage
 log = logging.getLogger(__name__)
 
 REASON = "the machine was restarted"
-#: The end of a run whose runner did not come to it.
+#: End reason of a run whose runner could not end it.
 RUNNER_KILLED = "its runner was killed"
 
 
@@ -54,11 +54,12 @@ RUNNER_KILLED = "its runner was killed"
 class Drained:
     """The result of `drain_leftovers`; runs by their ids.
 
-    ``ended`` are runs that a reboot interrupted, ``drained`` those whose journals held data missing
-    from the store, ``points`` the number of those values. ``unknown`` are journals of runs that
-    have neither a row nor a manifest: they stay. ``failed`` are runs whose journals could not be
-    read or stored, with the reason; they stay and are retried. ``waiting`` are journals of ended
-    processes that another process is to store, such as a stopped collector.
+    ``ended`` are runs that a reboot interrupted. ``drained`` are runs whose journals held data
+    missing from the store; ``points`` is the number of those values. ``unknown`` are journals of
+    runs with neither a row nor a manifest: they are kept. ``failed`` are runs whose journals could
+    not be read or stored, with the reason; they are kept and retried. ``waiting`` are ended runs
+    that another process has to store, such as a suspended collector. ``elsewhere`` are runs of
+    other machines with journals, which may still be running, by machine name.
     """
 
     ended: tuple[str, ...] = ()
@@ -67,10 +68,11 @@ class Drained:
     unknown: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
     waiting: tuple[str, ...] = ()
+    elsewhere: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def left(self) -> bool:
-        """Return whether a journal remains that could have been read."""
+        """Return whether an ended run is not completely in the store."""
         return bool(self.unknown or self.failed or self.waiting)
 
 
@@ -81,27 +83,30 @@ def drain_leftovers(home: Home) -> Drained:
     collector and concurrent calls: active runs are skipped, and data is stored in one transaction
     with its journal position, so that nothing is stored twice. Then the journals are removed. Ends
     runs from before the last boot of this machine and those of scripts that ended without a
-    collector, creates the latter's rows, and skips runs of other hosts.
+    collector, creates rows for the latter, and skips runs of other hosts except those of scripts in
+    other containers on this one.
 
     Raises:
         StoreError: There is neither a store nor a journal, or the store cannot be written.
     """
     if next(unfinished(home), None) is None:
-        StoreReader(home.store_path).close()  # raises if there is no store; creates none
+        StoreReader(home.store_path).close()  # raises if there is no store; does not create one
     with StoreWriter(home.store_path) as writer, StoreReader(home.store_path) as reader:
         return drain(writer, reader, Clock.for_machine(), home)
 
 
 def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:
-    """Run `drain_leftovers` with an open store. A run that fails does not stop the others."""
+    """Do the work of `drain_leftovers` with an open store. A failing run does not stop others."""
     states = RunStates(runtime_dir() / "runs")
     left_ids = set(unfinished(home))
     waiting = [
-        run_id  # its collector ends it; until it does, what it left is left
+        run_id  # ended by its collector; until then, its data stays in the journal
         for run_id in left_ids
         if states.has(run_id, home.store_path)
-        and not states.owned(run_id)
-        and has_journals(home.run_dir(run_id).path)
+        and (
+            has_ended(home.run_dir(run_id).path)  # the run's owner may be waiting here
+            or (not states.owned(run_id) and has_journals(home.run_dir(run_id).path))
+        )
     ]
     left_ids = {run_id for run_id in left_ids if not states.has(run_id, home.store_path)}
     runs = {run.run_id: run for run in reader.runs(run_ids=sorted(left_ids))}
@@ -109,16 +114,16 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
     described, unknown, failed = _described(home, left_ids - runs.keys())
     runs |= described
     runs |= {run.run_id: run for run in reader.unended_runs()}
-    runs = {
-        run_id: run
-        for run_id, run in runs.items()
-        # Whether a run of another machine still runs cannot be determined here.
-        if run.host == platform.node() and not states.has(run_id, home.store_path)
-    }
+    runs = {run_id: run for run_id, run in runs.items() if not states.has(run_id, home.store_path)}
+    elsewhere: dict[str, list[str]] = {}
+    for run_id in [run_id for run_id, run in runs.items() if not _can_see_end(run, home)]:
+        if run_id in left_ids:
+            elsewhere.setdefault(runs[run_id].host, []).append(run_id)
+        del runs[run_id]
     ended: list[str] = []
     drained: list[str] = []
     points = 0
-    # A workload begins with its own runs, not with the children of one.
+    # Parents first: a workload must begin with its own runs, not with their children.
     for run_id, run in sorted(runs.items(), key=lambda item: family_of(item[1].letter)[1] != ""):
         folder = home.run_dir(run_id).path
         claim = Claim(folder)
@@ -152,7 +157,30 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
         finally:
             claim.release()
     return Drained(
-        tuple(ended), tuple(drained), points, tuple(unknown), failed, tuple(sorted(waiting))
+        tuple(ended),
+        tuple(drained),
+        points,
+        tuple(unknown),
+        failed,
+        tuple(sorted(waiting)),
+        elsewhere,
+    )
+
+
+def _can_see_end(run: RunRecord, home: Home) -> bool:
+    """Return whether this process can determine that a run has ended.
+
+    It cannot for a run of another machine. For a script in another container on this machine it
+    can, by the locks on the script's journals; for a runner there it cannot.
+    """
+    if run.host == platform.node():
+        return True
+    manifest = _manifest(home, run.run_id)
+    return (
+        manifest is not None
+        and manifest.boot == boot_id()
+        and not manifest.run.has_runner
+        and has_journals(home.run_dir(run.run_id).path)
     )
 
 
@@ -175,24 +203,19 @@ class _Leftover:
         self._began_ns = run.started_ns or run.created_ns
         self._manifest = _manifest(home, run.run_id)
         self._end = RunnersEnd.read(self._folder)
-        self._known = bool(reader.runs(run_ids=[run.run_id]))
         self.journals = JournalReader(home.run_dir(run.run_id).journal, reader.cursors(run.run_id))
         metas = self.journals.metas()
         self._boots = {meta.boot_id for meta in metas}
-        # The machine may have been restarted since, or suspended: it had another offset then.
+        # The machine may have been rebooted or suspended since, so its offset may differ now.
         self._clock = clock = Clock(metas[0].offset_ns) if metas else clock
-        self._numbering = Numbering(
-            run.run_id, reader.series([run.run_id]), reader.markers([run.run_id])
-        )
-        self.intake = JournalIntake(
-            run.run_id, self.journals, self._numbering, clock, reader, home.store_path
-        )
+        self.intake = JournalIntake(run.run_id, self.journals, clock, reader, home.store_path)
+        self._numbering = self.intake.numbering
 
     def is_over(self, boot_ns: int) -> bool:
         """Return whether no process writes to the run any more.
 
         A run without an end is over if it is from an earlier boot. Its journals record the boot;
-        without any, its time decides, which is wrong if the clock was set since.
+        without any, its creation time decides, which is wrong if the clock was set since.
         """
         if self.journals.being_written:
             return False
@@ -212,8 +235,7 @@ class _Leftover:
         manifest = self._manifest
         if manifest is None or self._run.started_ns is not None:
             return
-        if not self._known:
-            put_rows(self._writer, self._reader, manifest.run, manifest.clock)
+        put_rows(self._writer, self._reader, manifest.run, manifest.clock)
         pid, started_ns = manifest.run.pid, manifest.run.started_monotonic_ns
         if manifest.run.has_runner:
             end = self._end or RunnersEnd(RunStatus.KILLED, 0)
@@ -232,7 +254,7 @@ class _Leftover:
         more = True
         while more:
             with self._writer.transaction():
-                # No other process can write now: an earlier drain has stored its position.
+                # No other process can write now; an earlier drain would have stored its position.
                 if not self.journals.stands_at(self._reader.cursors(self._run.run_id)):
                     break
                 part = self.intake.read(final=True)
@@ -267,7 +289,7 @@ class _Leftover:
         writer.seal(run.run_id)
 
     def _outcome(self) -> tuple[RunStatus, str]:
-        """Return what the runner says, else the script's journal, if the script reached its end."""
+        """Return the outcome noted by the runner, else that in the script's journal, if any."""
         if self._end is not None:
             return self._end.status, self._end.reason
         finish = self.intake.finish()
@@ -281,7 +303,7 @@ class _Leftover:
 
     @property
     def _why(self) -> str:
-        """Return why the run was never ended."""
+        """Return the reason that the run was never ended."""
         if self._run.end_reason:
             return self._run.end_reason
         manifest = self._manifest
@@ -292,7 +314,7 @@ class _Leftover:
     def _last_ns(self) -> int:
         """Return the time of the run's last record."""
         run = self._run
-        times_ns = [summary.last_ns for summary in self._reader.summary([run.run_id])]
+        times_ns = list(self._reader.newest_ns([run.run_id]).values())
         times_ns += [
             marker.start_ns if marker.end_ns is None else marker.end_ns
             for marker in self._reader.markers([run.run_id])
@@ -330,11 +352,11 @@ def _manifest(home: Home, run_id: str) -> Manifest | None:
     try:
         return Manifest.read(home.run_dir(run_id).path)
     except JournalError:
-        return None  # the run is in the store, which has all of its manifest
+        return None  # the run is in the store, so its manifest is not needed
 
 
 def unfinished(home: Home) -> Iterator[str]:
-    """Yield the runs whose folder holds a journal or a manifest; of most all has been read."""
+    """Yield the runs whose folder holds a journal or a manifest. Most have neither any more."""
     try:
         with os.scandir(home.path / "runs") as entries:
             folders = [Path(entry.path) for entry in entries]

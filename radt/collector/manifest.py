@@ -1,26 +1,25 @@
-"""What a run says of itself before its first value: `run.json` in its folder.
+"""The manifest of a run: `run.json` in its folder, written before the run's first value.
 
-Whoever finds the folder can record the run from it, whatever became of the collector, its store
-and the runtime folder. A runner that ends a run without a collector adds `end.json`. Both go when
-all of the run is in the store. The lock of `run.json` belongs to whoever stores what the run's
-journals hold. Imports the standard library only.
+Any process that finds the folder can record the run from it, whatever became of the collector, its
+store and the runtime folder. A runner that ends a run without a collector adds `end.json`. Both are
+removed once the store has all of the run. The lock of `run.json` is held by the process that stores
+the run's journals. Imports the standard library only.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from radt.clock import Clock
-from radt.collector.protocol import StandaloneRun
+from radt.collector.protocol import StandaloneRun, from_json
 from radt.errors import JournalError
+from radt.files import lock, write_whole
 from radt.home import Home, RunDir, runtime_dir
 from radt.journal.format import LABELS_FOLDER
 from radt.masking import masked
@@ -30,13 +29,13 @@ from radt.procfs import ProcessId, boot_id, is_shortage, own_start_ticks, pid_na
 MANIFEST_FILE = "run.json"
 END_FILE = "end.json"
 FORMAT_VERSION = 1
-#: Error numbers of file systems without locks: whether others hold the run is unknown there.
+#: Errors of file systems without locks, where it is unknown whether another process holds the run.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A run, as the script or the runner that began it describes it.
+    """A run, as described by the script or runner that began it.
 
     ``boot``, ``pid_namespace`` (empty if unknown) and ``start_ticks`` identify its process;
     ``offset_ns`` added to its monotonic times gives wall-clock times.
@@ -69,31 +68,28 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
-        """Return the manifest in a run's folder, None if there is none.
+        """Return the manifest in a run's folder; None if there is none.
 
-        The folder may have moved since: the run's store, its spool and the tracking URI of the
-        folder's own MLflow are those of its current place.
+        The folder may have moved since. The run's store, its spool and the tracking URI of the
+        folder's own MLflow database are set to the current place.
 
         Raises:
-            JournalError: It cannot be understood.
-            OSError: There is no free descriptor to look with (`is_shortage`).
+            JournalError: The manifest cannot be parsed.
+            OSError: This process is out of descriptors or memory (`is_shortage`).
         """
         path = folder / MANIFEST_FILE
         try:
-            data = json.loads(path.read_bytes())
-            run = StandaloneRun.from_json(data["run"])
-            boot, ticks = str(data["boot"]), int(data["start_ticks"])
-            offset_ns, version = int(data["offset_ns"]), int(data["version"])
-            namespace = str(data.get("pid_namespace", ""))
+            known = from_json(cls, json.loads(path.read_bytes()))
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError) as error:
             if is_shortage(error):
                 raise
             raise JournalError(
                 f"{path} cannot be read: {error}", "The disk may be damaged"
             ) from error
-        if version > FORMAT_VERSION or run.registration.run_id != folder.name:
+        run = known.run
+        if known.version > FORMAT_VERSION or run.registration.run_id != folder.name:
             raise JournalError(
                 f"{path} describes no run that can be recorded from there",
                 "Use one version of radt for training and for collecting",
@@ -102,46 +98,45 @@ class Manifest:
         registration = replace(run.registration, spool=str(folder), store_path=str(home.store_path))
         if registration.tracking_uri == former.default_tracking_uri:
             registration = replace(registration, tracking_uri=home.default_tracking_uri)
-        return cls(
-            replace(run, registration=registration), boot, ticks, offset_ns, version, namespace
-        )
+        return replace(known, run=replace(run, registration=registration))
 
     def write(self) -> None:
-        """Write it into the run's folder, completely or not at all.
+        """Write the manifest into the run's folder, atomically.
 
         Raises:
             OSError: The disk is full, or the folder is not writable.
         """
-        _write(Path(self.run.registration.spool) / MANIFEST_FILE, asdict(self))
+        path = Path(self.run.registration.spool) / MANIFEST_FILE
+        write_whole(path, json.dumps(asdict(self)), mode=0o600)
 
     @property
     def owner(self) -> ProcessId:
-        """The process that ends the run: the script's, or the runner's."""
+        """Return the process that ends the run: the script's, or the runner's."""
         return ProcessId(self.run.pid, self.start_ticks)
 
     @property
     def clock(self) -> Clock:
-        """Return its clock, which is another one after a reboot."""
+        """Return the clock of the run's times; after a reboot, the current one differs."""
         return Clock(self.offset_ns)
 
     @property
     def alive(self) -> bool:
-        """Return whether its process runs, as far as this process can see."""
+        """Return whether its process is running, as far as this process can tell."""
         return self.boot == boot_id() and self.owner.alive
 
     @property
     def is_seen_dead(self) -> bool:
-        """Return whether its process has ended, and this process would see it otherwise."""
+        """Return whether its process has certainly ended: this process would see it otherwise."""
         here = self.boot == boot_id() and self.pid_namespace == pid_namespace() != ""
         return here and not self.owner.alive
 
 
 @dataclass(frozen=True, slots=True)
 class RunnersEnd:
-    """How a run of a runner went whose end no collector took; times of the monotonic clock.
+    """Outcome of a runner's run whose end no collector received; times are monotonic.
 
-    ``pid`` and ``started_ns`` are None if it never started. ``tags`` are those that became known
-    after its manifest was written.
+    ``pid`` and ``started_ns`` are None if it never started. ``tags`` became known after its
+    manifest was written.
     """
 
     status: RunStatus
@@ -154,32 +149,19 @@ class RunnersEnd:
 
     @classmethod
     def read(cls, folder: Path) -> RunnersEnd | None:
-        """Return what a run's folder says of its end; None if that is nothing."""
+        """Return the end noted in a run's folder; None if there is none."""
         try:
-            data = json.loads((folder / END_FILE).read_bytes())
-            return cls(**data | {"status": RunStatus(data["status"])})
-        except (OSError, ValueError, TypeError, KeyError):
+            return from_json(cls, json.loads((folder / END_FILE).read_bytes()))
+        except (OSError, ValueError):
             return None
 
     def write(self, folder: Path) -> None:
-        """Write it into the run's folder, whole or not at all.
+        """Write it into the run's folder, atomically.
 
         Raises:
-            OSError: There is no room, or the folder cannot be written.
+            OSError: The disk is full, or the folder is not writable.
         """
-        _write(folder / END_FILE, asdict(self))
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    temporary = path.with_suffix(".new")
-    try:
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(document, file)
-        os.replace(temporary, path)  # noqa: PTH105 - atomic, and says so
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+        write_whole(folder / END_FILE, json.dumps(asdict(self)), mode=0o600)
 
 
 def has_journals(folder: Path) -> bool:
@@ -189,27 +171,27 @@ def has_journals(folder: Path) -> bool:
         OSError: The folder cannot be read.
     """
     try:
-        names = os.listdir(folder / "journal")  # noqa: PTH208 - of ten thousand runs
+        names = os.listdir(folder / "journal")  # noqa: PTH208 - for up to 10,000 runs
     except (FileNotFoundError, NotADirectoryError):
         return False
     return any(name != LABELS_FOLDER and name[0] != "." for name in names)
 
 
 def mark_ended(folder: Path) -> None:
-    """Mark a run's folder: what begins from now on is not part of the run, wherever it runs.
+    """Mark a run's folder as ended: processes that begin from now on are not part of the run.
 
     Raises:
-        OSError: The folder cannot be written. A folder that is gone counts as marked.
+        OSError: The folder cannot be written. A folder that no longer exists counts as marked.
     """
     with suppress(FileNotFoundError):
         RunDir(folder).ended.touch()
 
 
 def has_ended(folder: Path) -> bool:
-    """Return whether a run has ended, as its folder says it; False where it does not."""
-    if not folder.is_dir() or RunDir(folder).ended.exists() or (folder / END_FILE).exists():
-        return True
+    """Return whether a run has ended according to its folder; False if that is unknown."""
     try:
+        if not folder.is_dir() or RunDir(folder).ended.exists() or (folder / END_FILE).exists():
+            return True
         manifest = Manifest.read(folder)
     except (JournalError, OSError):
         return False
@@ -247,18 +229,18 @@ class Claim:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return True
+        taken = False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return False
+            taken = lock(descriptor)
         except OSError as error:
-            os.close(descriptor)
             if error.errno not in _NO_LOCKS:
                 raise
             return True
-        self._descriptor = descriptor
-        return True
+        finally:
+            if not taken:
+                os.close(descriptor)
+        self._descriptor = descriptor if taken else -1
+        return taken
 
     def release(self) -> None:
         """Release the claim. Idempotent."""
@@ -271,7 +253,7 @@ class Claim:
 
 
 def ask_for_collection(folder: Path) -> None:
-    """Leave a request for the collector, which did not respond, to record a run.
+    """Leave a request to record a run, for a collector that did not respond.
 
     Raises:
         OSError, UsageError: The runtime folder cannot be written.
@@ -282,16 +264,16 @@ def ask_for_collection(folder: Path) -> None:
 
 
 def asked_for() -> Iterator[Path]:
-    """Yield the folders of the runs that wait for the collector; each is forgotten after it."""
+    """Yield the folders of runs that wait for the collector; remove each request afterwards."""
     waiting = runtime_dir() / "waiting"
     try:
-        names = os.listdir(waiting)  # noqa: PTH208 - every second
+        names = os.listdir(waiting)  # noqa: PTH208 - called every second
     except FileNotFoundError:
         return
     for name in names:
         try:
             folder = Path(os.readlink(waiting / name))  # noqa: PTH115
         except OSError:
-            continue  # not a word of ours
+            continue  # not one of our requests
         yield folder
         (waiting / name).unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Reset what the collector inherits from whoever started it: limits, niceness, CPUs, masks.
+"""Reset what the collector inherits from its starter: limits, niceness, CPU affinity, masks.
 
-The collector records all of the user's runs and outlives the one that started it: a file size limit
-meant for one script would end the recording of all. Standard library only.
+The collector records all of the user's runs and outlives the process that started it: a file size
+limit meant for one script would end the recording of all. Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import resource
 import signal
 import sys
 
-#: Names of the limits that end or cripple a long-lived process that writes much.
+#: Limits that end or cripple a long-lived process that writes a lot.
 _LIMITS = {
     "the size of files": resource.RLIMIT_FSIZE,
     "memory": resource.RLIMIT_AS,
@@ -24,21 +24,22 @@ _ALL_CPUS = range(8192)
 
 
 def reset_limits() -> None:
-    """Give this process limits, priority, CPUs, umask and signals of its own.
+    """Reset this process's limits, priority, CPU affinity, umask and signals.
 
-    Settings that need a missing privilege stay, and are reported on standard error (the log).
+    Settings that would need a missing privilege are kept and reported on standard error (the log).
     """
     os.umask(0o077)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # else a child's exit would go unnoticed
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # otherwise a child's exit would go unnoticed
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.sched_setaffinity(0, _ALL_CPUS)
     for name, limit in _LIMITS.items():
         _raise(name, limit)
     try:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     except PermissionError:
-        _say(f"the collector stays at niceness {os.getpriority(os.PRIO_PROCESS, 0)}")
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
+        _say(f"the collector stays at niceness {niceness}, policy {os.sched_getscheduler(0)}")
 
 
 def _raise(name: str, limit: int) -> None:

@@ -9,34 +9,36 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from radt.home import runtime_dir
-from radt.model import ListenerChoice
+from radt.model import ListenerChoice, RunStatus
+from radt.paths import may_exist
 from radt.tags import PARENT
 
-#: Part of the socket's name, so that collectors of incompatible versions coexist.
+#: Part of the socket's name, so that collectors of incompatible versions can run side by side.
 PROTOCOL_VERSION = 3
 #: Maximum length of a line; a registration carries an environment, not data.
 MAX_LINE_BYTES = 1 << 20
 #: Maximum length of a Unix socket's address (unix(7)), including its final zero.
 _ADDRESS_BYTES = 108
 
-#: Variables for the processes that upload to MLflow and Postgres. libpq's
-#: (https://www.postgresql.org/docs/17/libpq-envars.html) begin with PG; proxies and certificates
-#: are those that requests and botocore read.
+#: Prefixes of variables for the processes that upload to MLflow and Postgres. libpq's
+#: (https://www.postgresql.org/docs/17/libpq-envars.html) begin with PG; the proxies and
+#: certificates are those that requests and botocore read.
 ENV_PREFIXES = (
     *("MLFLOW_", "AWS_", "PG", "RADT_REPLICATION_S", "RADT_ARCHIVE_S"),
     *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
     *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
     *("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
-#: These describe a process, not the way to a server.
+#: Variables that describe a process instead of a server.
 _ENV_OF_A_RUN = frozenset({"MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME"})
 #: Paths of files, made absolute for processes with another current directory.
 _FILE_VARIABLES = frozenset(
@@ -78,8 +80,8 @@ def delivery_env(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _whole(path: str) -> str:
-    """Return the absolute path; unchanged if it names no file (``PGSSLROOTCERT=system``)."""
-    return str(Path(path).absolute()) if Path(path).exists() else path
+    """Return the absolute path; unchanged if it is not a file's path (``PGSSLROOTCERT=system``)."""
+    return str(Path(path).absolute()) if may_exist(Path(path)) else path
 
 
 class Op(StrEnum):
@@ -98,7 +100,7 @@ class Op(StrEnum):
 
 
 class RefusalCode(StrEnum):
-    """Reason of a refusal that a client handles rather than shows."""
+    """Reason of a refusal that a client handles instead of showing it."""
 
     NONE = ""
     UNKNOWN_RUN = "unknown-run"
@@ -110,10 +112,12 @@ class Registration:
     """A run to record.
 
     Args:
+        run_id: The run's id.
         store_path: Absolute path of the sample store, which already has the run's row.
         spool: Absolute path of the run's spool folder (`radt.home.RunDir`).
         tracking_uri: MLflow's URI; empty for a run that is not uploaded there.
         store_uri: Postgres database that the store is replicated to; empty for none.
+        listeners: Listeners that the run requests.
         devices: NVML indices or UUIDs of GPUs or MIG devices; empty for a CPU run.
         profiler: Profiler of the run, if it uses the GPU's counters.
         env: Variables for delivery (`delivery_env`). Kept in memory, never on disk.
@@ -129,43 +133,16 @@ class Registration:
     profiler: str = ""
     env: dict[str, str] = field(default_factory=dict, repr=False)
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Registration:
-        """Parse; raise ValueError if a field is missing or of the wrong type."""
-        try:
-            return cls(
-                run_id=_text(data, "run_id"),
-                store_path=_text(data, "store_path"),
-                spool=_text(data, "spool"),
-                tracking_uri=_text(data, "tracking_uri"),
-                store_uri=_text(data, "store_uri"),
-                listeners=tuple(
-                    ListenerChoice(
-                        str(choice["name"]),
-                        None if choice["interval_s"] is None else float(choice["interval_s"]),
-                        tuple(str(option) for option in choice["options"]),
-                    )
-                    for choice in data["listeners"]
-                ),
-                devices=tuple(str(device) for device in data["devices"]),
-                profiler=_text(data, "profiler"),
-                env={str(name): str(value) for name, value in data["env"].items()},
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a registration: {error!r}") from error
-
 
 @dataclass(frozen=True, slots=True)
 class StandaloneRun:
-    """All that a run's rows say, as the script says it of itself, or the runner of its runs.
+    """All data for a run's rows, from the script itself or from the runner that starts it.
 
-    Without a runner ``pid`` is the training process, and ``started_monotonic_ns`` when it entered
-    the run; the collector writes the rows, created at that instant. With one they are the runner,
-    which starts and ends the run, and when it planned the run. ``devices`` and ``collocation`` are
-    normalised texts. ``is_numbered``: the name gets the run's number in its experiment.
+    Without a runner, ``pid`` is the training process and ``started_monotonic_ns`` the time when it
+    entered the run; the collector writes the rows with that creation time. With a runner, which
+    starts and ends the run, they are the runner's process and the time when it planned the run.
+    ``devices`` and ``collocation`` are normalised texts. ``is_numbered``: the name gets the run's
+    number in its experiment.
     """
 
     registration: Registration
@@ -187,57 +164,21 @@ class StandaloneRun:
 
     @property
     def parent_id(self) -> str:
-        """Id of the run that this one is a child of; empty for none."""
+        """Return the id of the run that this one is a child of; empty for none."""
         return self.tags.get(PARENT, "")
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> StandaloneRun:
-        """Parse; raise ValueError if a field is missing or of the wrong type."""
-        try:
-            return cls(
-                registration=Registration.from_json(data["registration"]),
-                workload_id=_text(data, "workload_id"),
-                experiment=_text(data, "experiment"),
-                pid=int(data["pid"]),
-                started_monotonic_ns=int(data["started_monotonic_ns"]),
-                workload=_text(data, "workload"),
-                letter=_text(data, "letter"),
-                name=_text(data, "name"),
-                is_numbered=bool(data.get("is_numbered")),
-                command=_text(data, "command"),
-                host=_text(data, "host"),
-                devices=_text(data, "devices"),
-                collocation=str(data.get("collocation", "-")),
-                has_runner=data.get("has_runner") is True,
-                params={str(name): str(value) for name, value in data["params"].items()},
-                tags={str(name): str(value) for name, value in data["tags"].items()},
-            )
-        except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"not a standalone run: {error!r}") from error
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run without a runner that is being recorded: its name in the store, and warnings."""
+    """Answer for a run without a runner that is now recorded: its name, and warnings."""
 
     name: str
     warnings: tuple[str, ...] = ()
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Begun:
-        warnings = tuple(str(warning) for warning in data["warnings"])
-        return cls(str(data.get("name", "")), warnings)  # an earlier collector gives no name
-
 
 @dataclass(frozen=True, slots=True)
 class LiveView:
-    """The current values of a run, for live tables; None where there is none yet.
+    """Current values of a run, for live tables; None for values that do not exist yet.
 
     ``metrics`` holds the newest value of each metric that the script logs; ``samples`` counts the
     values received so far from listeners and script.
@@ -253,21 +194,16 @@ class LiveView:
     samples: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}  # asked for every second
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> LiveView:
-        return cls(**data)
+        return {name: getattr(self, name) for name in self.__slots__}  # called every second
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorStatus:
     """The collector's own status.
 
-    ``cpu_s`` is of worker, guardian and all deliverers, ``rss_bytes`` of worker and guardian.
-    ``on_s`` is how long at least one run was on, ``on_cpu_s`` the part of ``cpu_s`` within it.
-    ``guardian_pid`` is None when nobody would restart the worker. ``listeners`` are those sampling
-    now; ``problems`` are sentences about what does not work at present.
+    ``cpu_s`` covers worker, guardian and all deliverers, ``rss_bytes`` worker and guardian.
+    ``guardian_pid`` is None if nothing would restart the worker. ``listeners`` are those sampling
+    now; ``problems`` are sentences that describe current failures.
     """
 
     pid: int
@@ -278,16 +214,9 @@ class CollectorStatus:
     runs: tuple[str, ...] = ()
     listeners: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    on_s: float = 0.0
-    on_cpu_s: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CollectorStatus:
-        texts = ("runs", "listeners", "problems")
-        return cls(**{**data, **{name: tuple(data[name]) for name in texts}})
+MessageT = TypeVar("MessageT")
 
 
 def encode(message: Mapping[str, Any]) -> bytes:
@@ -296,7 +225,7 @@ def encode(message: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """Return the message of a line; raise ValueError if that is not a JSON object."""
+    """Parse a line into a message; raise ValueError if it is not a JSON object."""
     try:
         message = json.loads(line)
     except RecursionError as error:
@@ -306,8 +235,57 @@ def decode(line: bytes) -> dict[str, Any]:
     return message
 
 
-def _text(data: Mapping[str, Any], name: str) -> str:
-    value = data[name]
+def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} is not a string")
+        raise TypeError(f"expected a text, got {value!r}")
     return value
+
+
+#: Readers of JSON values, by the type of the field.
+_READ: Mapping[str, Callable[[Any], Any]] = {
+    "str": _text,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "int | None": lambda value: None if value is None else int(value),
+    "tuple[str, ...]": lambda value: tuple(map(str, value)),
+    "tuple[ListenerChoice, ...]": lambda value: tuple(
+        ListenerChoice(
+            str(choice["name"]),
+            None if choice["interval_s"] is None else float(choice["interval_s"]),
+            tuple(map(str, choice["options"])),
+        )
+        for choice in value
+    ),
+    "dict[str, str]": lambda value: {str(name): str(text) for name, text in value.items()},
+    "Registration": lambda value: from_json(Registration, value),
+    "StandaloneRun": lambda value: from_json(StandaloneRun, value),
+    "RunStatus": RunStatus,
+}
+
+
+def from_json(
+    cls: type[MessageT],
+    data: Mapping[str, Any],
+    readers: Mapping[str, Callable[[Any], Any]] = MappingProxyType({}),
+) -> MessageT:
+    """Build a dataclass from the JSON of its `dataclasses.asdict`; ignore fields of later versions.
+
+    Args:
+        cls: The dataclass.
+        data: The JSON.
+        readers: Readers for fields of other types than the protocol's.
+
+    Raises:
+        ValueError: A field without a default is missing, or a field has another type.
+    """
+    by_type = {**_READ, **readers}
+    try:
+        values = {
+            item.name: by_type[str(item.type)](data[item.name])
+            for item in fields(cls)  # type: ignore[arg-type]
+            if item.name in data
+        }
+        return cls(**values)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a {cls.__name__}: {error!r}") from error

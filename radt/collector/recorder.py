@@ -16,10 +16,11 @@ import numpy as np
 
 from radt.clock import Clock
 from radt.collector.intake import JournalIntake, JournalPart
+from radt.collector.ledger import MissedStretch
 from radt.collector.manifest import Claim, Manifest, forget
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import StandaloneRun
-from radt.collector.routing import Numbering, Taken
+from radt.collector.routing import Gap, Taken
 from radt.collector.rows import put_rows
 from radt.collector.runs import ActiveRun, Ending, Resumed
 from radt.collector.totals import LastReading, total_batches
@@ -64,7 +65,7 @@ class Pending:
 
 
 class RunRecorder:
-    """Records one run; see the module's docstring.
+    """Records one run. For the store's thread only.
 
     Raises:
         RunNotFoundError: The run has no row although its runner should have created one.
@@ -87,7 +88,7 @@ class RunRecorder:
         self._announced = False
         self._journal_failed = False
         self._pids: set[int] = set()
-        #: Markers added at the end, created once: the store may fail in between.
+        #: Markers added at the end, created once because the store may fail in between.
         self._last_markers: list[MarkerRecord] | None = None
         self._totals: list[SeriesBatch] = []
         standalone = run.standalone
@@ -110,18 +111,13 @@ class RunRecorder:
         self.ended_already = self._put_rows(reader)
         if self.ended_already:
             run.recorded.set()
-        self._numbering = self._resume(reader)
+        self._resume(reader)
         #: Position up to which each journal was read.
         self._cursors = reader.cursors(run.run_id)
         journals = JournalReader(self._spool.journal, self._cursors)
-        self._intake = JournalIntake(
-            run.run_id,
-            journals,
-            self._numbering,
-            self._clock,
-            reader,
-            Path(run.registration.store_path),
-        )
+        store = Path(run.registration.store_path)
+        self._intake = JournalIntake(run.run_id, journals, self._clock, reader, store)
+        self._numbering = self._intake.numbering
 
     def close(self) -> None:
         """Let other processes store the run's journals."""
@@ -130,28 +126,25 @@ class RunRecorder:
     # Beginning -------------------------------------------------------------------------------
 
     def _put_rows(self, reader: StoreReader) -> bool:
-        """Ensure that the run has its row; return whether the row has an end.
+        """Ensure that the run has its row; return whether that row has an end.
 
         Raises:
-            RunNotFoundError: It has none although its runner should have created one.
+            RunNotFoundError: There is no row although its runner should have created one.
         """
-        run_id = self.run.run_id
-        known = reader.runs(run_ids=[run_id])
+        known = reader.runs(run_ids=[self.run.run_id])
         standalone = self.run.standalone
-        if known:
-            self._workload_id = known[0].workload_id
-            if standalone is not None:
-                self.run.standalone = replace(standalone, name=known[0].name)
-            return known[0].status.ended
-        description = standalone or self._description()
-        self._workload_id = description.workload_id
-        name = put_rows(self._writer, reader, description, self._clock)
+        row = (
+            known[0]
+            if known
+            else put_rows(self._writer, reader, standalone or self._description(), self._clock)
+        )
+        self._workload_id = row.workload_id
         if standalone is not None:
-            self.run.standalone = replace(standalone, name=name)
-        return False
+            self.run.standalone = replace(standalone, name=row.name)
+        return row.status.ended
 
     def _description(self) -> StandaloneRun:
-        """Return what a run of a runner says of itself, which could not write its rows."""
+        """Return a run's description from its manifest, if its runner could not write its rows."""
         try:
             manifest = Manifest.read(self._spool.path)
         except JournalError:
@@ -160,7 +153,7 @@ class RunRecorder:
             raise RunNotFoundError(f"run {self.run.run_id} is not in the store {self._writer.path}")
         return manifest.run
 
-    def _resume(self, reader: StoreReader) -> Numbering:
+    def _resume(self, reader: StoreReader) -> None:
         run_id = self.run.run_id
         ledgers = {row.listener: row for row in reader.ledger([run_id])}
         last_ns: dict[str, int] = {}
@@ -177,7 +170,6 @@ class RunRecorder:
                 for listener, row in ledgers.items()
             }
         )
-        return Numbering(run_id, reader.series([run_id]), reader.markers([run_id]))
 
     # -- recording --------------------------------------------------------------------------------
 
@@ -187,7 +179,7 @@ class RunRecorder:
         They are kept until `written` is called, unless they are empty.
 
         Args:
-            samples: Whether to include samples of listeners, or let more of them accumulate.
+            samples: Include samples of listeners; False lets them accumulate.
             final: Whether the run has ended.
         """
         if self._last_reading is not None and not final:
@@ -234,7 +226,7 @@ class RunRecorder:
         try:
             return self._intake.read(final=final)
         except (JournalError, OSError) as error:
-            if is_shortage(error):  # it is read as soon as that can be done, also after the end
+            if is_shortage(error):  # it is read as soon as possible, even after the run's end
                 raise StoreError(f"the journal of run {self.run.run_id}: {error}") from error
             # A damaged journal must affect neither the hardware samples nor the run's end.
             if not self._journal_failed:
@@ -256,26 +248,13 @@ class RunRecorder:
             for key, column in taken.columns.items()
         ]
         gaps = [
-            GapRecord(
-                run_id=self.run.run_id,
-                listener=missing.key.listener,
-                series_no=number(missing.key, missing.metric, missing.interval_s, missing.method),
-                start_ns=wall_ns(missing.start_ns),
-                end_ns=wall_ns(missing.end_ns),
-                reason=missing.reason,
+            self._gap(
+                gap.key.listener, number(gap.key, gap.metric, gap.interval_s, gap.method), gap
             )
-            for missing in taken.missing
+            for gap in taken.missing
         ]
         gaps += [
-            GapRecord(
-                run_id=self.run.run_id,
-                listener=listener,
-                series_no=-1,
-                start_ns=wall_ns(stretch.start_ns),
-                end_ns=wall_ns(stretch.end_ns),
-                reason=stretch.reason,
-                detail=stretch.detail,
-            )
+            self._gap(listener, -1, stretch, stretch.detail)
             for listener, stretches in taken.stretches.items()
             for stretch in stretches
         ]
@@ -295,6 +274,12 @@ class RunRecorder:
             announce=not (self._announced or self.ended_already)
             and self.run.started_ns is not None,
         )
+
+    def _gap(
+        self, listener: str, series_no: int, gap: Gap | MissedStretch, detail: str = ""
+    ) -> GapRecord:
+        start_ns, end_ns = map(self._clock.to_wall_ns, (gap.start_ns, gap.end_ns))
+        return GapRecord(self.run.run_id, listener, series_no, start_ns, end_ns, gap.reason, detail)
 
     # End -------------------------------------------------------------------------------------
 
@@ -329,7 +314,7 @@ class RunRecorder:
             # The runner reports it too, if it is alive.
             self._writer.end_workload(self._workload_id)
         self._writer.seal(self.run.run_id)
-        if not first:  # others have ended it, and it may count as delivered to MLflow
+        if not first:  # already ended by another process, so it may be marked as uploaded
             self._writer.deliver_again(self.run.run_id)
         self._intake.discard()
         discard_usage(Path(self.run.registration.spool))
@@ -355,7 +340,7 @@ class RunRecorder:
         return cost
 
     def _ended_ns(self, ending: Ending) -> int:
-        """Return the monotonic time of the run's end; the script's own, if it says so."""
+        """Return the monotonic time of the run's end: the script's own, if its journal has one."""
         finish = self._intake.finish() if ending.status is None else None
         if finish is None or finish.ended_ns is None:
             return ending.ended_ns
@@ -365,14 +350,14 @@ class RunRecorder:
         if ending.status is not None:
             return ending.status, ending.reason
         if (finish := self._intake.finish()) is not None:
-            # The reason for the fallback is none for what the script says itself.
+            # The reason belongs to the fallback, unless the script itself reports the same outcome.
             given = ending.reason if ending.fallback is RunStatus.FINISHED else ""
             return finish.status, finish.reason or given
         return ending.fallback, ending.reason
 
 
 def _journal_bytes(cursor: JournalCursor) -> int:
-    """Return how many bytes a process had written up to a cursor."""
+    """Return the number of bytes that a process had written up to a cursor."""
     if cursor.journal == UNWRITTEN:
         return 0
     return cursor.segment * SEGMENT_BYTES + cursor.slot * RECORD_BYTES + cursor.event_offset

@@ -1,6 +1,6 @@
-"""Route readings to runs: columns of a run, the readings that concern it, and series numbers.
+"""Route readings to runs: a run's columns, the readings that apply to it, and series numbers.
 
-Also the newest values for live tables. Times are monotonic.
+Also collects the newest values for live tables. Times are monotonic.
 """
 
 from __future__ import annotations
@@ -38,19 +38,6 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
-    """A series without values from ``start_ns`` to ``end_ns``."""
-
-    key: SeriesKey
-    metric: Metric
-    interval_s: float | None
-    start_ns: int
-    end_ns: int
-    reason: MissingReason
-    method: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Event:
     """An event during the run that radt noticed."""
 
@@ -60,22 +47,20 @@ class Event:
 
 
 @dataclass(slots=True)
-class OpenGap:
-    """A series without current values. ``stored_ns`` is the gap's end when it was last stored."""
+class Gap:
+    """A stretch of a series without values from ``start_ns`` to ``end_ns``; to now if it is open.
 
+    ``stored_ns`` is its end when it was last stored.
+    """
+
+    key: SeriesKey
     metric: Metric
     interval_s: float | None
     start_ns: int
-    last_ns: int
+    end_ns: int
     reason: MissingReason
-    method: str
+    method: str = ""
     stored_ns: int = 0
-
-    def until(self, key: SeriesKey, end_ns: int) -> Missing:
-        """Return the gap up to an instant."""
-        return Missing(
-            key, self.metric, self.interval_s, self.start_ns, end_ns, self.reason, self.method
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +68,7 @@ class Taken:
     """Data that a run passes to the store in one transaction."""
 
     columns: Mapping[SeriesKey, Column] = field(default_factory=dict)
-    missing: Sequence[Missing] = ()
+    missing: Sequence[Gap] = ()
     events: Sequence[Event] = ()
     ledgers: Sequence[LedgerRecord] = ()
     stretches: Mapping[str, Sequence[MissedStretch]] = field(default_factory=dict)
@@ -111,7 +96,7 @@ class LogUpdate:
 class LiveState:
     """Collects the values of a `LiveView`. Not thread-safe."""
 
-    #: By metric and entity: the listener that read it, and its value.
+    #: For each metric and entity, the listener that read it and its value.
     _hardware: dict[str, dict[str, tuple[str, float]]] = field(default_factory=dict)
     _metrics: dict[str, float] = field(default_factory=dict)
     _epoch: int | None = None
@@ -201,9 +186,9 @@ class SortedReadings:
                 self._by_gpu.setdefault(reading.gpu, []).append(reading)
 
     def concerning(self, run_id: str, devices: Sequence[str]) -> Iterator[Reading | Occurrence]:
-        """Yield the readings that belong to a run on these devices, each once.
+        """Yield the readings that apply to a run on these devices, each once.
 
-        Two devices of a run may be instances of one GPU, which is read for both.
+        Two devices of a run may be instances of one GPU, whose readings apply to both.
         """
         yield from self._everybody
         yield from self._by_run.get(run_id, ())
@@ -231,7 +216,7 @@ def _scope_of(occurrence: Occurrence) -> Scope:
 
 
 class Numbering:
-    """The series and markers that a run has so far. Used by the store's thread only."""
+    """Series and marker numbers of a run. For the store's thread only."""
 
     def __init__(
         self, run_id: str, series: Sequence[SeriesRecord], markers: Sequence[MarkerRecord]
@@ -253,7 +238,7 @@ class Numbering:
         """Return the number of a series, assigning one if needed.
 
         A script may log a metric both through MLflow and through radt: the series then belongs to
-        radt and is uploaded whole. MLflow keeps one of each point that it already has.
+        radt and is uploaded completely. MLflow keeps a single copy of points that it already has.
         """
         method = method or metric.method
         record = self._series.get(key)

@@ -1,7 +1,8 @@
-"""The rows of a run, from what it says of itself."""
+"""Create the rows of a run from its description."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from radt.clock import Clock
@@ -14,7 +15,7 @@ from radt.tags import LISTENERS
 
 
 def row_of(run: StandaloneRun, clock: Clock) -> RunRecord:
-    """Return the row of a run, as it describes itself."""
+    """Return the row of a run from its description."""
     registration = run.registration
     return RunRecord(
         run_id=registration.run_id,
@@ -26,7 +27,7 @@ def row_of(run: StandaloneRun, clock: Clock) -> RunRecord:
         created_ns=clock.to_wall_ns(run.started_monotonic_ns),
         devices=run.devices,
         collocation=run.collocation,
-        # A runner's listeners include profilers, which are not the collector's.
+        # A runner's listeners include profilers, which the collector does not run.
         listeners=run.tags.get(LISTENERS) or "+".join(map(str, registration.listeners)),
         command=run.command,
         host=run.host,
@@ -35,15 +36,34 @@ def row_of(run: StandaloneRun, clock: Clock) -> RunRecord:
     )
 
 
-def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock: Clock) -> str:
-    """Create the rows of a run as it describes itself, and that of its workload if there is none.
+def record_runs(
+    writer: StoreWriter, reader: StoreReader, runs: Sequence[StandaloneRun], clock: Clock
+) -> list[str]:
+    """Create the rows of a runner's runs, and return their names.
 
-    Returns the run's name, with its number if the run has one.
+    Raises:
+        StoreError: The store cannot be written; no row was created.
+    """
+    with writer.transaction():
+        return [put_rows(writer, reader, run, clock).name for run in runs]
+
+
+def put_rows(
+    writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock: Clock
+) -> RunRecord:
+    """Create the rows of a run from its description, unless they exist.
+
+    The workload's row is created with its first run.
+
+    Returns:
+        The run's row, whose name includes its number if it has one.
 
     Raises:
         StoreError: The store cannot be written.
     """
     row = row_of(run, clock)
+    for known in reader.runs(run_ids=[row.run_id]):
+        return known
     barrier_ns = None if run.has_runner else row.created_ns
     is_late = False
     with writer.transaction():
@@ -60,12 +80,12 @@ def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock
                 )
             )
         elif barrier_ns is not None:
-            known = reader.workload(row.workload_id)
-            if known.barrier_ns is not None and known.barrier_ns > barrier_ns:
-                # A child of this run was found first, which began later.
+            workload = reader.workload(row.workload_id)
+            if workload.barrier_ns is not None and workload.barrier_ns > barrier_ns:
+                # A child of this run, which began later, was found first.
                 writer.update_workload(row.workload_id, barrier_ns=barrier_ns)
-            is_late = known.ended_ns is not None and not run.parent_id
-            if is_late:  # another rank of a launcher was quicker
+            is_late = workload.ended_ns is not None and not run.parent_id
+            if is_late:  # another rank of a launcher was faster
                 writer.update_workload(row.workload_id, status=RunStatus.RUNNING, ended_ns=None)
         if run.is_numbered:
             row = replace(row, name=writer.numbered_name(run.name, run.experiment))
@@ -74,4 +94,4 @@ def put_rows(writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock
         writer.put_tags(row.run_id, run.tags)
         if is_late:
             writer.deliver_again(row.run_id)
-    return row.name
+    return row

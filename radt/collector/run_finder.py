@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 #: How often to search the folders of a home.
 _LOOK_S = 2.0
-#: The run of a folder this old that has not connected will not.
+#: A run whose folder is older than this and that has not connected never will.
 _PATIENCE_S = 10.0
 
 
@@ -29,10 +29,10 @@ class RunFinder:
         self._since_s: dict[Path, float] = {}
 
     def look(self, homes: Iterable[Path]) -> Iterator[Manifest]:
-        """Yield the runs that wait for a collector, each once; the caller knows those it has.
+        """Yield the runs that wait for a collector, each once; the caller skips known ones.
 
         Raises:
-            OSError: There is no free descriptor to look with; the next call looks again.
+            OSError: This process is out of descriptors or memory; the next call searches again.
         """
         yield from waiting()
         for home in homes:
@@ -44,16 +44,16 @@ class RunFinder:
 
     def _look_through(self, runs: Path, now_s: float) -> Iterator[Manifest]:
         try:
-            names = set(os.listdir(runs))  # noqa: PTH208 - of ten thousand runs
+            names = set(os.listdir(runs))  # noqa: PTH208 - for up to 10,000 runs
         except OSError:
-            return  # the home is gone or unreadable
+            return  # the home does not exist any more or is unreadable
         seen = self._seen.setdefault(runs, set())
         seen &= names
         for name in names - seen:
             folder = runs / name
             since_s = self._since_s.setdefault(folder, now_s)
             if now_s - since_s < _PATIENCE_S:
-                continue  # a script describes its run first and connects then
+                continue  # a script writes its manifest first and then connects
             manifest = _read(folder)
             if manifest is not None and _is_in_hand(manifest, folder):
                 self._since_s[folder] = now_s
@@ -65,10 +65,10 @@ class RunFinder:
 
 
 def waiting() -> Iterator[Manifest]:
-    """Yield the runs that have asked for a collector.
+    """Yield the runs that have requested a collector.
 
     Raises:
-        OSError: There is no free descriptor to look with.
+        OSError: This process is out of descriptors or memory.
     """
     for folder in asked_for():
         if (manifest := _read(folder)) is not None:
@@ -79,10 +79,10 @@ def _read(folder: Path) -> Manifest | None:
     try:
         return Manifest.read(folder)
     except JournalError as error:
-        log.error("%s", error)  # noqa: TRY400 - the message says it all
+        log.error("%s", error)  # noqa: TRY400 - the message suffices
         return None
 
 
 def _is_in_hand(manifest: Manifest, folder: Path) -> bool:
-    """Whether the run's runner sees to it, which registers it by itself."""
+    """Return whether the run's runner is alive and will register the run itself."""
     return manifest.run.has_runner and manifest.alive and RunnersEnd.read(folder) is None

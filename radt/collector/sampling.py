@@ -30,9 +30,9 @@ from radt.procfs import is_shortage
 log = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-#: Successful readings after which deaths of the worker are forgiven (`ReadingMark`).
+#: Number of successful readings after which deaths of the worker are forgiven (`ReadingMark`).
 _PROVEN = 100
-#: A reading may take this many intervals (and at least `CollectorSettings.hang_s`).
+#: Number of intervals that a reading may take (at least `CollectorSettings.hang_s`).
 HANG_INTERVALS = 10
 
 
@@ -48,7 +48,7 @@ class SamplerState(Enum):
 
 @dataclass(slots=True)
 class _Turn:
-    """One thread with one instance of the listener. ``busy_since_ns`` is 0 between readings."""
+    """A thread with an instance of the listener. ``busy_since_ns`` is 0 between readings."""
 
     listener: Listener | None = None
     busy_since_ns: int = 0
@@ -57,11 +57,16 @@ class _Turn:
 
 
 class Sampler:
-    """Reads one listener at one interval, with the same options, for all runs that request this.
+    """Reads a listener at one interval and with the same options for all runs that request it.
 
     Args:
-        hung: Threads abandoned in this listener, including by its other samplers: a device that
-            never responds must not cost every later run three more.
+        kind: The listener's class.
+        choice: The interval and the options.
+        table: Processes of the runs.
+        mark: Mark that is set during readings.
+        hang_s: Minimum time after which a reading counts as hanging.
+        hung: Abandoned threads of this listener, including those of its other samplers: a device
+            that never responds must not cost every later run three more.
     """
 
     def __init__(
@@ -88,21 +93,21 @@ class Sampler:
         self._failures = 0
         self._good = 0
         self._hung = hung
-        #: Whether the listener is also read when runs begin and end, the runs that have begun, and
+        #: Whether the listener is also read when runs begin and end; the runs that have begun; and
         #: the runs that wait for their last reading.
         self._has_counters = kind.counters is not Listener.counters
         self._begun: set[str] = set()
         self._last: dict[str, tuple[ActiveRun, threading.Event]] = {}
         self.state = SamplerState.OPENING
         self.availability = Availability(True)
-        #: Set once the listener is open, or known not to work.
+        #: Set once the listener is open or has turned out not to work.
         self.settled = threading.Event()
         self._turn = self._new_turn()
 
     # Runs ------------------------------------------------------------------------------------
 
     def add(self, run: ActiveRun) -> None:
-        """Read for this run too, once it samples."""
+        """Also read for this run, once it samples."""
         with self._lock:
             self._runs[run.run_id] = run
             self._wake.notify_all()
@@ -115,7 +120,7 @@ class Sampler:
             return not self._runs
 
     def read_last(self, run: ActiveRun) -> threading.Event | None:
-        """Read counters once more for a run that ends; return an event that is set when done."""
+        """Request a last reading of counters for a run; return an event that is set afterwards."""
         with self._lock:
             if not self._has_counters or run.run_id not in self._begun:
                 return None
@@ -126,12 +131,12 @@ class Sampler:
             return done
 
     def wake(self) -> None:
-        """Wake the thread: a run has started."""
+        """Wake the thread, because a run has started."""
         with self._lock:
             self._wake.notify_all()
 
     def stop(self) -> None:
-        """End the thread, which closes the listener; return at once."""
+        """Tell the thread to end, which closes the listener; return at once."""
         with self._lock:
             if self.state in (SamplerState.OPENING, SamplerState.READY):
                 self.state = SamplerState.STOPPED
@@ -150,7 +155,7 @@ class Sampler:
             if self.state not in (SamplerState.OPENING, SamplerState.READY):
                 return
             assert turn.thread is not None
-            since_ns = turn.busy_since_ns  # once: the thread sets it to 0 without the lock
+            since_ns = turn.busy_since_ns  # read once: the thread sets it to 0 without the lock
             busy_ns = time.monotonic_ns() - since_ns if since_ns else 0
             if busy_ns > self._hang_ns:
                 reason = f"did not return for {busy_ns / 1e9:.1f} s"
@@ -188,7 +193,7 @@ class Sampler:
         return again
 
     def _lacks(self, reason: str) -> None:
-        """Note that this process lacks descriptors: no fault of the listener, which goes on."""
+        """Record that this process lacks descriptors, which is not a failure of the listener."""
         with self._lock:
             runs = list(self._runs.values())
         for run in runs:
@@ -212,11 +217,11 @@ class Sampler:
                 self._sample_until_over(turn, turn.listener)
             except ListenerUnavailableError as error:
                 turn.busy_since_ns = 0
-                if turn.abandoned:  # another turn has taken over, and may succeed
+                if turn.abandoned:  # another turn has taken over and may succeed
                     break
                 self._mark.idle()
                 self._unavailable(error)
-            # Third-party code: any exception, and sys.exit() too, must only end the reading.
+            # Third-party code: any exception, even sys.exit(), must only end the reading.
             except (Exception, SystemExit) as error:
                 turn.busy_since_ns = 0
                 if turn.abandoned:
@@ -292,14 +297,14 @@ class Sampler:
             tick = max(tick + 1, self._next_tick())
 
     def _counters_due(self) -> bool:
-        """Return whether a run has begun or ends; called with the lock."""
+        """Return whether a run has begun or is ending; called with the lock held."""
         return self._has_counters and (
             bool(self._last)
             or any(run.sampling and run.run_id not in self._begun for run in self._runs.values())
         )
 
     def _read_counters(self, turn: _Turn, listener: Listener) -> None:
-        """Read counters for runs that have begun and for those that end."""
+        """Read counters for the runs that have begun and for those that are ending."""
         with self._lock:
             if not self._counters_due():
                 return
@@ -323,7 +328,7 @@ class Sampler:
         counters: bool = False,
     ) -> None:
         targets = [run.target(self._table.pids(run.run_id)) for run in runs]
-        self._mark.reading()  # before taking the time, as it may wait
+        self._mark.reading()  # before taking the time, because it may wait
         at_ns = turn.busy_since_ns = time.monotonic_ns()
         readings = list((listener.counters if counters else listener.sample)(targets))
         took_ns = time.monotonic_ns() - at_ns
@@ -336,12 +341,11 @@ class Sampler:
         if unknown:
             raise ListenerError(f"it reads {', '.join(sorted(unknown))}, not among its metrics")
         by_run = SortedReadings(readings, self._metrics)
-        if counters:
-            for run in runs:
-                run.record_counters(self.name, self.interval_s, at_ns, by_run, self._metrics)
-            return
+        counted_ns = None if counters else took_ns
         for run in runs:
-            run.record(self.name, self.interval_s, at_ns, took_ns, by_run, self._metrics)
+            run.record(self.name, self.interval_s, at_ns, counted_ns, by_run, self._metrics)
+        if counters:
+            return
         self._failures = 0
         self._good += 1
         if self._good == _PROVEN:
@@ -351,7 +355,7 @@ class Sampler:
         return time.monotonic_ns() // self._interval_ns + 1
 
     def _wait_until(self, turn: _Turn, at_ns: int) -> bool:
-        """Wait until an instant, or until counters are due; return False when stopped."""
+        """Wait until a time or until counters are due; return False when stopped."""
         with self._lock:
             while not self._over(turn):
                 left_ns = at_ns - time.monotonic_ns()
@@ -361,7 +365,7 @@ class Sampler:
         return False
 
     def _close_turn(self, turn: _Turn) -> None:
-        """Close a listener; an abandoned one closes itself if it ever returns."""
+        """Close a turn's listener. An abandoned thread does this itself if it ever returns."""
         listener, turn.listener = turn.listener, None
         if listener is not None:
             self._close(listener)
@@ -369,7 +373,7 @@ class Sampler:
     def _close(self, listener: Listener) -> None:
         try:
             listener.close()
-        except Exception:  # third-party code, which is dropped anyway
+        except Exception:  # third-party code that is dropped anyway
             log.exception("closing listener %s", self.name)
 
 
@@ -381,7 +385,7 @@ _LAST_READING_S = 1.0
 
 
 class SamplerPool:
-    """One sampler per listener and interval, while any run needs it. Thread-safe."""
+    """One sampler per listener and interval, as long as any run needs it. Thread-safe."""
 
     def __init__(self, table: ProcessTable, heartbeat: Heartbeat, hang_s: float) -> None:
         self._table = table
@@ -455,7 +459,7 @@ class SamplerPool:
         for sampler in self._all():
             sampler.stop()
         for sampler in self._all():
-            sampler.join(1.0)  # a hanging thread dies with the process
+            sampler.join(1.0)  # a hanging thread ends with the process
 
     def _all(self) -> list[Sampler]:
         with self._lock:
@@ -469,7 +473,7 @@ class SamplerPool:
         with self._lock:
             sampler = self._samplers.get(resolved)
             if sampler is None or sampler.state not in (SamplerState.OPENING, SamplerState.READY):
-                # A dropped listener is retried for a new run.
+                # A listener that was dropped is retried for a new run.
                 sampler = self._samplers[resolved] = Sampler(
                     kind,
                     resolved,
@@ -483,7 +487,7 @@ class SamplerPool:
 
 
 def _kind(name: str) -> type[Listener] | None:
-    """Return a listener, also one that was installed while the collector was up."""
+    """Return a listener's class, even if it was installed while the collector was running."""
     known = registry.load()
     if name in known.listeners or name in known.profilers:
         return known.listeners.get(name)

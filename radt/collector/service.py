@@ -1,4 +1,4 @@
-"""The collector's requests and its supervision of runs, listeners, stores and deliverers."""
+"""Handle the collector's requests, and supervise runs, listeners, stores and deliverers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from radt.clock import Clock
 from radt.collector.delivery import Deliverers
 from radt.collector.guardian import Heartbeat
 from radt.collector.manifest import Manifest, RunnersEnd
-from radt.collector.processes import OnTime, ProcessTable, RunsOn, own_cpu_s, stop_run
+from radt.collector.processes import ProcessTable, own_cpu_s
 from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, StandaloneRun
-from radt.collector.rows import put_rows
+from radt.collector.rows import record_runs
 from radt.collector.run_finder import RunFinder, waiting
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
 from radt.collector.sampling import SamplerPool
@@ -28,6 +28,7 @@ from radt.journal.reader import JournalReader
 from radt.listeners import registry
 from radt.listeners.registry import ALIASES
 from radt.model import DEFAULT_LISTENERS, RunStatus
+from radt.processes import stop_run
 from radt.procfs import ExitWatch, ProcessId, is_shortage
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
@@ -35,11 +36,14 @@ from radt.tags import LISTENERS
 
 log = logging.getLogger(__name__)
 
+#: Seconds from SIGTERM to SIGKILL of a run whose owner has died, and from SIGKILL to giving up.
+_GRACE_S = 5.0
+
 _STOP_TIMEOUT_S = 10.0
 
 
 class RefusedError(CollectorError):
-    """Refusal of a request; ``code`` is for the client to handle."""
+    """Refusal of a request; the client handles ``code``."""
 
     def __init__(
         self, message: str, remedy: str | None = None, code: RefusalCode = RefusalCode.NONE
@@ -54,41 +58,35 @@ class Service:
     def __init__(self, settings: CollectorSettings, heartbeat: Heartbeat) -> None:
         self.settings = settings
         self._clock = Clock.for_machine()
-        #: What keeps the clock as it is, while anything is recorded or about to be.
+        #: Open file that keeps the clock's offset fixed while anything is recorded or about to be.
         self._clock_file: BinaryIO | None = None
         self._table = ProcessTable()
-        self._pool = SamplerPool(self._table, heartbeat, settings.hang_s)
-        self._deliverers = Deliverers(settings.upload_wait_s, lambda: bool(self._runs))
-        self._on = RunsOn(self._cpu_s)
+        self.pool = SamplerPool(self._table, heartbeat, settings.hang_s)
+        self.deliverers = Deliverers(settings.upload_wait_s, lambda: bool(self._runs))
         self._memory = RunStates(runtime_dir() / "runs")
         self._points = settings.buffered_points
         self._lock = threading.RLock()
         self._runs: dict[str, ActiveRun] = {}
         self._sinks: dict[Path, StoreSink] = {}
         self._run_finder = RunFinder()
-        #: Those that it found by their folders.
+        #: Runs that it found by their folders.
         self._taken_up: dict[str, ActiveRun] = {}
         self._finder: threading.Thread | None = None
 
     # Requests --------------------------------------------------------------------------------
 
     def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
-        """Write the rows of runs that a runner will start in one store, and return their names.
+        """Write the rows of runs that a runner will start, all in one store; return their names.
 
         Raises:
-            StoreError: The store cannot be written; it has none of them.
+            StoreError: The store cannot be written; no row was created.
         """
         if not runs:
             return []
         path = Path(runs[0].registration.store_path)
-        run_ids = [run.registration.run_id for run in runs]
-        with StoreWriter(path) as writer, StoreReader(path) as reader, writer.transaction():
-            # A runner that has waited too long for the answer has written its rows itself.
-            names = {run.run_id: run.name for run in reader.runs(run_ids=run_ids)}
-            return [
-                names.get(run_id) or put_rows(writer, reader, run, self._clock)
-                for run_id, run in zip(run_ids, runs, strict=True)
-            ]
+        # A runner that waited too long for the answer may already have written its rows itself.
+        with StoreWriter(path) as writer, StoreReader(path) as reader:
+            return record_runs(writer, reader, runs, self._clock)
 
     def register(self, registration: Registration, owner: ProcessId | None) -> list[str]:
         """Record a run of a runner; return warnings."""
@@ -99,6 +97,8 @@ class Service:
         """Record a run that is its own owner.
 
         Args:
+            run: The run.
+            owner: Its process; None if it cannot be watched.
             timeout_s: How long to wait for its rows; they are written as soon as the store is free.
         """
         registration = _with_defaults(run.registration)
@@ -127,19 +127,22 @@ class Service:
         """Follow the processes of a run that passed its barrier, and sample for it.
 
         Args:
+            run_id: The run.
+            pid: Its process.
+            monotonic_ns: The time of its start.
+            devices: Its GPUs, if they differ from those at registration.
             resumed: An earlier worker received this request.
         """
         run = self._run(run_id)
         if run.started_ns is not None:
             return
         if not run.parent_id:  # a child's processes are its parent's
-            if not resumed:  # otherwise an earlier worker has already used CPU time for it
+            if not resumed:  # an earlier worker has already used CPU time for it
                 run.tracker_begins(self._cpu_s())
-            self._on.begin(run_id)
             self._table.watch(run_id, pid, owns_group=run.standalone is None)
         run.started(pid, monotonic_ns, devices)
         self._remember(run)
-        self._pool.wake()
+        self.pool.wake()
         self._sink(Path(run.registration.store_path)).wake()
 
     def finish(
@@ -158,7 +161,7 @@ class Service:
         with self._lock:
             known = run_id in self._runs
         if not known and registration is not None:
-            # This worker is younger than the run, and the run's state is gone.
+            # The run is older than this worker, and its saved state is gone.
             self.register(registration, owner)
         run = self._run(run_id)
         deadline_s = time.monotonic() + timeout_s
@@ -178,14 +181,6 @@ class Service:
         with self._lock:
             runs = [self._runs[run_id] for run_id in run_ids if run_id in self._runs]
         return {run.run_id: run.live() for run in runs}
-
-    def hurry(self, store: Path) -> None:
-        """Upload what a store has now: somebody waits for it."""
-        self._deliverers.hurry(store)
-
-    def deliver(self, registration: Registration) -> None:
-        """Upload what a store has of runs that were recorded elsewhere."""
-        self._deliverers.ensure(registration)
 
     # Supervision -----------------------------------------------------------------------------
 
@@ -212,13 +207,13 @@ class Service:
         """Check everything that can fail on its own. Called about every second."""
         self.check_owners()
         self._check_taken_up()
-        self._pool.check()
-        self._deliverers.check()
+        self.pool.check()
+        self.deliverers.check()
         self._release_stores()
         self._find()
 
     def _find(self) -> None:
-        """Take up runs that this collector does not know, beside everything else."""
+        """Search for unknown runs and record them, in a thread of its own."""
         if self._finder is None or not self._finder.is_alive():
             self._finder = threading.Thread(target=self._take_up, name="finder", daemon=True)
             self._finder.start()
@@ -232,7 +227,7 @@ class Service:
             log.warning("looking for runs: %s", error)
 
     def _take_up_all(self, manifests: Iterable[Manifest]) -> None:
-        # A workload begins with its own runs, not with the children of one.
+        # Parents first: a workload must begin with its own runs, not with their children.
         for manifest in sorted(manifests, key=lambda manifest: bool(manifest.run.parent_id)):
             registration = manifest.run.registration
             with self._lock:
@@ -245,12 +240,12 @@ class Service:
                     self._take_up_one(manifest)
                 except Exception as error:
                     if is_shortage(error):
-                        raise  # it is looked for again
-                    # One run that cannot be recorded must not cost the others.
+                        raise  # the next search retries it
+                    # One run that cannot be recorded must not prevent the recording of others.
                     log.exception("run %s", registration.run_id)
 
     def _end_as_noted(self, run: ActiveRun) -> bool:
-        """End a run if its runner, which could not reach this collector, has noted an end."""
+        """End a run if its runner noted an end because it could not reach this collector."""
         end = RunnersEnd.read(Path(run.registration.spool))
         if end is None or run.ending is not None:
             return False
@@ -264,20 +259,20 @@ class Service:
         if not manifest.run.has_runner and (
             journal.being_written or self._is_cut_off(parent_id, journal)
         ):
-            is_watched = manifest.alive and not parent_id  # else its parent is
+            is_watched = manifest.alive and not parent_id  # otherwise its parent is watched
             self.begin(manifest.run, manifest.owner if is_watched else None)
             with self._lock:
                 run, parent = self._runs.get(registration.run_id), self._runs.get(parent_id)
                 if run is not None:
                     self._taken_up[registration.run_id] = run
             if run is not None and parent is not None and parent.ending is not None:
-                self._end(run, _as_parent(parent.ending))  # it ended meanwhile
+                self._end(run, _as_parent(parent.ending))  # the parent has ended meanwhile
             return
-        self._deliverers.ensure(registration)
+        self.deliverers.ensure(registration)
         self._sink(Path(registration.store_path)).drain(registration)
 
     def _check_taken_up(self) -> None:
-        """End the found runs whose processes no longer write."""
+        """End runs that were found by their folders once their processes no longer write."""
         with self._lock:
             runs = list(self._taken_up.values())
         for run in runs:
@@ -296,7 +291,7 @@ class Service:
                 self.orphaned(run)
 
     def _is_cut_off(self, parent_id: str, journal: JournalReader) -> bool:
-        """Return whether a child has no end of its own: it ends as its parent, which has not."""
+        """Return whether a child lacks an end of its own and will end with its active parent."""
         with self._lock:
             parent = self._runs.get(parent_id)
         return parent is not None and parent.ending is None and journal.finish() is None
@@ -342,44 +337,22 @@ class Service:
             return tuple(self._runs)
 
     @property
-    def listeners(self) -> tuple[str, ...]:
-        return self._pool.names()
-
-    @property
-    def on(self) -> OnTime:
-        """How long runs were on, and what that took of the CPU."""
-        return self._on.time
-
-    @property
-    def deliverer_pids(self) -> list[int]:
-        """Return the ids of the processes that upload to MLflow and Postgres."""
-        return self._deliverers.pids
-
-    @property
     def problems(self) -> tuple[str, ...]:
         """Return descriptions of current failures."""
         with self._lock:
             return tuple(sink.problem for sink in self._sinks.values() if sink.problem)
 
-    def delivered(self) -> bool:
-        """Let the deliverers finish; return whether they have."""
-        return self._deliverers.close()
-
-    def abandon_delivery(self) -> None:
-        """Kill deliverers that did not finish in time; their successors continue."""
-        self._deliverers.kill()
-
     def close(self) -> None:
         """Stop everything; runs stay saved for the next worker."""
-        self._pool.close()
+        self.pool.close()
         with self._lock:
             sinks = list(self._sinks.values())
         for sink in sinks:
             sink.stop(_STOP_TIMEOUT_S)
-        self._deliverers.close()
+        self.deliverers.close()
 
     def hold_clock(self) -> None:
-        """Somebody has come: the clock must not change while there is anything to do."""
+        """Keep the clock's offset fixed, because a client has connected."""
         with self._lock:
             if self._clock_file is None:
                 try:
@@ -388,7 +361,7 @@ class Service:
                     log.exception("the clock is not held")
 
     def release_clock(self, connected: Callable[[], bool]) -> None:
-        """Let whoever comes next measure the clock anew, unless there is anything to do."""
+        """Allow the offset to be measured again if there are no runs and no clients."""
         with self._lock:
             if self._clock_file is not None and not self._runs and not connected():
                 self._clock_file.close()
@@ -418,11 +391,11 @@ class Service:
                     run.exit_watch = ExitWatch(run.owner)
                 self._remember(run)
                 self._sink(Path(run.registration.store_path))
-        self._deliverers.ensure(run.registration)
+        self.deliverers.ensure(run.registration)
         if known is not None:
             return []
-        warnings = self._pool.subscribe(run)
-        # The listeners' accounts are open now, so that an earlier worker's counts find them.
+        warnings = self.pool.subscribe(run)
+        # Only now, because counts of an earlier worker are added to the listeners' open accounts.
         self._sink(Path(run.registration.store_path)).add(run)
         return warnings
 
@@ -435,14 +408,14 @@ class Service:
                     lambda: self._clock,
                     self.settings.flush_s,
                     self._table,
-                    self._deliverers,
+                    self.deliverers,
                     self._ended,
                     disk_sync_s=self.settings.disk_sync_s,
                 )
             return sink
 
     def _cpu_s(self) -> float:
-        return own_cpu_s(self._deliverers.pids)
+        return own_cpu_s(self.deliverers.pids)
 
     def _children(self, run: ActiveRun) -> list[ActiveRun]:
         """Return the children of a run that are being recorded."""
@@ -450,7 +423,7 @@ class Service:
             return [child for child in self._runs.values() if child.parent_id == run.run_id]
 
     def _end_children(self, run: ActiveRun, ending: Ending) -> None:
-        """End the children of a run that ends, as it ends unless they say how they ended."""
+        """End the children of a run with its outcome, unless they have recorded their own."""
         try:
             self._take_up_all(waiting())
         except OSError as error:
@@ -462,11 +435,10 @@ class Service:
         if not run.parent_id:
             self._end_children(run, ending)
         if run.sampling:
-            self._pool.read_last(run)
-        run.tracker_ends(self._cpu_s())  # before the store's thread sees that it has ended
-        self._on.end(run.run_id)
+            self.pool.read_last(run)
+        run.tracker_ends(self._cpu_s())  # before the store's thread sees that the run has ended
         if run.end(ending):
-            self._pool.unsubscribe(run.run_id)
+            self.pool.unsubscribe(run.run_id)
             self._remember(run)
         with self._lock:
             sink = self._sinks.get(Path(run.registration.store_path))
@@ -474,10 +446,10 @@ class Service:
             sink.wake()
 
     def _ended(self, run: ActiveRun) -> None:
-        """Remove a run that the store has completely, or never will have."""
+        """Remove a run that the store has completely or never will have."""
         if run.exit_watch is not None:
             run.exit_watch.close()
-        self._pool.unsubscribe(run.run_id)
+        self.pool.unsubscribe(run.run_id)
         self._table.forget(run.run_id)
         self._memory.forget(run.run_id)
         with self._lock:
@@ -486,8 +458,8 @@ class Service:
     def _stop_orphan(self, run: ActiveRun) -> None:
         log.warning("the owner of run %s died; stopping the run", run.run_id)
         try:
-            stop_run(run.run_id)
-        except OSError as error:  # its processes cannot be looked for now
+            stop_run(run.run_id, terminate_s=_GRACE_S, kill_s=_GRACE_S)
+        except OSError as error:  # the search for its processes failed
             log.warning("run %s is not stopped yet: %s", run.run_id, error)
             run.orphaned = False
             return
@@ -516,7 +488,7 @@ class Service:
         return (sink.problem if sink is not None else "") or "it is busy"
 
     def _release_stores(self) -> None:
-        """Close stores of which no run is being recorded."""
+        """Close the stores without active runs."""
         now_s = time.monotonic()
         with self._lock:
             in_use = {Path(run.registration.store_path) for run in self._runs.values()}
@@ -531,11 +503,11 @@ class Service:
                 del self._sinks[sink.path]
         for sink in idle:
             sink.stop(_STOP_TIMEOUT_S)
-            self._deliverers.release(sink.path)
+            self.deliverers.release(sink.path)
 
 
 def _with_defaults(registration: Registration) -> Registration:
-    """Resolve aliases and defaults, as only this process knows which listeners work."""
+    """Resolve aliases and defaults: only this process knows which listeners work."""
     choices = {
         choice.name: choice
         for given in registration.listeners
@@ -548,7 +520,7 @@ def _with_defaults(registration: Registration) -> Registration:
 
 
 def _as_parent(ending: Ending) -> Ending:
-    """Return the end of a child whose parent ends, unless the child says how it ended."""
+    """Return the outcome of a child that ends with its parent, unless it has recorded its own."""
     status = ending.status or ending.fallback
     fallback = RunStatus.KILLED if status is RunStatus.FINISHED else status
     return Ending(ending.ended_ns, reason=ending.reason, fallback=fallback)

@@ -1,11 +1,12 @@
-"""One store and the thread that writes to it. A slow or stuck store does not delay the others."""
+"""A store and the thread that writes to it, so that a slow or stuck store does not delay others."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from radt.clock import Clock
@@ -18,6 +19,7 @@ from radt.collector.recorder import Pending, RunRecorder
 from radt.collector.runs import ActiveRun
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import Home
+from radt.processes import Backoff
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 
@@ -28,7 +30,7 @@ _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 10.0
 #: How often deliverers are notified if there are only hardware samples.
 _HARDWARE_NOTIFY_S = 10.0
-#: Number of series written each turn; with more, samples wait for up to as many turns.
+#: Number of series written per turn; with more, samples wait for up to this many turns.
 _SERIES_A_TURN = 100
 _MAX_TURNS = 5
 
@@ -37,9 +39,13 @@ class StoreSink:
     """Writes the runs of one store.
 
     Args:
-        clock: The clock of runs that begin now.
-        on_ended: Called from this thread with a run that needs nothing any longer.
-        disk_sync_s: How often to wait for the disk to have what was written; 0 for never.
+        path: The store's file.
+        clock: Returns the clock for runs that begin now.
+        flush_s: Seconds between writes.
+        table: Processes of the runs.
+        deliverers: Upload processes to notify.
+        on_ended: Called from this thread with a run that is completely stored or was given up.
+        disk_sync_s: How often to wait until the disk has the written data; 0 for never.
     """
 
     def __init__(
@@ -56,7 +62,7 @@ class StoreSink:
         self.path = path
         #: Current failure of the store; empty if none.
         self.problem = ""
-        #: Monotonic time since when there has been nothing to record; None if there is.
+        #: Monotonic time since when there has been nothing to record; None while there is.
         self.idle_since_s: float | None = None
         self._clock = clock
         self._flush_s = flush_s
@@ -69,13 +75,13 @@ class StoreSink:
         self._runs: dict[str, ActiveRun] = {}
         self._urgent = False
         self._left: list[Registration] = []
-        #: Whether leftovers have not been looked for since the store was opened.
+        #: True from opening the store until leftovers have been searched for.
         self._undrained = False
         self._stopping = False
         self._writer: StoreWriter | None = None
         self._reader: StoreReader | None = None
         self._recorders: dict[str, RunRecorder] = {}
-        self._backoff_s = _FIRST_BACKOFF_S
+        self._backoff = Backoff(_FIRST_BACKOFF_S, _MAX_BACKOFF_S)
         self._notified_s = 0.0
         self._samples_s = 0.0
         self._thread = threading.Thread(target=self._work, name="store", daemon=True)
@@ -143,7 +149,7 @@ class StoreSink:
                 return self._flush_s
             self._open()
             self._flush(runs)
-            if left or self._undrained:  # after the rows of the runs whose children may be left
+            if left or self._undrained:  # after the rows of runs whose children may be left
                 self._drain()
             for registration in left:
                 self._poke(registration)
@@ -152,7 +158,7 @@ class StoreSink:
         except StoreError as error:
             self._left += left
             return self._failed(error)
-        # Whatever the error is, sampling continues and writing is retried.
+        # Whatever the error, sampling continues and writing is retried.
         except Exception as error:
             log.exception("writing %s", self.path)
             return self._failed(StoreError(f"{type(error).__name__}: {error}"))
@@ -161,7 +167,7 @@ class StoreSink:
         return max(0.0, self._flush_s - (time.monotonic() - begun_s))
 
     def _sync(self) -> None:
-        """Have the disk keep what was written, also through a power cut, if that is wanted."""
+        """Sync written data to the disk if configured, as protection against power cuts."""
         now_s = time.monotonic()
         if self._disk_sync_s and now_s - self._synced_s >= self._disk_sync_s:
             settle(self.path)
@@ -174,15 +180,14 @@ class StoreSink:
         if not self.problem:
             log.warning("%s", error)
         self.problem = str(error)
-        pause_s, self._backoff_s = self._backoff_s, min(2 * self._backoff_s, _MAX_BACKOFF_S)
-        return pause_s
+        return self._backoff.next_s()
 
     def _recovered(self, runs: Sequence[ActiveRun]) -> None:
         log.warning("the store %s can be written again", self.path)
         for run in runs:
             run.note("store unavailable", self.problem)
         self.problem = ""
-        self._backoff_s = _FIRST_BACKOFF_S
+        self._backoff.reset()
 
     def _may_open(self, runs: Sequence[ActiveRun]) -> bool:
         """Return whether the store exists, or a run without a runner may create it."""
@@ -209,7 +214,7 @@ class StoreSink:
         try:
             self._reader = StoreReader(self.path)
         except BaseException:
-            self._close()  # all of it is done again
+            self._close()  # the next turn starts over
             raise
         self._undrained = True
 
@@ -260,7 +265,7 @@ class StoreSink:
                     recorder.write(pending)
         except StoreError:
             raise
-        except Exception:  # one run's data must not keep other runs' data from the store
+        except Exception:  # data of one run must not keep that of others from the store
             log.exception("writing %d runs to %s", len(work), self.path)
             work = [pair for pair in work if self._write_alone(*pair)]
         for recorder, pending in work:
@@ -284,29 +289,29 @@ class StoreSink:
         return True
 
     def _prepared(self, recorder: RunRecorder, *, samples: bool) -> Pending | None:
-        """Return the rows to write of a run; None if there are none."""
-        try:
+        """Return the rows of a run to write; None if there are none."""
+        pending = None
+        with self._giving_up(recorder.run):
             pending = recorder.prepare(samples=samples)
-        except StoreError:
-            raise
-        except Exception as error:
-            log.exception("preparing run %s", recorder.run.run_id)
-            self._give_up(recorder.run, f"it cannot be written: {type(error).__name__}: {error}")
-            return None
-        return None if pending.empty else pending
+        return None if pending is None or pending.empty else pending
 
     def _write_alone(self, recorder: RunRecorder, pending: Pending) -> bool:
         assert self._writer is not None
+        with self._giving_up(recorder.run), self._writer.transaction():
+            recorder.write(pending)
+            return True
+        return False
+
+    @contextmanager
+    def _giving_up(self, run: ActiveRun) -> Iterator[None]:
+        """Give up a run if its own data, rather than the store, causes an error."""
         try:
-            with self._writer.transaction():
-                recorder.write(pending)
+            yield
         except StoreError:
             raise
         except Exception as error:
-            log.exception("writing run %s", recorder.run.run_id)
-            self._give_up(recorder.run, f"it cannot be written: {type(error).__name__}: {error}")
-            return False
-        return True
+            log.exception("writing run %s", run.run_id)
+            self._give_up(run, f"it cannot be written: {type(error).__name__}: {error}")
 
     def _recorder(self, run: ActiveRun) -> RunRecorder | None:
         recorder = self._recorders.get(run.run_id)
@@ -323,7 +328,7 @@ class StoreSink:
         return recorder
 
     def _end_all(self, runs: Iterable[ActiveRun]) -> None:
-        """End all; a failing run is retried and must not stop the others."""
+        """End all runs; a failing one is retried and must not stop the others."""
         failed: Exception | None = None
         for run in runs:
             if run.run_id not in self._recorders:

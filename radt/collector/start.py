@@ -6,74 +6,70 @@ Imports the standard library only.
 from __future__ import annotations
 
 import errno
-import fcntl
 import logging
 import math
 import os
-import struct
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from radt import settings
 from radt.errors import CollectorError
+from radt.files import PidLock, lock
 from radt.home import RUNTIME_VARIABLE, runtime_dir
+from radt.processes import command, reap
 from radt.settings import Setting
 
 log = logging.getLogger(__name__)
 
-#: Settings that the collector inherits, by field of `CollectorSettings`.
-_BY_FIELD: Mapping[str, Setting[Any]] = {
-    "idle_s": settings.COLLECTOR_IDLE_S,
-    "flush_s": settings.FLUSH_S,
-    "disk_sync_s": settings.DISK_SYNC_S,
-    "hang_s": settings.COLLECTOR_HANG_S,
-    "buffered_points": settings.COLLECTOR_BUFFER,
-    "delivery_grace_s": settings.COLLECTOR_DELIVERY_S,
-    "upload_wait_s": settings.UPLOAD_WAIT_S,
-    "owner_pid": settings.COLLECTOR_OWNER,
-}
-VARIABLES = tuple(name for setting in _BY_FIELD.values() for name in setting.variables)
+
+def _of(setting: Setting[Any]) -> Any:
+    return field(default=setting.default, metadata={"setting": setting})
 
 
 @dataclass(frozen=True, slots=True)
 class CollectorSettings:
     """The collector's settings, from its parent's environment (`radt.settings`).
 
-    Each of ``buffered_points`` takes 16 bytes. With the process ``owner_pid`` the collector ends.
+    Each of ``buffered_points`` takes 16 bytes. The collector ends when the process ``owner_pid``
+    does.
     """
 
-    idle_s: float = settings.COLLECTOR_IDLE_S.default
-    flush_s: float = settings.FLUSH_S.default
-    disk_sync_s: float = settings.DISK_SYNC_S.default
-    hang_s: float = settings.COLLECTOR_HANG_S.default
-    buffered_points: int = settings.COLLECTOR_BUFFER.default
-    delivery_grace_s: float = settings.COLLECTOR_DELIVERY_S.default
-    upload_wait_s: float = settings.UPLOAD_WAIT_S.default
-    owner_pid: int | None = settings.COLLECTOR_OWNER.default
+    idle_s: float = _of(settings.COLLECTOR_IDLE_S)
+    flush_s: float = _of(settings.FLUSH_S)
+    disk_sync_s: float = _of(settings.DISK_SYNC_S)
+    hang_s: float = _of(settings.COLLECTOR_HANG_S)
+    buffered_points: int = _of(settings.COLLECTOR_BUFFER)
+    delivery_grace_s: float = _of(settings.COLLECTOR_DELIVERY_S)
+    upload_wait_s: float = _of(settings.UPLOAD_WAIT_S)
+    owner_pid: int | None = _of(settings.COLLECTOR_OWNER)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> CollectorSettings:
-        """Return the settings; an invalid one is logged and has its default."""
+        """Return the settings; an invalid one is logged and replaced by its default."""
         for problem in problems(environ):
             log.error("%s", problem)
-        return cls(
-            **{
-                field: settings.variable(setting, environ).value
-                for field, setting in _BY_FIELD.items()
-            }
-        )
+        values = {
+            name: settings.variable(setting, environ).value for name, setting in _BY_FIELD.items()
+        }
+        return cls(**values)
 
     @property
     def supervise_s(self) -> float:
-        """Seconds between checks of owners, listeners and deliveries."""
+        """Return the seconds between checks of owners, listeners and deliveries."""
         return min(1.0, self.idle_s / 4, self.hang_s / 4)
+
+
+#: Settings that the collector inherits, by field of `CollectorSettings`.
+_BY_FIELD: Mapping[str, Setting[Any]] = {
+    item.name: item.metadata["setting"] for item in fields(CollectorSettings)
+}
+VARIABLES = tuple(name for setting in _BY_FIELD.values() for name in setting.variables)
 
 
 def problems(environ: Mapping[str, str] = os.environ) -> list[str]:
@@ -82,12 +78,7 @@ def problems(environ: Mapping[str, str] = os.environ) -> list[str]:
     return [str(value.problem) for value in values if value.problem is not None]
 
 
-# A lock between processes that names its holder and ends with it ----------------------------------
-
-
-# struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid. A record lock rather than
-# flock(2), as only record locks can be queried for their holder without being taken.
-_FLOCK = struct.Struct("hhqqi4x")
+# Locks between processes that name their holder and end with it -----------------------------------
 
 
 def guardian_lock() -> PidLock:
@@ -100,34 +91,6 @@ def worker_lock() -> PidLock:
     return PidLock(runtime_dir() / "worker.lock")
 
 
-class PidLock:
-    """Lock file with one holder. Open it once per process: closing another drops the lock."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def acquire(self) -> bool:
-        """Take the lock; return False if another process has it."""
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except (BlockingIOError, PermissionError):
-            return False
-        return True
-
-    def holder(self) -> int | None:
-        """Return the id of the process that has the lock; None if no other process has it."""
-        request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, request))
-        return None if kind == fcntl.F_UNLCK else int(pid)
-
-    def close(self) -> None:
-        """Release the lock."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-
-
 #: A run's variables must not reach the collector: it outlives the run, and any process with a run's
 #: id is stopped with the run.
 _NOT_INHERITED = ("RADT_", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPERIMENT_NAME")
@@ -135,7 +98,7 @@ _NOT_INHERITED = ("RADT_", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_EXPE
 #: The log is rotated at this size; the previous one is kept beside it.
 _MAX_LOG_BYTES = 5_000_000
 
-#: Free space needed by locks, the clock and the first lines of a log.
+#: Free space needed for locks, the clock and the first lines of a log.
 _LEAST_ROOM_BYTES = 64 * 1024
 
 #: How long the daemon's first process may take to hand over to the second.
@@ -150,24 +113,19 @@ def log_path() -> Path:
 
 @contextmanager
 def starting(deadline_s: float = math.inf) -> Iterator[None]:
-    """Let one client start the collector; the others wait and find it running.
+    """Let one client start the collector; the others wait for it.
 
     Args:
-        deadline_s: Until when they wait, by the monotonic clock.
+        deadline_s: End of the wait on the monotonic clock.
 
     Raises:
-        CollectorError: The one has not done so by then.
+        CollectorError: The other client has not started it by then.
     """
     with (runtime_dir() / "start.lock").open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline_s:
-                    raise _slow() from None
-                time.sleep(_POLL_S)
-            else:
-                break
+        while not lock(file.fileno()):
+            if time.monotonic() >= deadline_s:
+                raise _slow()
+            time.sleep(_POLL_S)
         yield
 
 
@@ -187,10 +145,10 @@ def collector_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def start_guardian(deadline_s: float = math.inf) -> None:
-    """Start a guardian, which starts the worker; harmless if both run.
+    """Start a guardian, which starts the worker; harmless if both are running.
 
     Args:
-        deadline_s: Until when to wait for it, by the monotonic clock; it starts all the same.
+        deadline_s: End of the wait on the monotonic clock; the guardian is started even so.
 
     Raises:
         CollectorError: It cannot be started, or has not started by then.
@@ -204,9 +162,8 @@ def start_guardian(deadline_s: float = math.inf) -> None:
         _check_room(runtime_dir())
         _rotate(log_path())
         with log_path().open("ab") as log_file:
-            # -P: a file of the user's named like a module must not be taken for it.
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "radt.collector", "--detach"],
+                command("radt.collector", "--detach"),
                 stdin=subprocess.DEVNULL,
                 stdout=log_file,
                 stderr=log_file,
@@ -219,8 +176,7 @@ def start_guardian(deadline_s: float = math.inf) -> None:
     try:
         code = process.wait(max(0.0, min(_DETACH_TIMEOUT_S, deadline_s - time.monotonic())))
     except subprocess.TimeoutExpired:
-        # Somebody has to take note of its end.
-        threading.Thread(target=process.wait, name="starting", daemon=True).start()
+        reap(process)
         raise _slow() from None
     if code != 0:
         raise CollectorError(f"the collector exited immediately with code {code}", _remedy())
@@ -231,13 +187,13 @@ def _slow() -> CollectorError:
 
 
 def _check_room(folder: Path) -> None:
-    """Raise CollectorError if the disk is full: there would not even be a log with the error."""
+    """Raise CollectorError if the disk is full: not even a log with the error could be written."""
     probe = folder / f"room-{os.getpid()}"
     try:
         with probe.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, _LEAST_ROOM_BYTES)
     except OSError as error:
-        if error.errno == errno.EFBIG:  # a limit of this process; the collector sets its own
+        if error.errno == errno.EFBIG:  # a limit of this process; the collector resets its own
             return
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -1,6 +1,6 @@
-"""A run's totals as series: what the kernel counted of its processes (`radt.usage`).
+"""Store a run's kernel totals (`radt.usage`) as series.
 
-Of a script on its own that is killed nothing is left but what was read of it before.
+For a standalone script that is killed, only earlier readings are available.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from radt.usage import (
     read_usage,
 )
 
-#: How often a script on its own is read.
+#: How often to read the usage of a standalone script.
 _READ_S = 1.0
 
 
 def usage_of(pid: int) -> dict[str, float]:
-    """Return what the kernel has counted of a process so far, with children that it waited for.
+    """Return a process's usage so far, including children that it has waited for.
 
-    Nothing of one that is gone, or whose numbers may not be read.
+    Empty if it is gone or its numbers may not be read.
     """
     try:
         stat, io = process_stat(pid), process_io(pid)
@@ -53,7 +53,7 @@ def usage_of(pid: int) -> dict[str, float]:
 
 
 class LastReading:
-    """What a process used until it was read last; for the case that it cannot say so itself."""
+    """The usage of a process at its last reading, in case it cannot report its own."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -62,7 +62,7 @@ class LastReading:
         self._read_s = -math.inf
 
     def read(self) -> None:
-        """Read it, if the last time is a second ago."""
+        """Read the usage unless the last reading is less than a second old."""
         now_s = time.monotonic()
         if now_s - self._read_s >= _READ_S:
             self._read_s = now_s
@@ -71,7 +71,7 @@ class LastReading:
 
     @property
     def growth(self) -> dict[str, float]:
-        """What was used since the first reading; a peak is as it is."""
+        """Return the usage since the first reading; a peak is returned unchanged."""
         return {
             total.key: self._last[total.key] - (0.0 if total.is_peak else self._first[total.key])
             for total in TOTALS
@@ -88,8 +88,8 @@ def total_batches(
 ) -> Iterator[SeriesBatch]:
     """Yield the totals in a run's folder as points, unless the store has them.
 
-    A total is a counter that is 0 as the run starts; a peak is a point at the run's end. Without
-    them in its folder, a run has what was read of it ``last``, marked as estimated.
+    A total is a counter that is 0 at the run's start; a peak is a point at the run's end. Without
+    totals in its folder, a run gets the usage of ``last``, marked as estimated.
     """
     usage, method = ({}, "") if numbering.has(KERNEL) else read_usage(run_dir)
     bound = not usage and last is not None and not numbering.has(KERNEL)

@@ -1,7 +1,7 @@
-"""The collector's worker and its socket: one thread per connection, one request at a time on each.
+"""The collector's worker and its socket, with a thread per connection.
 
-The guardian runs it as ``python -m radt.collector.worker``. It exits after it has been idle for a
-while.
+Each connection handles one request at a time. The guardian runs the worker as
+``python -m radt.collector.worker``; it exits after it has been idle for a while.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from radt.collector.protocol import (
     StandaloneRun,
     decode,
     encode,
+    from_json,
     short_address,
     socket_path,
 )
@@ -42,7 +44,7 @@ from radt.procfs import ProcessId, process_stat
 
 log = logging.getLogger(__name__)
 
-#: How long the collector of a process that has died may take to store what that has left.
+#: How long a collector may take to store the remaining data after its owner process has died.
 _OWNER_GRACE_S = 10.0
 
 _PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
@@ -96,11 +98,11 @@ class Server:
                 if listener is not self._listener:
                     return
                 log.exception("accepting a client")
-                time.sleep(0.1)  # out of file descriptors: others will close theirs
+                time.sleep(0.1)  # out of file descriptors: other clients will close theirs
                 continue
             try:
                 connection = _Connection(peer, self)
-            except OSError:  # whose it is cannot be seen now; the client comes again
+            except OSError:  # its process cannot be identified now; the client reconnects
                 log.exception("accepting a client")
                 peer.close()
                 continue
@@ -110,7 +112,7 @@ class Server:
             threading.Thread(target=connection.serve, name="client", daemon=True).start()
 
     def closed(self, connection: _Connection) -> None:
-        """Remove a client; if it died, its runs have lost their owner."""
+        """Remove a client; if its process died, end its runs."""
         with self._lock:
             self._connections.discard(connection)
             self.last_used_s = time.monotonic()
@@ -136,15 +138,13 @@ class Server:
             pid=os.getpid(),
             guardian_pid=guardian_pid,
             uptime_s=time.monotonic() - self._begun_s,
-            cpu_s=own_cpu_s(self._service.deliverer_pids, guardian_pid),
+            cpu_s=own_cpu_s(self._service.deliverers.pids, guardian_pid),
             rss_bytes=sum(stat.rss_bytes for stat in stats),
             runs=self._service.run_ids,
-            listeners=self._service.listeners,
+            listeners=self._service.pool.names(),
             problems=self._service.problems,
-            on_s=self._service.on.on_s,
-            on_cpu_s=self._service.on.cpu_s,
         )
-        return {"status": status.to_json()}
+        return {"status": asdict(status)}
 
 
 class _Connection:
@@ -162,7 +162,7 @@ class _Connection:
 
     def serve(self) -> None:
         try:
-            if self._uid == os.getuid():  # the folder is private already; this is the second check
+            if self._uid == os.getuid():  # second check: the folder is private already
                 self._talk()
         except OSError as error:
             log.info("a client went away: %s", error)
@@ -196,26 +196,26 @@ class _Connection:
             }
         except ValueError as error:
             return {"ok": False, "error": str(error), "remedy": None, "code": ""}
-        except Exception as error:  # a bug must reach the client, not leave it waiting
+        except Exception as error:  # report a bug to the client instead of leaving it waiting
             log.exception("answering a client")
             message = f"the collector failed: {type(error).__name__}: {error}"
             return {"ok": False, "error": message, "remedy": None, "code": ""}
 
 
 def _record(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
-    return {"names": service.record([StandaloneRun.from_json(run) for run in request["runs"]])}
+    return {"names": service.record([from_json(StandaloneRun, run) for run in request["runs"]])}
 
 
 def _register(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
-    registration = Registration.from_json(request["registration"])
+    registration = from_json(Registration, request["registration"])
     connection.run_ids.add(registration.run_id)
     return {"warnings": service.register(registration, connection.owner)}
 
 
 def _begin(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
-    run = StandaloneRun.from_json(request["run"])
+    run = from_json(StandaloneRun, request["run"])
     connection.run_ids.add(run.registration.run_id)
-    return service.begin(run, connection.owner, float(request["timeout_s"])).to_json()
+    return asdict(service.begin(run, connection.owner, float(request["timeout_s"])))
 
 
 def _started(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
@@ -241,7 +241,7 @@ def _finish(service: Service, request: Mapping[str, Any], connection: _Connectio
             reason=str(request["reason"]),
         ),
         float(request["timeout_s"]),
-        None if registration is None else Registration.from_json(registration),
+        None if registration is None else from_json(Registration, registration),
         connection.owner,
     )
     return {}
@@ -253,12 +253,11 @@ def _live(service: Service, request: Mapping[str, Any], _: _Connection) -> Answe
 
 
 def _hurry(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
-    service.hurry(Path(str(request["store_path"])))
-    return {}
+    return {"problems": service.deliverers.hurry(Path(str(request["store_path"])))}
 
 
 def _deliver(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
-    service.deliver(Registration.from_json(request["registration"]))
+    service.deliverers.ensure(from_json(Registration, request["registration"]))
     return {}
 
 
@@ -278,7 +277,7 @@ _HANDLERS: dict[Op, _Handler | None] = {
 
 
 class Worker:
-    """One worker, which runs until it is idle or stopped."""
+    """A worker, which runs until it is idle or stopped."""
 
     def __init__(self, settings: CollectorSettings) -> None:
         self._settings = settings
@@ -324,25 +323,25 @@ class Worker:
         return self._has_owner and (self._owner is None or not self._owner.alive)
 
     def _orphaned(self) -> bool:
-        """Return whether the process is dead that this collector is for, and its runs stored."""
+        """Return whether the collector's owner process is dead and its runs are stored."""
         if not self._owner_is_dead:
             return False
         now_s = time.monotonic()
         self._orphaned_since_s = self._orphaned_since_s or now_s
         if self._service.busy and now_s - self._orphaned_since_s < _OWNER_GRACE_S:
             return False
-        self._service.abandon_delivery()
+        self._service.deliverers.kill()  # their successors continue
         return True
 
     def _nothing_left(self) -> bool:
-        """Return whether there has been no request for a while and everything is delivered."""
+        """Return whether there has been no request for a while and everything is uploaded."""
         now_s = time.monotonic()
         quiet = not self._service.busy and not self._server.connected
         if not quiet or now_s - self._server.last_used_s < self._settings.idle_s:
             self._leaving_since_s = None
             return False
         self._leaving_since_s = self._leaving_since_s or now_s
-        if self._service.delivered():
+        if self._service.deliverers.close():
             return True
         return now_s - self._leaving_since_s > self._settings.delivery_grace_s
 
@@ -352,13 +351,13 @@ class Worker:
         if self._service.busy or self._server.connected:
             self._server.open()
             return False
-        self._service.abandon_delivery()
+        self._service.deliverers.kill()  # their successors continue
         return True
 
 
 def _clean_up_after_owner() -> None:
-    """End the MPS daemons of a job's runner that was killed: nobody else does, without cgroups."""
-    # Imported here: collectors that nobody owns, and those of jobs that end well, do without.
+    """End the MPS daemons of a killed runner of a job: without cgroups, nothing else does."""
+    # Imported here, because other collectors do not need it.
     from radt.collocation.ledger import Ledger
     from radt.collocation.setup import clean_up
 

@@ -1,22 +1,20 @@
-"""Plan which MIG instances of one GPU its rows get: existing ones first, then new ones.
+"""Plans which MIG instances of a GPU its rows get: existing ones first, then new ones.
 
-If they do not fit, the error names the nearest alternatives, or the administrator's commands.
+If they do not fit, the error names alternatives, or the administrator's commands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import groupby, product
 
+from radt.collocation import permissions
 from radt.collocation.packing import (
-    Card,
     PlacementError,
     Slot,
     gpu_instances_for,
     joined,
-    listing,
-    nearest,
     pack,
     pack_computes,
     slot_names,
@@ -36,7 +34,7 @@ class PlannedCompute:
     """A compute instance, and thus a MIG device, for the rows ``keys``.
 
     ``name`` is unique in the plan. ``profile`` is its usual name (``3c.7g.40gb``). ``placement`` is
-    its place in the GPU instance, in compute slices. ``existing_id`` and ``uuid`` are set if it
+    its position in the GPU instance, in compute slices. ``existing_id`` and ``uuid`` are set if it
     already exists.
     """
 
@@ -54,8 +52,8 @@ class PlannedCompute:
 class PlannedInstance:
     """A GPU instance to create, or to reuse if ``existing_id`` is set, with its content.
 
-    ``placement`` is its place on the GPU, in memory slices; None only for an existing instance
-    whose place is not readable.
+    ``placement`` is its position on the GPU, in memory slices; None only for an existing instance
+    whose position is not readable.
     """
 
     gpu: int
@@ -69,7 +67,7 @@ class PlannedInstance:
 def plan_instances(gpu: GpuInventory, slots: Sequence[Slot]) -> list[PlannedInstance]:
     """Return GPU instances that hold all these compute instances: idle ones, then new ones.
 
-    New ones are in order of creation, the large ones first.
+    New ones are in order of creation, largest first.
 
     Raises:
         PlacementError: They do not fit, or this user may not create the missing ones.
@@ -148,15 +146,35 @@ def _reuse(
 def _create(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[PlannedInstance]:
     contents = gpu_instances_for(slots)
     wanted = [content[0].profile for content in contents]
+    keys = [key for slot in slots for key in slot.keys]
     unplaced = next((profile.name for profile in wanted if not profile.placements), None)
     if unplaced is not None and mig.may_create:
-        raise no_places(gpu, slots, unplaced)
-    places = pack(wanted, Card.of(mig))
+        raise PlacementError(
+            f"the driver does not report the placements of {unplaced} on GPU {gpu.index}",
+            "Create it yourself; radt uses existing instances: "
+            + _create_commands(gpu, contents, None),
+            keys,
+        )
+    places = pack(wanted, mig)
     if places is None and unplaced is None:
-        raise does_not_fit(gpu, mig, slots)
+        beside = ""
+        if mig.instances:
+            existing = [f"{instance.profile} ({_state(instance)})" for instance in mig.instances]
+            beside = f" beside {', '.join(existing)}"
+        raise PlacementError(
+            f"GPU {gpu.index} ({gpu.name}) cannot hold {slot_names(slots)}{beside}",
+            "; ".join(_alternatives(gpu, mig, slots)),
+            keys,
+        )
     if not mig.may_create:
-        # The places of existing instances are then hidden too, so new ones cannot be planned.
-        raise not_permitted(gpu, slots, places if not mig.instances else None)
+        # The positions of existing instances are hidden, too, so new ones cannot be planned.
+        commands = _create_commands(gpu, contents, places if not mig.instances else None)
+        raise PlacementError(
+            f"GPU {gpu.index} has no idle MIG instance for {joined(keys)}, and creating "
+            f"{slot_names(slots)} needs {permissions.needed()}",
+            permissions.remedy(commands),
+            keys,
+        )
     assert places is not None
     planned = [
         _new_instance(gpu, content, place) for content, place in zip(contents, places, strict=True)
@@ -191,129 +209,68 @@ def _start(instance: PlannedInstance) -> int:
     return instance.placement.start if instance.placement is not None else -1
 
 
-def does_not_fit(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> PlacementError:
-    """Return the error for compute instances that do not fit on the GPU together."""
-    card = Card.of(mig)
-    beside = ""
-    if mig.instances:
-        existing = [f"{instance.profile} ({_state(instance)})" for instance in mig.instances]
-        beside = f" beside {', '.join(existing)}"
-    return PlacementError(
-        f"GPU {gpu.index} ({gpu.name}) cannot hold {slot_names(slots)}{beside}",
-        "; ".join(_alternatives(gpu, mig, card, slots)) or None,
-        [key for slot in slots for key in slot.keys],
-    )
-
-
-def not_permitted(
-    gpu: GpuInventory, slots: Sequence[Slot], places: Sequence[Placement] | None
-) -> PlacementError:
-    """Return the error for instances that this user may not create.
-
-    `places` are where the GPU instances of these slots fit; None if unknown.
-    """
-    keys = [key for slot in slots for key in slot.keys]
-    return PlacementError(
-        f"GPU {gpu.index} has no idle MIG instance for {joined(keys)}, and creating "
-        f"{slot_names(slots)} needs an administrator",
-        f"Run {create_commands(gpu, slots, places)}",
-        keys,
-    )
-
-
-def no_places(gpu: GpuInventory, slots: Sequence[Slot], profile: str) -> PlacementError:
-    """Return the error for a profile without known placements."""
-    return PlacementError(
-        f"the driver does not report the placements of {profile} on GPU {gpu.index}",
-        f"Create it yourself; radt uses existing instances: {create_commands(gpu, slots, None)}",
-        [key for slot in slots for key in slot.keys],
-    )
-
-
-def create_commands(
-    gpu: GpuInventory, slots: Sequence[Slot], places: Sequence[Placement] | None
+def _create_commands(
+    gpu: GpuInventory, contents: Sequence[Sequence[Slot]], places: Sequence[Placement] | None
 ) -> str:
-    """Return an administrator's commands to create these instances.
+    """Return an administrator's commands to create GPU instances with these contents.
 
-    `places` are where the GPU instances of these slots fit; None to let the driver choose.
+    `places` are their positions; None to let the driver choose.
     """
-    contents = gpu_instances_for(slots)
-    order = sorted(
-        range(len(contents)),
-        key=lambda index: (
-            -contents[index][0].profile.slices,
-            places[index].start if places is not None else 0,
-            contents[index][0].profile.name,
-        ),
-    )
-
-    def named(index: int) -> str:
-        profile = contents[index][0].profile.name
-        # The driver chooses the place of a single one.
-        return f"{profile}:{places[index].start}" if places and len(contents) > 1 else profile
-
-    whole = [named(index) for index in order if contents[index][0].is_whole]
-    commands = []
-    if whole:
-        commands.append(f"sudo nvidia-smi mig -i {gpu.index} -cgi {','.join(whole)} -C")
-    for index in order:
-        if not contents[index][0].is_whole:
-            parts = ",".join(slot.name for slot in contents[index])
+    starts = [place.start for place in places] if places else [None] * len(contents)
+    # For a single one, the driver chooses the position.
+    named = [
+        (content, content[0].profile.name + (f":{start}" if places and len(contents) > 1 else ""))
+        for content, start in sorted(
+            zip(contents, starts, strict=True),
+            key=lambda pair: (-pair[0][0].profile.slices, pair[1] or 0, pair[0][0].profile.name),
+        )
+    ]
+    command = f"sudo nvidia-smi mig -i {gpu.index}"
+    whole = ",".join(name for content, name in named if content[0].is_whole)
+    commands = [f"{command} -cgi {whole} -C"] if whole else []
+    for content, name in named:
+        if not content[0].is_whole:
+            parts = ",".join(slot.name for slot in content)
             commands.append(
-                f"sudo nvidia-smi mig -i {gpu.index} -cgi {named(index)}, then "
-                f"sudo nvidia-smi mig -i {gpu.index} -gi ID -cci {parts} with the ID it prints"
+                f"{command} -cgi {name}, then {command} -gi ID -cci {parts} with the ID it prints"
             )
     return "; ".join(commands)
 
 
-def _alternatives(gpu: GpuInventory, mig: MigState, card: Card, slots: Sequence[Slot]) -> list[str]:
-    """Return the possible alternatives, the nearest first."""
+def _alternatives(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[str]:
     remedies = []
     idle = [instance for instance in mig.instances if not instance.is_busy and not instance.claimed]
     if idle:
         rest = tuple(instance for instance in mig.instances if instance not in idle)
-        if _fits(slots, Card.of(replace(mig, instances=rest))):
+        if _fits(slots, replace(mig, instances=rest)):
             remedies.append(f"It fits without the idle instances: {_destroy_commands(gpu, idle)}")
     if any(instance.claimed and not instance.is_busy for instance in mig.instances):
         remedies.append("`radt doctor` lists instances that radt created")
-    if part := _largest_part(slots, card):
+    if part := _largest_part(slots, mig):
         remedies.append(f"{slot_names(part)} {'fits' if len(part) == 1 else 'fit'}")
-    if all(slot.is_whole for slot in slots):
-        smaller = nearest([slot.profile for slot in slots], card)
-        if smaller is not None:
-            remedies.append(f"{listing(smaller)} would" + ("" if part else " fit"))
     return remedies or ["Choose another GPU; this one is full"]
 
 
-def _fits(slots: Sequence[Slot], card: Card) -> bool:
-    return pack([content[0].profile for content in gpu_instances_for(slots)], card) is not None
+def _fits(slots: Sequence[Slot], mig: MigState) -> bool:
+    return pack([content[0].profile for content in gpu_instances_for(slots)], mig) is not None
 
 
-def _largest_part(slots: Sequence[Slot], card: Card) -> list[Slot]:
+def _largest_part(slots: Sequence[Slot], mig: MigState) -> list[Slot]:
     """Return the largest subset of the slots that fits, preferring large ones."""
-    kinds: dict[str, list[Slot]] = {}
-    for slot in sorted(slots, key=slot_order):
-        kinds.setdefault(slot.name, []).append(slot)
-    best: list[Slot] = []
-    best_value = (0, 0, 0)
+    kinds = [list(same) for _, same in groupby(sorted(slots, key=slot_order), key=slot_order)]
     # No GPU has more compute instances than slices.
-    ranges = [range(min(len(some), card.slices), -1, -1) for some in kinds.values()]
-    for numbers in product(*ranges):
-        if sum(numbers) > card.slices:
-            continue
-        part = [
-            slot
-            for some, number in zip(kinds.values(), numbers, strict=True)
-            for slot in some[:number]
-        ]
-        value = (
-            len(part),
-            sum(slot.slices for slot in part),
-            sum(slot.profile.memory_mb for slot in part),
-        )
-        if value > best_value and _fits(part, card):
-            best, best_value = part, value
-    return best
+    numbers = product(*(range(min(len(same), mig.slices) + 1) for same in kinds))
+    parts = [
+        [slot for same, number in zip(kinds, each, strict=True) for slot in same[:number]]
+        for each in numbers
+        if 0 < sum(each) <= mig.slices
+    ]
+
+    def size(part: Sequence[Slot]) -> tuple[int, int, int]:
+        memory_mb = sum(slot.profile.memory_mb for slot in part)
+        return len(part), sum(slot.slices for slot in part), memory_mb
+
+    return next((part for part in sorted(parts, key=size, reverse=True) if _fits(part, mig)), [])
 
 
 def _state(instance: GpuInstance) -> str:

@@ -1,16 +1,16 @@
-"""Read the machine's GPUs, their MIG instances, and the instances that they could hold."""
+"""Reads the machine's GPUs, their MIG instances, and the instances that they could hold."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
-from pathlib import Path
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from radt.collocation import mig
 from radt.collocation.ledger import Ledger, MigInstance
+from radt.collocation.permissions import may_configure
+from radt.collocation.spec import Collocation
 from radt.collocation.topology import (
     ComputeInstance,
     GpuInstance,
@@ -21,51 +21,41 @@ from radt.collocation.topology import (
     Placement,
     published_placements,
 )
+from radt.devices.gpus import Gpu, Gpus, MigDevice, find_handles
+from radt.devices.nvml import Nvml
+from radt.devices.visible import given_mig_uuids
 from radt.errors import DeviceError
-from radt.nvml import opened
-
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: Names the device file that grants the creation of MIG instances; missing without MIG.
-_MIG_CONFIG = Path("/proc/driver/nvidia/capabilities/mig/config")
 
 
 def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = None) -> Inventory:
     """Query the driver, if there is one, for all GPUs or those with the given NVML indices.
 
-    Where ``CUDA_VISIBLE_DEVICES`` names MIG devices, as in a job of a cluster, there are no others.
+    If ``CUDA_VISIBLE_DEVICES`` names MIG devices, as in a cluster job, only those are included.
 
     Raises:
         DeviceError: The driver is installed but does not work.
     """
-    import pynvml
 
-    try:
-        with opened() as nvml:
-            driver = str(nvml.nvmlSystemGetDriverVersion())
-            gpus = tuple(
-                _read_gpu(nvml, index)
-                for index in range(nvml.nvmlDeviceGetCount())
-                if only is None or index in only
-            )
-    except pynvml.NVMLError_LibraryNotFound:
-        return Inventory(reason="no NVIDIA driver")
-    except pynvml.NVMLError_DriverNotLoaded:
-        return Inventory(reason="the NVIDIA driver is not loaded")
-    except (pynvml.NVMLError, OSError) as error:
-        raise DeviceError(
-            f"the NVIDIA driver does not answer: {error}", "Run nvidia-smi for details"
-        ) from error
+    def more(nvml: Nvml, gpu: Gpu) -> Gpu:
+        return _read_gpu(nvml, gpu) if only is None or gpu.index in only else gpu
+
+    gpus = Gpus.read(more)
+    if gpus.failed:
+        raise DeviceError(gpus.reason, "Run nvidia-smi for details")
     entries = (ledger if ledger is not None else Ledger()).entries()
     created = [entry.thing for entry in entries if isinstance(entry.thing, MigInstance)]
-    gpus = tuple(_with_claims(gpu, created) for gpu in gpus)
-    given = [name for name in os.environ.get(_VISIBLE, "").split(",") if name.startswith("MIG-")]
-    if given:
-        gpus = tuple(_limited_to(gpu, given) for gpu in gpus)
-    return Inventory(gpus, driver, "" if gpus else "NVML sees none", is_given=bool(given))
+    given = given_mig_uuids(gpus)
+    found = []
+    for gpu in gpus.every:
+        if only is None or gpu.index in only:
+            known = gpu if isinstance(gpu, GpuInventory) else GpuInventory.of(gpu)  # broken
+            known = _with_claims(known, created)
+            found.append(_limited_to(known, given) if given else known)
+    return Inventory(tuple(found), gpus.driver, gpus.reason, is_given=bool(given))
 
 
 def _limited_to(gpu: GpuInventory, uuids: Collection[str]) -> GpuInventory:
-    """Return what a job can use that was given these MIG devices: them alone, as they are."""
+    """Return what a job can use of a GPU: only these MIG devices, and no new ones."""
     if gpu.mig is None:
         return gpu
     instances = []
@@ -76,69 +66,70 @@ def _limited_to(gpu: GpuInventory, uuids: Collection[str]) -> GpuInventory:
     return replace(gpu, mig=replace(gpu.mig, may_create=False, instances=tuple(instances)))
 
 
-def _read_gpu(nvml: Any, index: int) -> GpuInventory:
-    try:
-        handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        uuid = str(nvml.nvmlDeviceGetUUID(handle))
-        name = str(nvml.nvmlDeviceGetName(handle))
-        memory_bytes = free_bytes = None
-        try:
-            memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
-            memory_bytes, free_bytes = int(memory.total), int(memory.free)
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
-            pass  # no memory of its own, or a divided GPU and an unprivileged user
-        mig = _read_mig(nvml, handle, memory_bytes)
-    except nvml.NVMLError as error:
-        # A GPU that has fallen off the bus leaves the others usable.
-        return GpuInventory(index, "", "", problem=str(error))
-    return GpuInventory(index, uuid, name, memory_bytes, free_bytes, mig)
+def _read_gpu(nvml: Nvml, gpu: Gpu) -> GpuInventory:
+    """Return a GPU with its free memory and its instances."""
+    handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
+    free_bytes = None
+    if gpu.memory_bytes is not None:
+        free_bytes = int(nvml.nvmlDeviceGetMemoryInfo(handle).free)
+    return GpuInventory.of(gpu, free_bytes, _read_mig(nvml, handle, gpu))
 
 
-def _read_mig(nvml: Any, handle: Any, memory_bytes: int | None) -> MigState | None:
+def _read_mig(nvml: Nvml, handle: Any, gpu: Gpu) -> MigState | None:
     try:
-        current, pending = nvml.nvmlDeviceGetMigMode(handle)
+        _, pending = nvml.nvmlDeviceGetMigMode(handle)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
         return None
-    profiles = mig.read_profiles(nvml, handle, memory_bytes)
-    allowed = bool(profiles) and _may_configure()
+    instances = _seen_instances(nvml, gpu.mig_devices)
+    profiles: Sequence[InstanceProfile] = ()
+    allowed = False
     try:
-        profiles = [
-            replace(profile, placements=mig.read_placements(nvml, handle, profile.profile_id))
-            for profile in profiles
-        ]
-    except nvml.NVMLError_NoPermission:
-        allowed = False
-        profiles = _from_tables(profiles)
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
-        profiles = _from_tables(profiles)
-    instances: Sequence[GpuInstance] = ()
-    if current == nvml.NVML_DEVICE_MIG_ENABLE:
-        computes = dict(_read_devices(nvml, handle))
-        try:
+        profiles = mig.read_profiles(nvml, handle, gpu.memory_bytes)
+        profiles = _placed(nvml, handle, profiles)
+        if gpu.mig_enabled:
+            computes = {instance.instance_id: instance.computes for instance in instances}
             instances = [
                 GpuInstance(
-                    instance.instance_id,
-                    instance.profile,
-                    instance.placement,
-                    tuple(
-                        device.compute
-                        for ids, device in sorted(computes.items())
-                        if ids[0] == instance.instance_id
-                    ),
+                    *(existing.instance_id, existing.profile, existing.placement),
+                    computes.get(existing.instance_id, ()),
                 )
                 for profile in profiles
-                for instance in mig.gpu_instances(nvml, handle, profile)
+                for existing in mig.gpu_instances(nvml, handle, profile)
             ]
-        except nvml.NVMLError_NoPermission:
-            allowed = False
-            instances = _seen_instances(computes)
+        allowed = bool(profiles) and may_configure()
+    except nvml.NVMLError_NoPermission:
+        profiles = _from_tables(profiles) or _profiles_of(instances)
     return MigState(
-        enabled=current == nvml.NVML_DEVICE_MIG_ENABLE,
+        enabled=gpu.mig_enabled,
         pending=pending == nvml.NVML_DEVICE_MIG_ENABLE,
         may_create=allowed,
         profiles=tuple(profiles),
         instances=tuple(sorted(instances, key=lambda instance: instance.instance_id)),
     )
+
+
+def _placed(
+    nvml: Nvml, handle: Any, profiles: Sequence[InstanceProfile]
+) -> Sequence[InstanceProfile]:
+    """Add the placements that the driver reports to privileged users."""
+    try:
+        return [
+            replace(profile, placements=mig.read_placements(nvml, handle, profile.profile_id))
+            for profile in profiles
+        ]
+    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
+        return _from_tables(profiles)
+
+
+def _profiles_of(instances: Sequence[GpuInstance]) -> list[InstanceProfile]:
+    """Return the profiles of existing instances, for users without access to those of the GPU."""
+    counts = Counter(instance.profile for instance in instances)
+    named = [(name, count, Collocation.parse(name).mig) for name, count in counts.items()]
+    return [
+        InstanceProfile(-1, name, profile.gpu_slices, profile.memory_gb * 1024, count, sm_count=0)
+        for name, count, profile in named
+        if profile is not None
+    ]
 
 
 def _from_tables(profiles: Sequence[InstanceProfile]) -> list[InstanceProfile]:
@@ -157,30 +148,32 @@ def _from_tables(profiles: Sequence[InstanceProfile]) -> list[InstanceProfile]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _MigDevice:
-    """A compute instance with the profile name of its GPU instance."""
-
-    profile: str
-    compute: ComputeInstance
-
-
-def _read_devices(nvml: Any, handle: Any) -> Iterator[tuple[tuple[int, int], _MigDevice]]:
-    """Yield all MIG devices with the ids of their GPU and compute instance."""
-    for device in mig.mig_devices(nvml, handle):
-        attributes = nvml.nvmlDeviceGetAttributes_v2(device.handle)
+def _seen_instances(nvml: Nvml, devices: Iterable[MigDevice]) -> list[GpuInstance]:
+    """Return the GPU instances with a MIG device, which an unprivileged user sees."""
+    found: dict[int, GpuInstance] = {}
+    for device in sorted(devices, key=lambda device: device.compute_instance):
+        try:
+            handle = find_handles(nvml, device.uuid)[0]
+            attributes = nvml.nvmlDeviceGetAttributes(handle)
+            memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+        except nvml.NVMLError_NotFound:  # just destroyed
+            continue
         compute = ComputeInstance(
             instance_id=device.compute_instance,
-            slices=int(attributes.computeInstanceSliceCount),
-            uuid=str(nvml.nvmlDeviceGetUUID(device.handle)),
+            slices=device.slices,
+            uuid=device.uuid,
             sm_count=int(attributes.multiprocessorCount),
-            pids=_pids(nvml, device.handle),
+            pids=_pids(nvml, handle),
+            memory_bytes=int(memory.total),
+            free_bytes=int(memory.free),
         )
-        profile = mig.profile_of_device(nvml, device.handle)
-        yield (device.gpu_instance, device.compute_instance), _MigDevice(profile, compute)
+        number = device.gpu_instance
+        instance = found.get(number, GpuInstance(number, device.gpu_profile, None))
+        found[number] = replace(instance, computes=(*instance.computes, compute))
+    return list(found.values())
 
 
-def _pids(nvml: Any, device: Any) -> tuple[int, ...]:
+def _pids(nvml: Nvml, device: Any) -> tuple[int, ...]:
     pids: set[int] = set()
     for listed in (
         nvml.nvmlDeviceGetComputeRunningProcesses,
@@ -191,37 +184,6 @@ def _pids(nvml: Any, device: Any) -> tuple[int, ...]:
         except nvml.NVMLError:  # this driver has no such list
             continue
     return tuple(sorted(pids))
-
-
-def _seen_instances(computes: dict[tuple[int, int], _MigDevice]) -> list[GpuInstance]:
-    """Return the GPU instances that an unprivileged user sees: those with a MIG device."""
-    return [
-        GpuInstance(
-            instance_id,
-            computes[members[0]].profile,
-            None,
-            tuple(computes[ids].compute for ids in members),
-        )
-        for instance_id, group in groupby(sorted(computes), key=lambda ids: ids[0])
-        if (members := list(group))
-    ]
-
-
-def _may_configure() -> bool:
-    """Return whether this user may change MIG instances, by the permissions of a device file.
-
-    https://docs.nvidia.com/datacenter/tesla/mig-user-guide/device-nodes-and-capabilities.html
-    """
-    if os.geteuid() == 0:
-        return True
-    try:
-        lines = dict(
-            line.split(":", 1) for line in _MIG_CONFIG.read_text(encoding="ascii").splitlines()
-        )
-        minor = int(lines["DeviceFileMinor"])
-    except (OSError, ValueError, KeyError):
-        return True  # unknown: the driver will report it
-    return os.access(f"/dev/nvidia-caps/nvidia-cap{minor}", os.R_OK)
 
 
 def _with_claims(gpu: GpuInventory, created: Sequence[MigInstance]) -> GpuInventory:

@@ -18,25 +18,17 @@ import os
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from radt import procfs
 from radt.errors import DeviceError
+from radt.files import write_whole
 from radt.home import RUNTIME_VARIABLE, runtime_dir
 
 _FORMAT = 1
 _SUFFIX = ".json"
 _UNFINISHED = ".tmp"
-
-
-class Kind(StrEnum):
-    """Kind of a created object."""
-
-    MIG_INSTANCE = "mig-instance"
-    MPS_DAEMON = "mps-daemon"
-    CONTAINER = "container"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +40,7 @@ class MigInstance:
     following fields are known after its creation.
     """
 
-    kind: ClassVar[Kind] = Kind.MIG_INSTANCE
+    kind: ClassVar[str] = "mig-instance"
 
     gpu_uuid: str
     profile: str
@@ -68,15 +60,24 @@ class MpsDaemon:
     """A control daemon of NVIDIA's Multi-Process Service, with its server.
 
     ``devices`` are UUIDs of GPUs or of a MIG device. ``folder`` holds its pipe and log
-    directories. ``pid`` and ``start_ticks`` are known once it runs.
+    directories, with short names, as a socket's path is limited. ``pid`` and ``start_ticks`` are
+    known once it runs.
     """
 
-    kind: ClassVar[Kind] = Kind.MPS_DAEMON
+    kind: ClassVar[str] = "mps-daemon"
 
     devices: tuple[str, ...]
     folder: str
     pid: int | None = None
     start_ticks: int | None = None
+
+    @property
+    def pipes(self) -> Path:
+        return Path(self.folder) / "p"
+
+    @property
+    def logs(self) -> Path:
+        return Path(self.folder) / "l"
 
     def __str__(self) -> str:
         pid = f" (pid {self.pid})" if self.pid is not None else ""
@@ -87,7 +88,7 @@ class MpsDaemon:
 class Container:
     """A container by its name; ``tool`` is the command that created it (docker, podman)."""
 
-    kind: ClassVar[Kind] = Kind.CONTAINER
+    kind: ClassVar[str] = "container"
 
     name: str
     tool: str = "docker"
@@ -98,7 +99,7 @@ class Container:
 
 Thing = MigInstance | MpsDaemon | Container
 _TYPES: Mapping[str, type[MigInstance | MpsDaemon | Container]] = {
-    type_.kind.value: type_ for type_ in (MigInstance, MpsDaemon, Container)
+    type_.kind: type_ for type_ in (MigInstance, MpsDaemon, Container)
 }
 
 
@@ -113,7 +114,7 @@ class Owner:
 
     @classmethod
     def me(cls) -> Self:
-        return cls(os.getpid(), procfs.own_start_ticks(), procfs.boot_id(), _pid_namespace())
+        return cls(os.getpid(), procfs.own_start_ticks(), procfs.boot_id(), procfs.pid_namespace())
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -132,7 +133,7 @@ class Owner:
     @property
     def visible(self) -> bool:
         """Return whether its process would be visible from here if it were alive."""
-        return self.rebooted or self.pid_namespace == _pid_namespace()
+        return self.rebooted or self.pid_namespace == procfs.pid_namespace()
 
     @property
     def alive(self) -> bool:
@@ -151,10 +152,6 @@ class Entry:
     owner: Owner
     run_id: str = ""
     workload_id: str = ""
-
-    @property
-    def kind(self) -> Kind:
-        return self.thing.kind
 
     @property
     def orphaned(self) -> bool:
@@ -204,7 +201,7 @@ class Ledger:
         Raises:
             DeviceError: The entry cannot be written, so the object must not be created.
         """
-        name = f"{thing.kind.value}-{uuid.uuid4().hex[:12]}{_SUFFIX}"
+        name = f"{thing.kind}-{uuid.uuid4().hex[:12]}{_SUFFIX}"
         entry = Entry(self.folder / name, thing, Owner.me(), run_id, workload_id)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -232,14 +229,16 @@ class Ledger:
 def _save(entry: Entry) -> None:
     content = {
         "format": _FORMAT,
-        "kind": entry.kind.value,
+        "kind": entry.thing.kind,
         "thing": dataclasses.asdict(entry.thing),
         "owner": dataclasses.asdict(entry.owner),
         "run_id": entry.run_id,
         "workload_id": entry.workload_id,
     }
+    unfinished = entry.path.with_name(f".{entry.path.name}{_UNFINISHED}")
     try:
-        _write_durably(entry.path, json.dumps(content, ensure_ascii=False, indent=1))
+        text = json.dumps(content, ensure_ascii=False, indent=1)
+        write_whole(entry.path, text, durable=True, temporary=unfinished)
     except OSError as error:
         raise _unusable(entry.path, error) from error
 
@@ -267,33 +266,6 @@ def _read_entry(path: Path) -> Entry | Damaged | None:
         return Damaged(path, "incomplete")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         return Damaged(path, f"{type(error).__name__}: {error}")
-
-
-def _write_durably(path: Path, text: str) -> None:
-    """Write a file atomically; it is on disk when this returns."""
-    unfinished = path.with_name(f".{path.name}{_UNFINISHED}")
-    fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _pid_namespace() -> str:
-    try:
-        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - a magic link, no path
-    except OSError:
-        return ""
 
 
 def _unusable(path: Path, error: OSError) -> DeviceError:

@@ -1,26 +1,33 @@
-"""MIG through NVML: read, create and destroy instances, each recorded in the ledger in advance.
+"""MIG through NVML: reads, creates and destroys instances, each recorded in the ledger first.
 
-Only instances in the ledger are changed: a GPU instance by its id, place and profile, and the
+Only instances in the ledger are changed: a GPU instance by its id, position and profile, and the
 compute instances inside it. The mode of a GPU is never changed. Functions that take ``nvml``
-(pynvml, initialised by `radt.nvml.opened`) may raise ``pynvml.NVMLError``.
+(pynvml, initialised by `radt.devices.nvml.opened`) may raise ``pynvml.NVMLError``.
 https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlMultiInstanceGPU.html
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from radt.collocation.instances import PlannedInstance
+from radt import procfs
+from radt.collocation import permissions
+from radt.collocation.instances import PlannedCompute, PlannedInstance
 from radt.collocation.ledger import Entry, Ledger, MigInstance
+from radt.collocation.processes import identify
 from radt.collocation.topology import InstanceProfile, Placement, profile_name
+from radt.devices.gpus import find_handles, mig_devices
+from radt.devices.nvml import opened
 from radt.errors import DeviceError
-from radt.nvml import opened
+
+T = TypeVar("T")
 
 _NAME_PREFIX = "MIG "
 _MIB = 2**20
@@ -34,15 +41,6 @@ class ExistingInstance:
     instance_id: int
     profile: str
     placement: Placement
-
-
-@dataclass(frozen=True, slots=True)
-class ExistingDevice:
-    """A MIG device: the compute instance of a GPU instance, as processes see it."""
-
-    handle: Any
-    gpu_instance: int
-    compute_instance: int
 
 
 def read_profiles(
@@ -81,28 +79,6 @@ def gpu_instances(nvml: Any, gpu: Any, profile: InstanceProfile) -> list[Existin
     return instances
 
 
-def mig_devices(nvml: Any, gpu: Any) -> Iterator[ExistingDevice]:
-    """Yield all MIG devices of a GPU. Needs no privileges."""
-    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)):
-        try:
-            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, index)
-        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument):  # indices may have gaps
-            continue
-        yield ExistingDevice(
-            device,
-            int(nvml.nvmlDeviceGetGpuInstanceId(device)),
-            int(nvml.nvmlDeviceGetComputeInstanceId(device)),
-        )
-
-
-def profile_of_device(nvml: Any, device: Any) -> str:
-    """Return the name of the profile of a MIG device's GPU instance."""
-    # "NVIDIA A100-SXM4-40GB MIG 3c.7g.40gb"
-    name = str(nvml.nvmlDeviceGetName(device)).rpartition(_NAME_PREFIX)[2]
-    compute, dot, rest = name.partition("c.")
-    return rest if dot and compute.isdigit() else name
-
-
 def compute_profile_id(nvml: Any, instance: Any, slices: int) -> int | None:
     """Return the driver's id of the compute instance profile of this size; None without one."""
     for info in _compute_profiles(nvml, instance):
@@ -132,15 +108,12 @@ def create_compute_instance(
     nvml: Any, instance: Any, profile_id: int, place: Placement | None
 ) -> Any:
     """Create a compute instance, at this place if the driver accepts one. Needs privileges."""
-    if place is not None:
-        where = nvml.c_nvmlComputeInstancePlacement_t(place.start, place.size)
-        try:
-            return nvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement(
-                instance, profile_id, ctypes.byref(where)
-            )
-        except nvml.NVMLError_FunctionNotFound:
-            pass  # an older driver chooses the place itself
-    return nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile_id)
+    if place is None:
+        return nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile_id)
+    where = nvml.c_nvmlComputeInstancePlacement_t(place.start, place.size)
+    return nvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement(
+        instance, profile_id, ctypes.byref(where)
+    )
 
 
 def _profile(
@@ -148,17 +121,14 @@ def _profile(
 ) -> InstanceProfile | None:
     """Return the profile of this index; None if the GPU offers none."""
     try:
-        info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index, version=2)
-        name = _text(info.name)
-    except nvml.NVMLError_FunctionNotFound:  # an older driver does not report the name
-        try:
-            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index, version=1)
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-            return None
-        memory_bytes = gpu_memory_bytes or _memory_bytes(nvml, gpu)
-        name = profile_name(index, info.sliceCount, info.memorySizeMB, memory_bytes)
+        info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
         return None
+    if hasattr(info, "name"):
+        name = _text(info.name)
+    else:  # an older driver does not report the name
+        memory_bytes = gpu_memory_bytes or _memory_bytes(nvml, gpu)
+        name = profile_name(index, info.sliceCount, info.memorySizeMB, memory_bytes)
     try:
         remaining = int(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, info.id))
     except nvml.NVMLError:  # MIG is off, or the user is unprivileged
@@ -180,7 +150,7 @@ def _memory_bytes(nvml: Any, gpu: Any) -> int:
     largest = 0
     for index in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
         try:
-            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index, version=1)
+            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index)
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
             continue
         largest = max(largest, int(info.memorySizeMB))
@@ -190,80 +160,84 @@ def _memory_bytes(nvml: Any, gpu: Any) -> int:
 def _compute_profiles(nvml: Any, instance: Any) -> Iterator[Any]:
     """Yield NVML's description of each compute instance profile of a GPU instance."""
     for index in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
-        for version in (2, 1):
-            try:
-                yield nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
-                    instance, index, nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED, version
-                )
-            except nvml.NVMLError_FunctionNotFound:
-                continue  # an older driver only supports the first version
-            except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-                pass
-            break
+        try:
+            yield nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(
+                instance, index, nvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+            )
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            continue
 
 
 def _text(value: bytes | str) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-#: Seconds for the driver to notice that the last process of an instance has exited.
-DESTROY_TIMEOUT_S = 10.0
+#: Seconds to wait for other clients of the driver, which notices the exit of a process late.
+IN_USE_TIMEOUT_S = 10.0
 _POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class MigDevice:
-    """A compute instance, which a process sees as its GPU, with its number of SMs."""
-
-    compute_instance: int
-    uuid: str
-    sm_count: int
+#: The kernel's device file of a GPU, which its clients hold open.
+_DEVICE_FILE = "/dev/nvidia{minor}"
+#: Maximum number of GPU clients named in a message.
+_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class CreatedInstance:
-    """A GPU instance created by radt, with its devices by their names in the plan."""
+    """A GPU instance created by radt, with its compute instances as they are now, by name."""
 
     entry: Entry
-    gpu_instance: int
-    devices: Mapping[str, MigDevice]
+    computes: Mapping[str, PlannedCompute]
 
 
 def create_instance(
-    planned: PlannedInstance, ledger: Ledger, *, run_id: str = "", workload_id: str = ""
+    planned: PlannedInstance,
+    ledger: Ledger,
+    *,
+    run_id: str = "",
+    workload_id: str = "",
+    timeout_s: float = IN_USE_TIMEOUT_S,
 ) -> CreatedInstance:
     """Create a planned instance and the compute instances in it.
 
     Raises:
-        DeviceError: The driver refuses. Created parts are removed, or stay in the ledger.
+        DeviceError: The driver refuses, or another client holds the GPU after ``timeout_s``.
+            Created parts are removed, or stay in the ledger.
     """
     place = planned.placement
     assert place is not None and planned.existing_id is None, "only new instances are created"
     what = f"MIG instance {planned.profile.name} at {place} of GPU {planned.gpu}"
     with _driver(what, _create_command(planned, place)) as nvml:
-        gpu = nvml.nvmlDeviceGetHandleByUUID(planned.gpu_uuid)
+        gpu, _ = find_handles(nvml, planned.gpu_uuid)
         before = tuple(instance.instance_id for instance in _gpu_instances(nvml, gpu))
         thing = MigInstance(planned.gpu_uuid, planned.profile.name, place.start, place.size, before)
         entry = ledger.intend(thing, run_id=run_id, workload_id=workload_id)
+        patience = _Patience(nvml, timeout_s, lambda: _held(nvml, gpu, what))
+        profile_id = planned.profile.profile_id
         try:
-            instance = create_gpu_instance(nvml, gpu, planned.profile.profile_id, place)
-        except nvml.NVMLError as error:
+            instance = patience.once_free(
+                partial(create_gpu_instance, nvml, gpu, profile_id, place)
+            )
+        except nvml.NVMLError_InsufficientResources as error:
             entry.done()
-            if not isinstance(error, nvml.NVMLError_InsufficientResources):
-                raise
             raise DeviceError(
                 f"no room for {what}",
                 "Another user may have created an instance meanwhile. Run nvidia-smi mig -i "
                 f"{planned.gpu} -lgi to check, and start again",
             ) from error
+        except (nvml.NVMLError, DeviceError):
+            entry.done()
+            raise
         try:
-            return _furnish(nvml, gpu, instance, planned, entry)
+            return _furnish(nvml, gpu, instance, planned, entry, patience)
         except BaseException:
-            _take_back(nvml, gpu, entry)
+            assert isinstance(entry.thing, MigInstance)
+            with suppress(nvml.NVMLError, DeviceError):  # the first error is more informative
+                _destroy(nvml, gpu, entry.thing, IN_USE_TIMEOUT_S)
+                entry.done()
             raise
 
 
-def destroy_instance(thing: MigInstance, timeout_s: float = DESTROY_TIMEOUT_S) -> None:
+def destroy_instance(thing: MigInstance, timeout_s: float = IN_USE_TIMEOUT_S) -> None:
     """Destroy an instance in the ledger: its compute instances, then the GPU instance, by id.
 
     If its id was never recorded, the instance with the recorded profile and place that did not
@@ -274,14 +248,19 @@ def destroy_instance(thing: MigInstance, timeout_s: float = DESTROY_TIMEOUT_S) -
     """
     with _driver(str(thing), _destroy_command(thing.gpu_uuid, thing.gpu_instance)) as nvml:
         try:
-            gpu = nvml.nvmlDeviceGetHandleByUUID(thing.gpu_uuid)
+            gpu, _ = find_handles(nvml, thing.gpu_uuid)
         except nvml.NVMLError_NotFound:
             return  # the GPU is gone, and its instances with it
         _destroy(nvml, gpu, thing, timeout_s)
 
 
 def _furnish(
-    nvml: Any, gpu: Any, instance: Any, planned: PlannedInstance, entry: Entry
+    nvml: Any,
+    gpu: Any,
+    instance: Any,
+    planned: PlannedInstance,
+    entry: Entry,
+    patience: _Patience,
 ) -> CreatedInstance:
     """Create the compute instances in a new GPU instance and find their MIG devices."""
     gpu_instance = int(nvml.nvmlGpuInstanceGetInfo(instance).id)
@@ -295,40 +274,32 @@ def _furnish(
                 f"the driver offers no compute instance {compute.profile}",
                 "Run nvidia-smi mig -lcip to list the profiles",
             )
-        created = create_compute_instance(nvml, instance, profile_id, compute.placement)
+        created = patience.once_free(
+            partial(create_compute_instance, nvml, instance, profile_id, compute.placement)
+        )
         ids[compute.name] = int(nvml.nvmlComputeInstanceGetInfo(created).id)
-    handles = {
-        device.compute_instance: device.handle
+    found = {
+        device.compute_instance: device.uuid
         for device in mig_devices(nvml, gpu)
         if device.gpu_instance == gpu_instance
     }
-    if missing := sorted(set(ids.values()) - set(handles)):
+    if missing := sorted(set(ids.values()) - set(found)):
         raise DeviceError(
             f"the driver lists no MIG device for compute instance {missing[0]} of GPU instance "
             f"{gpu_instance}",
             "Run nvidia-smi -L; a container may hide new MIG devices",
         )
-    devices = {name: _device(nvml, number, handles[number]) for name, number in ids.items()}
+    computes = {}
+    for compute in planned.computes:
+        uuid = found[ids[compute.name]]
+        attributes = nvml.nvmlDeviceGetAttributes(find_handles(nvml, uuid)[0])
+        sm_count = int(attributes.multiprocessorCount)
+        computes[compute.name] = replace(compute, uuid=uuid, sm_count=sm_count)
     entry.confirm(
         compute_instances=tuple(ids.values()),
-        mig_uuids=tuple(device.uuid for device in devices.values()),
+        mig_uuids=tuple(compute.uuid for compute in computes.values()),
     )
-    return CreatedInstance(entry, gpu_instance, devices)
-
-
-def _device(nvml: Any, compute_instance: int, handle: Any) -> MigDevice:
-    sm_count = int(nvml.nvmlDeviceGetAttributes_v2(handle).multiprocessorCount)
-    return MigDevice(compute_instance, str(nvml.nvmlDeviceGetUUID(handle)), sm_count)
-
-
-def _take_back(nvml: Any, gpu: Any, entry: Entry) -> None:
-    """Destroy an unfinished instance; if that also fails, it stays in the ledger."""
-    assert isinstance(entry.thing, MigInstance)
-    try:
-        _destroy(nvml, gpu, entry.thing, DESTROY_TIMEOUT_S)
-    except (nvml.NVMLError, DeviceError):
-        return  # the first error is more informative
-    entry.done()
+    return CreatedInstance(entry, computes)
 
 
 def _destroy(nvml: Any, gpu: Any, thing: MigInstance, timeout_s: float) -> None:
@@ -338,38 +309,58 @@ def _destroy(nvml: Any, gpu: Any, thing: MigInstance, timeout_s: float) -> None:
     instance = _created(nvml, gpu, thing)
     if instance is None:
         return
-    deadline_s = time.monotonic() + timeout_s
     command = _destroy_command(nvml.nvmlDeviceGetIndex(gpu), instance.instance_id)
+    in_use = DeviceError(
+        "a process still uses the MIG instance",
+        f"nvidia-smi shows it. When it has ended, run `radt doctor --clean` or {command}",
+    )
+    patience = _Patience(nvml, timeout_s, lambda: in_use)
     for compute in compute_instances(nvml, instance.handle):
-        _retry(nvml, partial(nvml.nvmlComputeInstanceDestroy, compute), deadline_s, command)
-    _retry(nvml, partial(nvml.nvmlGpuInstanceDestroy, instance.handle), deadline_s, command)
+        with suppress(nvml.NVMLError_NotFound):
+            patience.once_free(partial(nvml.nvmlComputeInstanceDestroy, compute))
+    with suppress(nvml.NVMLError_NotFound):
+        patience.once_free(partial(nvml.nvmlGpuInstanceDestroy, instance.handle))
 
 
-def _retry(nvml: Any, destroy: Callable[[], object], deadline_s: float, command: str) -> None:
-    """Destroy as soon as the driver allows it: it notices the exit of a process with a delay."""
-    while True:
-        try:
-            destroy()
-        except nvml.NVMLError_NotFound:
-            return
-        except nvml.NVMLError_InUse as error:
-            if time.monotonic() >= deadline_s:
-                raise DeviceError(
-                    "a process still uses the MIG instance",
-                    "nvidia-smi shows it. When it has ended, run `radt doctor --clean` or "
-                    f"{command}",
-                ) from error
-            time.sleep(_POLL_S)  # the driver does not notify when it is free
-        except nvml.NVMLError_NoPermission as error:
-            raise _not_permitted(command) from error
-        else:
-            return
+class _Patience:
+    """Retries changes that other clients of the GPU prevent, until some seconds have passed.
+
+    ``in_use`` makes the error after that.
+    """
+
+    def __init__(self, nvml: Any, timeout_s: float, in_use: Callable[[], DeviceError]) -> None:
+        self._nvml = nvml
+        self._deadline_s = time.monotonic() + timeout_s
+        self._in_use = in_use
+
+    def once_free(self, change: Callable[[], T]) -> T:
+        """Return the result of the change, or raise ``in_use``."""
+        while True:
+            try:
+                return change()
+            except self._nvml.NVMLError_InUse as error:
+                if time.monotonic() >= self._deadline_s:
+                    raise self._in_use() from error
+                time.sleep(_POLL_S)  # the driver does not notify when it is free
+
+
+def _held(nvml: Any, gpu: Any, what: str) -> DeviceError:
+    """Return the error for a GPU in use, naming its clients."""
+    file = _DEVICE_FILE.format(minor=nvml.nvmlDeviceGetMinorNumber(gpu))
+    pids = (pid for pid in sorted(procfs.all_pids()) if pid != os.getpid())
+    holders = [f"{identify(pid).command} (pid {pid})" for pid in pids if procfs.has_open(pid, file)]
+    names = ", ".join(holders[:_NAMED]) or "a process that this user cannot see"
+    return DeviceError(
+        f"{what} cannot be created while another client uses the GPU: {names}",
+        "DCGM's profiling holds a GPU: run `dcgmi profile --pause`. To see all clients, run "
+        f"sudo fuser -v {file}",
+    )
 
 
 def _created(nvml: Any, gpu: Any, thing: MigInstance) -> ExistingInstance | None:
     """Return the instance that the ledger describes, if it still exists.
 
-    Ids are reused: an instance with another profile or place belongs to others.
+    Ids are reused: an instance with another profile or position is not radt's.
     """
     place = Placement(thing.start, thing.size)
     for instance in _gpu_instances(nvml, gpu):
@@ -396,16 +387,10 @@ def _driver(what: str, command: str) -> Iterator[Any]:
         with opened() as nvml:
             yield nvml
     except pynvml.NVMLError_NoPermission as error:
-        raise _not_permitted(command) from error
+        needed = f"changing MIG instances needs {permissions.needed()}"
+        raise DeviceError(needed, permissions.remedy(command)) from error
     except (pynvml.NVMLError, OSError) as error:
         raise DeviceError(f"{what}: {error}", "Run nvidia-smi for details") from error
-
-
-def _not_permitted(command: str) -> DeviceError:
-    return DeviceError(
-        "changing MIG instances needs an administrator",
-        f"Start radt as root, or run {command}",
-    )
 
 
 def _destroy_command(gpu: int | str, gpu_instance: int | None) -> str:

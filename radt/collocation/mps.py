@@ -15,16 +15,15 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from radt import procfs
 from radt.collocation.ledger import Entry, Ledger, MpsDaemon
-from radt.collocation.processes import MPS_CONTROL, MPS_SERVER, is_mps
+from radt.collocation.processes import MPS_CONTROL, MPS_SERVER, identify, is_mps, variable
 from radt.errors import DeviceError
 from radt.home import RUNTIME_VARIABLE, runtime_dir
+from radt.processes import stop
 from radt.procfs import ProcessId
 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -36,27 +35,11 @@ STOP_TIMEOUT_S = 15.0
 #: Seconds that a daemon gives its clients when it is asked to exit.
 _CLIENTS_GRACE_S = 5
 
+#: The daemon's longest socket in its pipe directory; a socket's path may have 107 characters.
+_LONGEST_SOCKET = "control_privileged"
+_MAX_SOCKET_PATH = 107
 _LOG_LINES = 5
 _POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class MpsPaths:
-    """Content of a daemon's folder; names are short, as a socket's path is limited."""
-
-    folder: Path
-
-    @property
-    def pipes(self) -> Path:
-        return self.folder / "p"
-
-    @property
-    def logs(self) -> Path:
-        return self.folder / "l"
-
-    @property
-    def pid_file(self) -> Path:
-        return self.pipes / f"{MPS_CONTROL}.pid"
 
 
 def remove_daemon(thing: MpsDaemon) -> None:
@@ -68,21 +51,19 @@ def remove_daemon(thing: MpsDaemon) -> None:
     Raises:
         DeviceError: The daemon cannot be ended.
     """
-    paths = MpsPaths(Path(thing.folder))
     if targets := _processes_of(thing):
         try:
-            ask(paths, f"quit -t {_CLIENTS_GRACE_S}", timeout_s=STOP_TIMEOUT_S)
+            ask(thing, f"quit -t {_CLIENTS_GRACE_S}", timeout_s=STOP_TIMEOUT_S)
         except DeviceError:
             pass  # it does not listen: it is killed below
         else:
-            wait(lambda: not any(target.alive for target in targets), STOP_TIMEOUT_S)
-        for target in targets:
-            target.kill()
-        targets += _processes_of(thing)  # a server started while the daemon was ending
-        for target in targets:
-            target.kill()
-        if not wait(lambda: not any(target.alive for target in targets), STOP_TIMEOUT_S):
-            pids = ", ".join(str(target.pid) for target in targets if target.alive)
+            _wait(lambda: not any(target.alive for target in targets), STOP_TIMEOUT_S)
+        stuck = [target.pid for target in targets if not stop(target, 0.0, STOP_TIMEOUT_S)]
+        # A server may have been started while the daemon was ending.
+        later = set(_processes_of(thing)) - set(targets)
+        stuck += [target.pid for target in later if not stop(target, 0.0, STOP_TIMEOUT_S)]
+        if stuck:
+            pids = ", ".join(map(str, stuck))
             raise DeviceError(
                 f"the MPS daemon of {', '.join(thing.devices)} did not end (pid {pids})",
                 "Ask the machine's administrator to check it (dmesg, nvidia-smi)",
@@ -103,20 +84,41 @@ def remove_folder(thing: MpsDaemon) -> None:
         ) from error
 
 
-def log_tail(logs: Path) -> str:
-    """Return the last lines of the logs in a folder, on one line; empty if there are none."""
+def _log_tail(thing: MpsDaemon) -> str:
+    """Return the last lines of a daemon's logs, on one line; empty if there are none."""
     lines: list[str] = []
     for name in ("control.log", "server.log"):
         try:
-            text = (logs / name).read_text(encoding="utf-8", errors="replace")
+            text = (thing.logs / name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
         lines += text.strip().splitlines()[-_LOG_LINES:]
     return " | ".join(line.strip() for line in lines[-_LOG_LINES:])
 
 
-def find_tool() -> str:
-    """Return the path of NVIDIA's control program; raise DeviceError if it is not installed."""
+def check() -> str:
+    """Return the path of NVIDIA's control program if radt can start daemons with it.
+
+    Raises:
+        DeviceError: It is not installed, or the runtime folder's path is too long for a socket.
+    """
+    tool = _tool()
+    folder = _new_folder()
+    longest = MpsDaemon((), str(folder)).pipes / _LONGEST_SOCKET
+    if len(os.fsencode(longest)) > _MAX_SOCKET_PATH:
+        raise DeviceError(
+            f"the path of an MPS daemon's socket in {folder.parent} would be too long",
+            f"Set {RUNTIME_VARIABLE} to a folder with a short path",
+        )
+    return tool
+
+
+def _new_folder() -> Path:
+    """Return a folder for a daemon. Its name is short: see _MAX_SOCKET_PATH."""
+    return runtime_dir().absolute() / "mps" / uuid.uuid4().hex[:8]
+
+
+def _tool() -> str:
     tool = shutil.which(MPS_CONTROL)
     if tool is None:
         raise DeviceError(
@@ -128,45 +130,43 @@ def find_tool() -> str:
     return tool
 
 
-def daemon_environment(paths: MpsPaths) -> dict[str, str]:
+def _environment(thing: MpsDaemon) -> dict[str, str]:
     """Return the daemon's variables, without those of a run or of other daemons."""
     env = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("RADT_", "MLFLOW_", "CUDA_MPS_", "CUDA_VISIBLE_"))
     }
-    return env | {PIPE_VARIABLE: str(paths.pipes), LOG_VARIABLE: str(paths.logs)}
+    return env | {PIPE_VARIABLE: str(thing.pipes), LOG_VARIABLE: str(thing.logs)}
 
 
-def ask(paths: MpsPaths, command: str, timeout_s: float | None = None) -> str:
+def ask(thing: MpsDaemon, command: str, timeout_s: float | None = None) -> str:
     """Send the daemon a command and return its response; raise DeviceError if there is none."""
     timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
     try:
         done = subprocess.run(
-            [find_tool()],
+            [_tool()],
             input=f"{command}\n",
             capture_output=True,
             text=True,
             errors="replace",
             cwd="/",
-            env=daemon_environment(paths),
+            env=_environment(thing),
             timeout=timeout_s,
             check=False,
         )
-    except subprocess.TimeoutExpired as error:
-        raise _silent(paths, f"does not answer within {timeout_s:g} s") from error
+    except subprocess.TimeoutExpired:
+        problem = f"does not answer within {timeout_s:g} s"
     except OSError as error:
-        raise _silent(paths, f"cannot be asked: {error.strerror or error}") from error
-    if done.returncode != 0:
+        problem = f"cannot be asked: {error.strerror or error}"
+    else:
+        if done.returncode == 0:
+            return done.stdout
         message = (done.stderr or done.stdout).strip()
-        raise _silent(paths, f"refuses {command.split()[0]}" + (f": {message}" if message else ""))
-    return done.stdout
-
-
-def _silent(paths: MpsPaths, what: str) -> DeviceError:
-    tail = log_tail(paths.logs)
-    return DeviceError(
-        f"the MPS daemon {what}" + (f" (its log ends: {tail})" if tail else ""), _REMEDY
+        problem = f"refuses {command.split()[0]}" + (f": {message}" if message else "")
+    log_end = _log_tail(thing)
+    raise DeviceError(
+        f"the MPS daemon {problem}" + (f" (its log ends: {log_end})" if log_end else ""), _REMEDY
     )
 
 
@@ -175,19 +175,18 @@ def _pids(text: str) -> list[int]:
     return [int(word) for word in text.split() if word.isdigit()]
 
 
-def pid_in_file(thing: MpsDaemon) -> int | None:
+def _pid_in_file(thing: MpsDaemon) -> int | None:
     """Return the process id in the daemon's pid file, if it is an MPS daemon."""
-    paths = MpsPaths(Path(thing.folder))
     try:
-        pid = int(paths.pid_file.read_text(encoding="ascii").strip() or 0)
+        pid = int((thing.pipes / f"{MPS_CONTROL}.pid").read_text(encoding="ascii").strip() or 0)
     except (OSError, ValueError):
         return None
     return pid if procfs.start_ticks(pid) and is_mps(pid, MPS_CONTROL) else None
 
 
-def find_daemon(thing: MpsDaemon) -> int | None:
+def _find_daemon(thing: MpsDaemon) -> int | None:
     """Return the control daemon of this folder: by its pid file, else by its environment."""
-    if (pid := pid_in_file(thing)) is not None:
+    if (pid := _pid_in_file(thing)) is not None:
         return pid
     pids = (process.pid for process in _processes_of(thing))
     return next((pid for pid in pids if is_mps(pid, MPS_CONTROL)), None)
@@ -199,7 +198,7 @@ def _processes_of(thing: MpsDaemon) -> list[ProcessId]:
     They have the folder in their environment, which no other daemon has; the daemon is also
     identified by its recorded id and start time.
     """
-    mark = f"{PIPE_VARIABLE}={MpsPaths(Path(thing.folder)).pipes}".encode()
+    mark = f"{PIPE_VARIABLE}={thing.pipes}".encode()
     processes, servers = [], []
     for pid in procfs.all_pids():
         is_control, is_server = is_mps(pid, MPS_CONTROL), is_mps(pid, MPS_SERVER)
@@ -216,7 +215,7 @@ def _processes_of(thing: MpsDaemon) -> list[ProcessId]:
     return processes + [process for parent, process in servers if parent in daemons]
 
 
-def wait(condition: Callable[[], bool], timeout_s: float) -> bool:
+def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
     """Return True as soon as the condition holds, False on timeout."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
@@ -234,13 +233,10 @@ START_TIMEOUT_S = 20.0
 #: Seconds to wait for the daemon's pid file before searching otherwise.
 PID_FILE_TIMEOUT_S = 1.0
 _REMEDY = "Run `radt devices` to see what uses the GPU, or run without MPS"
-#: The daemon's longest socket in its pipe directory; a socket's path may have 107 characters.
-_LONGEST_SOCKET = "control_privileged"
-_MAX_SOCKET_PATH = 107
 
 
 class MpsServer:
-    """One daemon, from start to end. Use as a context manager, or stop it.
+    """One daemon, from `start` to `stop`.
 
     ``devices`` are the UUIDs of the GPUs, or of the one MIG device, that its clients share. It is
     recorded in the ledger before it starts, with the run or workload that it serves.
@@ -249,44 +245,28 @@ class MpsServer:
     def __init__(
         self,
         devices: Sequence[str],
-        ledger: Ledger | None = None,
         *,
         run_id: str = "",
         workload_id: str = "",
     ) -> None:
-        self.devices = tuple(devices)
-        self._ledger = ledger if ledger is not None else Ledger()
         self._ids = {"run_id": run_id, "workload_id": workload_id}
-        # Short: see _MAX_SOCKET_PATH.
-        self._paths = MpsPaths(runtime_dir().absolute() / "mps" / uuid.uuid4().hex[:8])
-        self._entry: Entry | None = None
+        self.thing = MpsDaemon(tuple(devices), str(_new_folder()))
+        self.entry: Entry | None = None
 
-    @property
-    def pid(self) -> int | None:
-        """Return the control daemon's process id while it runs."""
-        thing = self._entry.thing if self._entry is not None else None
-        return thing.pid if isinstance(thing, MpsDaemon) else None
-
-    def start(self) -> None:
-        """Start the daemon and check that it responds.
+    def start(self) -> Entry:
+        """Start the daemon and check that it responds; return its entry in the ledger.
 
         Raises:
             DeviceError: The daemon cannot be started on these devices; nothing is left behind.
         """
-        tool = find_tool()
-        longest = self._paths.pipes / _LONGEST_SOCKET
-        if len(os.fsencode(longest)) > _MAX_SOCKET_PATH:
-            raise DeviceError(
-                f"the path of the MPS daemon's socket is too long: {longest}",
-                f"Set {RUNTIME_VARIABLE} to a folder with a short path",
-            )
-        thing = MpsDaemon(self.devices, str(self._paths.folder))
-        entry = self._ledger.intend(thing, **self._ids)
-        self._entry = entry
+        tool = check()
+        entry = self.entry = Ledger().intend(self.thing, **self._ids)
         try:
             self._launch(tool)
-            pid = self._wait_for_pid(thing)
-            entry.confirm(pid=pid, start_ticks=procfs.start_ticks(pid))
+            pid = self._wait_for_pid()
+            ticks = procfs.start_ticks(pid)
+            self.thing = replace(self.thing, pid=pid, start_ticks=ticks)
+            entry.confirm(pid=pid, start_ticks=ticks)
             self._wait_for_answer()
         except BaseException as error:
             log_end = self.log_tail()
@@ -296,27 +276,36 @@ class MpsServer:
                 message = f"{error.message}. Its log ends: {log_end}"
                 raise DeviceError(message, error.remedy) from error
             raise
+        return entry
 
     def client_environment(self, percentage: float | None = None) -> dict[str, str]:
         """Return the variables that make a process a client of this daemon.
 
         ``percentage`` is the share of the SMs that it may use, above 0 and up to 100; None for all.
         """
-        variables = {PIPE_VARIABLE: str(self._paths.pipes), LOG_VARIABLE: str(self._paths.logs)}
+        variables = {PIPE_VARIABLE: str(self.thing.pipes), LOG_VARIABLE: str(self.thing.logs)}
         if percentage is not None:
             variables[PERCENTAGE_VARIABLE] = f"{percentage:g}"
         return variables
 
-    def server_pids(self) -> list[int]:
-        """Return the processes that run the clients' work, one per user; none without clients.
+    def clients(self, within_s: float | None = None) -> dict[int, int]:
+        """Return the processes that are clients, with the server (one per user) of each.
 
         Raises:
-            DeviceError: The daemon does not respond.
+            DeviceError: The daemon does not answer all questions within `within_s` seconds together
+                (None: `ANSWER_TIMEOUT_S`).
         """
-        return _pids(ask(self._paths, "get_server_list"))
+        end_s = time.monotonic() + (ANSWER_TIMEOUT_S if within_s is None else within_s)
 
-    def terminate_clients(self, pids: Sequence[int]) -> list[int]:
-        """Detach clients from their server before they are killed; return the detached ones.
+        def answer(command: str) -> str:
+            return ask(self.thing, command, max(0.0, end_s - time.monotonic()))
+
+        servers = _pids(answer("get_server_list"))
+        lists = {server: answer(f"get_client_list {server}") for server in servers}
+        return {pid: server for server, text in lists.items() for pid in _pids(text)}
+
+    def terminate_clients(self, pids: Sequence[int]) -> None:
+        """Detach clients from their server before they are killed.
 
         Killing a working client may leave the server in an undefined state for all others.
         Processes that are not clients are ignored.
@@ -324,18 +313,13 @@ class MpsServer:
         Raises:
             DeviceError: The daemon does not respond.
         """
-        terminated = []
-        for server in self.server_pids():
-            clients = set(_pids(ask(self._paths, f"get_client_list {server}")))
-            for pid in pids:
-                if pid in clients:
-                    ask(self._paths, f"terminate_client {server} {pid}")
-                    terminated.append(pid)
-        return terminated
+        for pid, server in self.clients().items():
+            if pid in pids:
+                ask(self.thing, f"terminate_client {server} {pid}")
 
     def log_tail(self) -> str:
         """Return the last lines of the daemon's and the server's log, on one line."""
-        return log_tail(self._paths.logs)
+        return _log_tail(self.thing)
 
     def stop(self) -> None:
         """End the daemon and its server, remove its folder and entry. Idempotent.
@@ -343,30 +327,18 @@ class MpsServer:
         Raises:
             DeviceError: The daemon could not be ended; its entry in the ledger stays.
         """
-        if self._entry is None:
+        if self.entry is None:
             return
-        assert isinstance(self._entry.thing, MpsDaemon)
-        remove_daemon(self._entry.thing)
-        self._entry.done()
-        self._entry = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.stop()
+        assert isinstance(self.entry.thing, MpsDaemon)
+        remove_daemon(self.entry.thing)
+        self.entry.done()
+        self.entry = None
 
     def _launch(self, tool: str) -> None:
-        for folder in (self._paths.folder, self._paths.pipes, self._paths.logs):
+        for folder in (Path(self.thing.folder), self.thing.pipes, self.thing.logs):
             folder.mkdir(mode=0o700, parents=True)
-        env = daemon_environment(self._paths) | {DEVICES_VARIABLE: ",".join(self.devices)}
-        output = self._paths.logs / "start.log"
+        env = _environment(self.thing) | {DEVICES_VARIABLE: ",".join(self.thing.devices)}
+        output = self.thing.logs / "start.log"
         # Into a file: the daemon keeps inherited descriptors, so a pipe would never close.
         with output.open("wb") as file:
             try:
@@ -397,18 +369,18 @@ class MpsServer:
                 _REMEDY,
             )
 
-    def _wait_for_pid(self, thing: MpsDaemon) -> int:
+    def _wait_for_pid(self) -> int:
         # While it starts, its forked processes have its environment too, so its pid file comes
         # first.
-        wait(lambda: pid_in_file(thing) is not None, PID_FILE_TIMEOUT_S)
-        wait(lambda: find_daemon(thing) is not None, START_TIMEOUT_S)
-        pid = find_daemon(thing)
+        _wait(lambda: _pid_in_file(self.thing) is not None, PID_FILE_TIMEOUT_S)
+        _wait(lambda: _find_daemon(self.thing) is not None, START_TIMEOUT_S)
+        pid = _find_daemon(self.thing)
         if pid is None:
             raise DeviceError(f"{MPS_CONTROL} ended right after its start", _REMEDY)
         return pid
 
     def _wait_for_answer(self) -> None:
-        answer = ask(self._paths, "get_default_active_thread_percentage")
+        answer = ask(self.thing, "get_default_active_thread_percentage")
         if not re.search(r"\d", answer):
             raise DeviceError(
                 f"expected a percentage from the MPS daemon, got {answer.strip()!r}", _REMEDY
@@ -416,9 +388,44 @@ class MpsServer:
 
 
 def no_mps_environment() -> Mapping[str, str]:
-    """Return variables that keep a process from using a daemon at the default place.
+    """Return variables that keep a process from using a daemon at the default path.
 
     CUDA looks in ``/tmp/nvidia-mps`` unless a variable names another folder, and runs without MPS
     if there is no daemon.
     """
     return {PIPE_VARIABLE: str(runtime_dir().absolute() / "mps" / "none")}
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """An MPS control daemon of any user.
+
+    ``devices`` are the UUIDs or indices it serves, ``folder`` its pipe directory; both are empty if
+    not visible. ``ours``: radt has started it. ``orphaned``: its runner is dead.
+    """
+
+    pid: int
+    user: str | None
+    devices: tuple[str, ...] = ()
+    folder: str = ""
+    ours: bool = False
+    orphaned: bool = False
+
+
+def mps_daemons() -> tuple[Daemon, ...]:
+    """Return all visible MPS control daemons, of all users."""
+    known = {
+        (entry.thing.pid, entry.thing.start_ticks): (entry.thing, entry.orphaned)
+        for entry in Ledger().entries()
+        if isinstance(entry.thing, MpsDaemon)
+    }
+    daemons = []
+    for pid in sorted(pid for pid in procfs.all_pids() if is_mps(pid, MPS_CONTROL)):
+        user = identify(pid).user
+        thing, orphaned = known.get((pid, procfs.start_ticks(pid)), (None, False))
+        if thing is not None:
+            daemons.append(Daemon(pid, user, thing.devices, thing.folder, True, orphaned))
+        else:
+            devices = tuple(filter(None, variable(pid, DEVICES_VARIABLE).split(",")))
+            daemons.append(Daemon(pid, user, devices, variable(pid, PIPE_VARIABLE)))
+    return tuple(daemons)

@@ -1,14 +1,14 @@
-"""Fit MIG instances onto a GPU by an exact search over the places that the driver allows.
+"""Fits MIG instances onto a GPU by an exact search over the positions that the driver allows.
 
-A GPU has at most eight memory slices and seven instances, so trying all places is fast.
+A GPU has at most eight memory slices and seven instances, so trying all positions is fast.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from radt.collocation.spec import Collocation, MigProfile
 from radt.collocation.topology import (
@@ -21,76 +21,60 @@ from radt.collocation.topology import (
 from radt.errors import DeviceError
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A GPU's profiles and existing instances."""
+def pack(wanted: Sequence[InstanceProfile], mig: MigState) -> list[Placement] | None:
+    """Return a position for each wanted instance, in order; None if they do not fit together.
 
-    profiles: tuple[InstanceProfile, ...]
-    taken: tuple[Placement, ...] = ()
-    taken_profiles: tuple[InstanceProfile, ...] = ()
-
-    @classmethod
-    def of(cls, mig: MigState) -> Card:
-        """Return the GPU in its current state; instances at unknown places are ignored."""
-        known = [instance for instance in mig.instances if instance.placement is not None]
-        return cls(
-            mig.profiles,
-            tuple(instance.placement for instance in known if instance.placement is not None),
-            tuple(
-                profile
-                for instance in known
-                if (profile := mig.profile(instance.profile)) is not None
-            ),
-        )
-
-    @property
-    def slices(self) -> int:
-        """Return the number of compute slices of the whole GPU."""
-        return max(
-            (profile.slices * max(profile.max_count, 1) for profile in self.profiles), default=0
-        )
-
-    @property
-    def ofas(self) -> int:
-        """Return the number of optical flow accelerators, which the largest profile has all."""
-        return max((profile.ofas for profile in self.profiles), default=0)
-
-
-def pack(wanted: Sequence[InstanceProfile], card: Card) -> list[Placement] | None:
-    """Return a place for each wanted instance, in their order; None if they do not fit together.
-
-    The choice among several solutions depends on the profiles only, not on their order.
+    They must fit beside the existing instances; those at unknown positions are ignored. The choice
+    among several solutions depends only on the profiles, not on their order.
     """
-    if not _within_limits(wanted, card):
+    known = [instance for instance in mig.instances if instance.placement is not None]
+    existing = [mig.profile(instance.profile) for instance in known]
+    together = [*wanted, *(profile for profile in existing if profile is not None)]
+    counts = Counter(profile.name for profile in together)
+    # Limits besides positions: compute slices, media extensions, instances per profile.
+    if (
+        sum(profile.slices for profile in together) > mig.slices
+        or sum(profile.ofas for profile in together) > mig.ofas
+        or any(counts[profile.name] > profile.max_count for profile in wanted)
+    ):
         return None
-    order = sorted(range(len(wanted)), key=lambda index: (_rank(wanted[index]), index))
-    places: list[Placement] = []
-    if not _place([wanted[index] for index in order], card.taken, places):
-        return None
-    placed = dict(zip(order, places, strict=True))
-    return [placed[index] for index in range(len(wanted))]
+    taken = [instance.placement for instance in known if instance.placement is not None]
+    return _places([(_rank(profile), profile.placements) for profile in wanted], taken)
 
 
 def pack_computes(sizes: Sequence[int], gpu_instance_slices: int) -> list[Placement] | None:
-    """Return places in one GPU instance for compute instances of these sizes, in their order."""
-    order = sorted(range(len(sizes)), key=lambda index: (-sizes[index], index))
-    places: list[Placement] = []
+    """Return positions in one GPU instance for compute instances of these sizes, in order."""
+    return _places([(-size, compute_placements(gpu_instance_slices, size)) for size in sizes], [])
 
-    def place(depth: int) -> bool:
-        if depth == len(order):
-            return True
-        for candidate in compute_placements(gpu_instance_slices, sizes[order[depth]]):
-            if not any(candidate.overlaps(other) for other in places):
-                places.append(candidate)
-                if place(depth + 1):
-                    return True
-                places.pop()
-        return False
 
-    if not place(0):
+def _places(
+    wanted: Sequence[tuple[Any, tuple[Placement, ...]]], taken: Sequence[Placement]
+) -> list[Placement] | None:
+    """Choose one of the possible positions of each, so that none overlap; in order of rank."""
+    order = sorted(range(len(wanted)), key=lambda index: (wanted[index][0], index))
+    found = _search([wanted[index][1] for index in order], taken)
+    if found is None:
         return None
-    placed = dict(zip(order, places, strict=True))
-    return [placed[index] for index in range(len(sizes))]
+    placed = dict(zip(order, found, strict=True))
+    return [placed[index] for index in range(len(wanted))]
+
+
+def _search(
+    possible: Sequence[tuple[Placement, ...]], taken: Sequence[Placement]
+) -> list[Placement] | None:
+    if not possible:
+        return []
+    for place in possible[0]:
+        if any(place.overlaps(other) for other in taken):
+            continue
+        # Equal ones are kept in order: swapping them gives no new solution.
+        later = tuple(other for other in possible[0] if other.start >= place.end)
+        rest = _search(
+            [later if other == possible[0] else other for other in possible[1:]], [*taken, place]
+        )
+        if rest is not None:
+            return [place, *rest]
+    return None
 
 
 def distribute(sizes: Sequence[int], gpu_instance_slices: int) -> list[list[int]]:
@@ -107,58 +91,6 @@ def distribute(sizes: Sequence[int], gpu_instance_slices: int) -> list[list[int]
     return []
 
 
-def nearest(wanted: Sequence[InstanceProfile], card: Card) -> list[InstanceProfile] | None:
-    """Return as many instances, some of them smaller, that fit; None if there are none.
-
-    Of all choices, the one that loses the fewest compute slices, then the least memory.
-    """
-    plain = {profile.name for profile in card.profiles if not _attributes(profile)}
-    smaller = {
-        profile.name: [
-            other
-            for other in sorted(card.profiles, key=_rank)
-            if other.name in plain
-            and other.name != profile.name
-            and other.slices <= profile.slices
-            and other.memory_mb <= profile.memory_mb
-        ]
-        for profile in {*wanted, *card.profiles}
-    }
-    if len(wanted) + len(card.taken) > card.slices:
-        return None
-    start = tuple(sorted(wanted, key=_rank))
-    queue: list[tuple[int, int, tuple[str, ...]]] = [
-        (0, 0, tuple(profile.name for profile in start))
-    ]
-    named = {profile.name: profile for profile in (*card.profiles, *wanted)}
-    seen = {queue[0][2]}  # the cost of a choice does not depend on the path to it
-    while queue:
-        slices_lost, memory_lost, names = heapq.heappop(queue)
-        profiles = [named[name] for name in names]
-        if pack(profiles, card) is not None:
-            return profiles
-        for index, profile in enumerate(profiles):
-            for other in smaller[profile.name]:
-                changed = [*profiles[:index], other, *profiles[index + 1 :]]
-                key = tuple(profile.name for profile in sorted(changed, key=_rank))
-                if key not in seen:
-                    seen.add(key)
-                    heapq.heappush(
-                        queue,
-                        (
-                            slices_lost + profile.slices - other.slices,
-                            memory_lost + profile.memory_mb - other.memory_mb,
-                            key,
-                        ),
-                    )
-    return None
-
-
-def listing(profiles: Sequence[InstanceProfile]) -> str:
-    """Return ``2 × 3g.20gb + 1g.5gb``, the largest first."""
-    return _counted(profile.name for profile in sorted(profiles, key=_rank))
-
-
 def _counted(names: Iterable[str]) -> str:
     return " + ".join(
         f"{number} × {name}" if number > 1 else name for name, number in Counter(names).items()
@@ -166,42 +98,8 @@ def _counted(names: Iterable[str]) -> str:
 
 
 def _rank(profile: InstanceProfile) -> tuple[int, int, str]:
-    """Return the order of search: large ones first, the rest is left for small ones."""
+    """Return the sort key for the search: large ones first, as small ones fit into the rest."""
     return (-profile.slices, -profile.memory_mb, profile.name)
-
-
-def _attributes(profile: InstanceProfile) -> bool:
-    return "+" in profile.name or "-" in profile.name
-
-
-def _within_limits(wanted: Sequence[InstanceProfile], card: Card) -> bool:
-    """Check the limits besides places: compute slices, media extensions, instances of a kind."""
-    together = (*wanted, *card.taken_profiles)
-    counts = Counter(profile.name for profile in together)
-    return (
-        sum(profile.slices for profile in together) <= card.slices
-        and sum(profile.ofas for profile in together) <= card.ofas
-        and all(counts[profile.name] <= profile.max_count for profile in wanted)
-    )
-
-
-def _place(
-    wanted: Sequence[InstanceProfile], taken: Sequence[Placement], places: list[Placement]
-) -> bool:
-    if len(places) == len(wanted):
-        return True
-    profile = wanted[len(places)]
-    again = bool(places) and wanted[len(places) - 1].name == profile.name
-    for candidate in profile.placements:
-        if again and candidate.start < places[-1].end:
-            continue  # equal instances are kept in order: swapping them gives nothing new
-        if any(candidate.overlaps(other) for other in (*taken, *places)):
-            continue
-        places.append(candidate)
-        if _place(wanted, taken, places):
-            return True
-        places.pop()
-    return False
 
 
 def _fill(
@@ -217,7 +115,7 @@ def _fill(
             return True
         content.pop()
         if not content:
-            break  # the other bins are as empty as this one
+            break  # all other bins are as empty as this one
     return False
 
 

@@ -1,18 +1,23 @@
-"""Plan how a workload's runs share the GPUs, before any change is made.
+"""Plans how a workload's runs share the GPUs, before any change is made.
 
-Pure functions; `radt.collocation.inventory` queries the driver.
+`plan_devices` is pure; `plan_here` is the check shared by `radt validate` and every start of a
+workload.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from radt.collocation.instances import PlannedCompute, PlannedInstance, plan_instances
+from radt.collocation.inventory import read_inventory
+from radt.collocation.mps import check, mps_daemons
 from radt.collocation.packing import PlacementError, joined, profile_names, slots_of
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import GpuInventory, Inventory
+from radt.devices.gpus import ComputeMode, Gpu, Gpus
+from radt.errors import DeviceError
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +33,7 @@ class Request:
 
     @property
     def slot(self) -> tuple[tuple[int, ...], str]:
-        """What rows have in common that share a MIG instance."""
+        """Return a key shared by rows that share a MIG instance."""
         return self.gpus, self.collocation.instance or f"{self.key} alone"
 
 
@@ -41,14 +46,13 @@ class PlannedMps:
 
     name: str
     gpus: tuple[int, ...]
-    gpu_uuids: tuple[str, ...]
     keys: tuple[str, ...]
     compute: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Devices of a row. ``compute`` and ``mps`` are names in the plan; None without MIG or MPS."""
+    """The devices of a row. ``compute`` and ``mps`` are names in the plan; None if not used."""
 
     gpus: tuple[int, ...]
     gpu_uuids: tuple[str, ...]
@@ -59,7 +63,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """How a workload's rows share the GPUs; instances are in order of creation."""
+    """The sharing of GPUs by a workload's rows; instances are in order of creation."""
 
     shares: Mapping[str, Share] = field(default_factory=dict)
     instances: tuple[PlannedInstance, ...] = ()
@@ -67,7 +71,7 @@ class DevicePlan:
 
     @property
     def is_naive(self) -> bool:
-        """Return whether nothing has to be set up."""
+        """Return whether no set-up is needed."""
         return not self.instances and not self.mps_servers
 
     def compute(self, name: str) -> tuple[PlannedInstance, PlannedCompute]:
@@ -94,12 +98,11 @@ def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePla
     if len({row.key for row in rows}) < len(rows):
         raise ValueError("keys of requests must differ")
     for row in rows:
-        _check_row(row, inventory)
-    _check_whole_and_divided(rows)
-    for row in rows:
+        _check_row(row)
         for index in row.gpus:
             _check_mode(row, _gpu(row, index, inventory))
     _check_mps_sets(rows)
+    _check_compute_modes(rows, inventory)
 
     divided = sorted({index for row in rows if row.collocation.mig for index in row.gpus})
     if divided and not inventory.is_complete:
@@ -120,7 +123,8 @@ def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePla
         for compute in instance.computes
         for key in compute.keys
     }
-    servers = _mps_servers(rows, inventory, computes)
+    servers = _mps_servers(rows, computes)
+    _check_client_numbers(servers, instances, inventory)
     server_of = {key: server.name for server in servers for key in server.keys}
     shares = {
         row.key: Share(
@@ -136,9 +140,9 @@ def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePla
 
 
 def on_given_instances(requests: Sequence[Request], inventory: Inventory) -> Sequence[Request]:
-    """Return rows on the GPUs where a cluster gave their job MIG instances: those of any GPUs.
+    """Return the rows, moved to GPUs on which a cluster gave their job MIG instances.
 
-    A row stays on its GPU if that has an instance for it. Asked again, this changes nothing.
+    A row stays on its GPU if that has an instance for it. The function is idempotent.
     """
     if not inventory.is_given:
         return requests
@@ -165,47 +169,7 @@ def on_given_instances(requests: Sequence[Request], inventory: Inventory) -> Seq
     return [replace(row, gpus=placed.get(row.slot, row.gpus)) for row in requests]
 
 
-def describe(plan: DevicePlan) -> list[str]:
-    """Return the plan as text, one line per MIG device and daemon: ``GPU 2 4-7 3g.20gb a, b``."""
-    under_mps = {server.compute: server for server in plan.mps_servers}
-    table = []
-    for instance in plan.instances:
-        for compute in instance.computes:
-            server = under_mps.get(compute.name)
-            table.append(
-                (
-                    f"GPU {instance.gpu}",
-                    str(instance.placement) if instance.placement else "?",
-                    compute.profile + ("+MPS" if server else ""),
-                    _rows_text(plan, compute.keys)
-                    + (" (exists)" if compute.uuid is not None else ""),
-                )
-            )
-    table += [
-        (f"GPU {'+'.join(map(str, server.gpus))}", "", "MPS", _rows_text(plan, server.keys))
-        for server in plan.mps_servers
-        if server.compute is None
-    ]
-    widths = [max((len(line[column]) for line in table), default=0) for column in range(3)]
-    return [
-        "  ".join(
-            [cell.ljust(width) for cell, width in zip(line, widths, strict=False) if width]
-            + [line[3]]
-        )
-        for line in table
-    ]
-
-
-def _rows_text(plan: DevicePlan, keys: Iterable[str]) -> str:
-    """Return ``a, b (40 %)``."""
-    return ", ".join(
-        key if (cap := plan.shares[key].thread_percentage) is None else f"{key} ({cap:g} %)"
-        for key in keys
-    )
-
-
-def _check_row(row: Request, inventory: Inventory) -> None:
-    """Check the request of a single row."""
+def _check_row(row: Request) -> None:
     wish = row.collocation
     if not row.gpus and not wish.is_naive:
         raise PlacementError(
@@ -219,30 +183,6 @@ def _check_row(row: Request, inventory: Inventory) -> None:
             "Name one GPU in Devices, or use whole GPUs (- or MPS in Collocation)",
             [row.key],
         )
-    for index in row.gpus:
-        gpu = _gpu(row, index, inventory)
-        if gpu.problem:
-            raise PlacementError(
-                f"GPU {index} does not answer: {gpu.problem}",
-                "Run nvidia-smi for details, or choose another GPU",
-                [row.key],
-            )
-
-
-def _check_whole_and_divided(rows: Sequence[Request]) -> None:
-    """Check that no GPU is used both whole and divided: in MIG mode it cannot be used whole."""
-    for index in sorted({index for row in rows for index in row.gpus}):
-        on_it = [row for row in rows if index in row.gpus]
-        divided = [row for row in on_it if row.collocation.mig is not None]
-        whole = [row for row in on_it if row.collocation.mig is None]
-        if divided and whole:
-            raise PlacementError(
-                f"{joined(row.key for row in divided)} on MIG instances of GPU {index} and "
-                f"{joined(row.key for row in whole)} on the whole GPU: with MIG on, only instances "
-                "can be used",
-                "Give all rows of that GPU a MIG profile, or none",
-                [row.key for row in on_it],
-            )
 
 
 def _check_mode(row: Request, gpu: GpuInventory) -> None:
@@ -298,9 +238,55 @@ def _check_mps_sets(rows: Sequence[Request]) -> None:
                 )
 
 
-def _mps_servers(
-    rows: Sequence[Request], inventory: Inventory, computes: Mapping[str, str]
-) -> tuple[PlannedMps, ...]:
+def _check_compute_modes(rows: Sequence[Request], inventory: Inventory) -> None:
+    """Check that each undivided GPU accepts the planned number of processes.
+
+    All clients of an MPS daemon count as one process. CUDA's own message does not name the cause.
+    """
+    whole = [row for row in rows if row.collocation.mig is None]
+    for index in sorted({index for row in whole for index in row.gpus}):
+        on_it = [row for row in whole if index in row.gpus]
+        mode = _gpu(on_it[0], index, inventory).compute_mode
+        processes = len({"MPS" if row.collocation.mps else row.key for row in on_it})
+        if mode is ComputeMode.PROHIBITED:
+            why = "no process may use it"
+        elif mode is not None and mode.is_exclusive and processes > 1:
+            why = f"only one process may use it, {processes} were planned"
+        else:
+            continue
+        raise PlacementError(
+            f"GPU {index} is in compute mode {mode}: {why}",
+            f"An administrator can change this with `nvidia-smi -i {index} -c DEFAULT`",
+            [row.key for row in on_it],
+        )
+
+
+def _check_client_numbers(
+    servers: Sequence[PlannedMps], instances: Sequence[PlannedInstance], inventory: Inventory
+) -> None:
+    """Check that each daemon's devices have enough contexts for its clients.
+
+    A compute instance has a proportional share: MIG User Guide, "Application Considerations",
+    https://docs.nvidia.com/datacenter/tesla/mig-user-guide/deployment-considerations.html
+    """
+    slices = {compute.name: compute for instance in instances for compute in instance.computes}
+    for server in servers:
+        gpus = [gpu for gpu in inventory.gpus if gpu.index in server.gpus]
+        most = min((gpu.most_mps_clients for gpu in gpus if gpu.most_mps_clients), default=None)
+        where = f"GPU {_set_text(server.gpus)}"
+        if most is not None and server.compute is not None:
+            compute = slices[server.compute]
+            where = f"{compute.profile} of {where}"
+            most = most * compute.slices // max(gpu.slices for gpu in gpus)
+        if most is not None and len(server.keys) > most:
+            raise PlacementError(
+                f"{len(server.keys)} MPS clients on {where}, which can hold {most}",
+                "Spread the rows over more GPUs or workloads",
+                server.keys,
+            )
+
+
+def _mps_servers(rows: Sequence[Request], computes: Mapping[str, str]) -> tuple[PlannedMps, ...]:
     members: dict[tuple[tuple[int, ...], str | None], list[Request]] = {}
     for row in rows:
         if row.collocation.mps is not None:
@@ -310,7 +296,6 @@ def _mps_servers(
         PlannedMps(
             name=f"mps-{compute or _set_text(gpus)}",
             gpus=gpus,
-            gpu_uuids=tuple(_gpu(sharing[0], index, inventory).uuid for index in gpus),
             keys=tuple(row.key for row in sharing),
             compute=compute,
         )
@@ -329,8 +314,68 @@ def _gpu(row: Request, index: int, inventory: Inventory) -> GpuInventory:
             f"This machine has GPU {indices}" if indices else "Write cpu into Devices",
             [row.key],
         )
+    if gpu.problem:
+        raise PlacementError(
+            f"GPU {index} does not answer: {gpu.problem}",
+            "Run nvidia-smi for details, or choose another GPU",
+            [row.key],
+        )
     return gpu
 
 
 def _set_text(gpus: Iterable[int]) -> str:
     return "+".join(str(index) for index in sorted(gpus))
+
+
+def plan_here(
+    requests: Sequence[Request],
+    gpus: Gpus,
+    read: Callable[[], Inventory] = read_inventory,
+) -> DevicePlan:
+    """Place every row, as `plan_devices`, and check that this machine can carry out the plan.
+
+    Args:
+        requests: The rows.
+        gpus: The machine's GPUs.
+        read: Reads the profiles and instances; called only if a row uses MIG.
+
+    Raises:
+        PlacementError: The rows do not fit, or MPS daemons cannot be started here.
+        DeviceError: The driver does not work.
+    """
+    if gpus.failed:
+        raise DeviceError(gpus.reason, "Run nvidia-smi for details")
+    divided = any(request.collocation.mig is not None for request in requests)
+    plan = plan_devices(requests, read() if divided else Inventory.of(gpus.every, gpus.reason))
+    if plan.mps_servers:
+        try:
+            check()
+        except DeviceError as error:
+            keys = [key for server in plan.mps_servers for key in server.keys]
+            raise PlacementError(error.message, error.remedy, keys) from error
+    return plan
+
+
+def warnings(indices: Collection[int], gpus: Sequence[Gpu]) -> Iterator[str]:
+    """Yield warnings about other users' MPS daemons that affect runs on these GPUs.
+
+    A GPU in exclusive mode admits one process, which may be such a daemon's server.
+    https://docs.nvidia.com/deploy/mps/when-to-use-mps.html, "GPU Compute Modes"
+    """
+    exclusive = [
+        gpu
+        for gpu in gpus
+        if gpu.index in indices and gpu.compute_mode is not None and gpu.compute_mode.is_exclusive
+    ]
+    daemons = [daemon for daemon in mps_daemons() if not daemon.ours] if exclusive else []
+    for gpu in exclusive:
+        for daemon in daemons:
+            if not daemon.devices or any(
+                name == str(gpu.index) or gpu.uuid.startswith(name) for name in daemon.devices
+            ):
+                yield (
+                    f"GPU {gpu.index} is in compute mode {gpu.compute_mode}, and the MPS daemon of "
+                    f"{daemon.user or 'another container'} (pid {daemon.pid}) may serve it. Runs "
+                    "do not use that daemon: they have to wait while its server is on the GPU, and "
+                    "while they run its clients cannot use the GPU"
+                )

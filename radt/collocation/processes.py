@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from radt import procfs, units
+from radt.devices.gpus import find_handles, mig_enabled, mig_handles
+from radt.devices.nvml import NOT_AVAILABLE, Nvml
 from radt.errors import DeviceError
 from radt.home import RUN_ID_VARIABLE
 
@@ -24,8 +26,6 @@ DeviceName = int | str
 MPS_CONTROL = "nvidia-cuda-mps-control"
 MPS_SERVER = "nvidia-cuda-mps-server"
 
-#: NVML's "not available" for an unsigned 64-bit value.
-_NOT_AVAILABLE = 2**64 - 1
 #: The kernel truncates a program's name to this length.
 _COMM_CHARACTERS = 15
 #: Inode of the first pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h).
@@ -36,7 +36,7 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 class GpuProcess:
     """A process on a device; ``device`` is the UUID of the GPU, or of the MIG device.
 
-    ``mps``: it is a client of MPS. ``mps`` and ``memory_bytes`` are None if the driver does not
+    With ``mps`` it is a client of MPS. ``mps`` and ``memory_bytes`` are None if the driver does not
     report them.
     """
 
@@ -62,15 +62,14 @@ class ProcessLists:
     """
 
     def __init__(self) -> None:
-        import pynvml  # imported late: runs on the CPU need neither it nor the driver
+        import pynvml  # imported late: CPU runs need neither it nor the driver
 
         try:
-            pynvml.nvmlInit()
+            self._nvml = Nvml()
         except (pynvml.NVMLError, OSError) as error:
             raise DeviceError(
                 f"the NVIDIA driver does not answer: {error}", "Run nvidia-smi for details"
             ) from error
-        self._nvml: Any = pynvml
         self._is_open = True
 
     def __enter__(self) -> Self:
@@ -88,7 +87,7 @@ class ProcessLists:
         """Shut NVML down. Idempotent."""
         if self._is_open:
             self._is_open = False
-            self._nvml.nvmlShutdown()
+            self._nvml.close()
 
     def of(self, device: DeviceName) -> Listing:
         """Return the processes of a device; for a divided GPU, those of all its MIG devices."""
@@ -117,24 +116,8 @@ class ProcessLists:
         nvml = self._nvml
         handle = self._handle(device)
         try:
-            # Version 2 separates the memory that the driver reserves.
-            return int(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).free)
+            return int(nvml.nvmlDeviceGetMemoryInfo(handle).free)
         except nvml.NVMLError:
-            return None
-
-    def uuid(self, device: DeviceName) -> str:
-        """Return the UUID of a device."""
-        handle = self._handle(device)
-        try:
-            return str(self._nvml.nvmlDeviceGetUUID(handle))
-        except self._nvml.NVMLError as error:
-            raise DeviceError(f"{device_text(device)}: {error}", "Run nvidia-smi -L") from error
-
-    def compute_mode(self, device: DeviceName) -> int | None:
-        """Return NVML's number of a GPU's compute mode (`ComputeMode`); None for MIG devices."""
-        try:
-            return int(self._nvml.nvmlDeviceGetComputeMode(self._handle(device)))
-        except self._nvml.NVMLError:
             return None
 
     def utilization(self, device: DeviceName) -> float | None:
@@ -150,42 +133,32 @@ class ProcessLists:
         try:
             if name.isdigit():
                 return nvml.nvmlDeviceGetHandleByIndex(int(name))
-            return nvml.nvmlDeviceGetHandleByUUID(name)
+            return find_handles(nvml, name)[0]
         except nvml.NVMLError as error:
             raise DeviceError(
                 f"{device_text(device)} not found: {error}", "Run `radt devices` for a list"
             ) from error
 
-    def _parts(self, handle: Any) -> Iterator[Any]:
-        """Yield a divided GPU's MIG devices: only privileged users see its processes together."""
+    def _parts(self, handle: Any) -> Sequence[Any]:
+        """Return a divided GPU's MIG devices, as listing the whole GPU needs privileges."""
         nvml = self._nvml
         try:
-            if nvml.nvmlDeviceIsMigDeviceHandle(handle):
-                yield handle
-                return
-            if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
-                yield handle
-                return
-            count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle)
-        except nvml.NVMLError:  # no MIG here
-            yield handle
-            return
-        for index in range(count):
-            try:
-                yield nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-            except nvml.NVMLError:  # indices may have gaps
-                continue
+            if not nvml.nvmlDeviceIsMigDeviceHandle(handle) and mig_enabled(nvml, handle):
+                return [part for part, _ in mig_handles(nvml, handle)]
+        except nvml.NVMLError:  # a driver without MIG, or a lost GPU, which its lists report
+            pass
+        return [handle]
 
 
 def _process(entry: Any, uuid: str, mps: bool | None) -> GpuProcess:
     used = entry.usedGpuMemory
-    known = used is not None and used != _NOT_AVAILABLE
+    known = used is not None and used != NOT_AVAILABLE
     return GpuProcess(int(entry.pid), uuid, mps, int(used) if known else None)
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Owner of a process.
+    """The owner of a process.
 
     ``user`` and ``command`` are None for a process of another container. ``run_id`` is set for a
     run of radt.
@@ -239,7 +212,8 @@ def identify(pid: int) -> Identity:
     try:
         uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as `radt.procfs`
     except OSError:
-        return Identity(ended=not _other_namespaces() and not _hidden(pid))
+        # It may exist although ``/proc`` does not show it (mounted with hidepid).
+        return Identity(ended=not _other_namespaces() and not procfs.exists(pid))
     return Identity(_user(uid), _command(pid), run_id_of(pid))
 
 
@@ -262,13 +236,8 @@ def is_mps(pid: int, tool: str) -> bool:
     words = [Path(word).name for word in _words(pid)]
     if not words or words[0] == tool:
         return bool(words)
-    # A wrapper script: the interpreter precedes it, and the kernel uses the script's name.
+        # For a wrapper script, the interpreter comes first, and the kernel's name is the script's.
     return tool in words[:3] and _name(pid) == tool[:_COMM_CHARACTERS]
-
-
-def mps_daemons() -> list[int]:
-    """Return the ids of all visible MPS control daemons, of all users."""
-    return sorted(pid for pid in procfs.all_pids() if is_mps(pid, MPS_CONTROL))
 
 
 def device_text(device: DeviceName) -> str:
@@ -312,14 +281,3 @@ def _other_namespaces() -> bool:
         return os.readlink("/proc/self/ns/pid") != _FIRST_PID_NAMESPACE  # noqa: PTH115
     except OSError:
         return True
-
-
-def _hidden(pid: int) -> bool:
-    """Return whether a process exists that ``/proc`` does not show (mounted with hidepid)."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True

@@ -1,4 +1,4 @@
-"""Set up the devices of a workload's plan, and remove created ones, also for dead runners."""
+"""Sets up the devices of a workload's plan, and removes them, also for dead runners."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from radt import tags
-from radt.collocation.busy import check_compute_modes, free_memory
-from radt.collocation.instances import PlannedInstance
-from radt.collocation.inventory import read_inventory
+from radt.collocation.instances import PlannedCompute, PlannedInstance
 from radt.collocation.ledger import Container, Entry, Ledger, MigInstance, MpsDaemon
-from radt.collocation.mig import CreatedInstance, create_instance, destroy_instance
+from radt.collocation.mig import create_instance, destroy_instance
 from radt.collocation.mps import (
     DEVICES_VARIABLE,
     PERCENTAGE_VARIABLE,
@@ -25,48 +23,25 @@ from radt.collocation.mps import (
     remove_daemon,
     remove_folder,
 )
-from radt.collocation.planner import DevicePlan, PlannedMps, Request, Share
-from radt.collocation.processes import DeviceName
-from radt.collocation.topology import Inventory
+from radt.collocation.planner import DevicePlan, PlannedMps, Share
+from radt.collocation.processes import DeviceName, ProcessLists
 from radt.collocation.verify import Expectation, Mismatch, Verifier
 from radt.errors import DeviceError
-from radt.nvml import Gpu
 
 #: Seconds between two checks of the runs' processes.
 VERIFY_INTERVAL_S = 1.0
 
 
-def inventory_for(requests: Sequence[Request], gpus: Sequence[Gpu]) -> Inventory:
-    """Return the inventory to plan these rows with; only MIG needs the driver.
-
-    Args:
-        gpus: The machine's GPUs, from `radt.nvml.list_gpus`.
-
-    Raises:
-        DeviceError: The driver does not work.
-    """
-    if any(request.collocation.mig is not None for request in requests):
-        return read_inventory()
-    return Inventory.of(gpus)
-
-
-@dataclass(frozen=True, slots=True)
-class _Device:
-    """An existing MIG device of the plan."""
-
-    uuid: str
-    sm_count: int | None
-    created: bool
-
-
 @dataclass(slots=True)
 class _Made:
-    """Devices that are set up, of which ``instances`` and ``running`` must be removed."""
+    """The set-up devices; ``entries`` are those that must be removed.
 
-    instances: list[CreatedInstance] = field(default_factory=list)
+    ``computes`` are the plan's compute instances by name, as they are now.
+    """
+
+    entries: list[Entry] = field(default_factory=list)
     servers: dict[str, MpsServer] = field(default_factory=dict)
-    running: dict[str, MpsServer] = field(default_factory=dict)
-    devices: dict[str, _Device] = field(default_factory=dict)
+    computes: dict[str, PlannedCompute] = field(default_factory=dict)
     free_bytes: dict[DeviceName, int] = field(default_factory=dict)
 
 
@@ -74,7 +49,7 @@ class DeviceSetup:
     """The devices of one workload, from set-up to clean-up.
 
     ``run_ids`` (the run of each key of the plan) and the workload are recorded in the ledger.
-    `verify` checks every ``verify_interval_s``.
+    The devices are verified every ``verify_interval_s``.
     """
 
     def __init__(
@@ -83,13 +58,11 @@ class DeviceSetup:
         *,
         run_ids: Mapping[str, str],
         workload_id: str = "",
-        ledger: Ledger | None = None,
         verify_interval_s: float = VERIFY_INTERVAL_S,
     ) -> None:
         self.plan = plan
         self.run_ids = run_ids
         self.workload_id = workload_id
-        self._ledger = ledger
         self._made = _Made()
         self._verifier: Verifier | None = None
         self._verify_interval_s = verify_interval_s
@@ -146,19 +119,20 @@ class DeviceSetup:
             if index in made.free_bytes
         }
         if share.compute is not None:
-            instance, compute = self.plan.compute(share.compute)
-            device = made.devices[share.compute]
+            instance, _ = self.plan.compute(share.compute)
+            compute = made.computes[share.compute]
+            (uuid,) = self._uuids(share)
             values |= {
                 tags.MIG_PROFILE: compute.profile,
-                tags.MIG_UUID: device.uuid,
-                tags.MIG_CREATED: "true" if device.created else "false",
+                tags.MIG_UUID: uuid,
+                tags.MIG_CREATED: "true" if instance.existing_id is None else "false",
             }
             if (place := instance.placement) is not None:
                 values[tags.MIG_PLACEMENT] = f"{place.start}:{place.size}"
-            if device.sm_count is not None:
-                values[tags.MIG_SM_COUNT] = str(device.sm_count)
-            if device.uuid in made.free_bytes:
-                values[tags.MIG_MEMORY_FREE_BYTES] = str(made.free_bytes[device.uuid])
+            if compute.sm_count is not None:
+                values[tags.MIG_SM_COUNT] = str(compute.sm_count)
+            if uuid in made.free_bytes:
+                values[tags.MIG_MEMORY_FREE_BYTES] = str(made.free_bytes[uuid])
         if share.mps is not None:
             clients = next(
                 server.keys for server in self.plan.mps_servers if server.name == share.mps
@@ -166,7 +140,7 @@ class DeviceSetup:
             values[tags.MPS_CLIENTS] = str(len(clients))
             if share.thread_percentage is not None:
                 values[tags.MPS_THREAD_PERCENTAGE] = f"{share.thread_percentage:g}"
-            if (pid := made.servers[share.mps].pid) is not None:
+            if (pid := made.servers[share.mps].thing.pid) is not None:
                 values[tags.MPS_DAEMON_PID] = str(pid)
         return values
 
@@ -216,7 +190,9 @@ class DeviceSetup:
     def about_to_kill(self, pids: Sequence[int]) -> list[str]:
         """Detach MPS clients, so that killing them does not harm others; return failures."""
         problems = []
-        for server in list(self._made.running.values()):
+        for server in list(self._made.servers.values()):
+            if server.entry not in self._made.entries:
+                continue  # it has ended
             try:
                 server.terminate_clients(pids)
             except DeviceError as error:
@@ -232,41 +208,29 @@ class DeviceSetup:
             if self._verifier is not None:
                 self._verifier.close()
             problems = []
-            # Daemons first: an instance can only be removed when nothing runs on it.
-            for name, server in list(self._made.running.items()):
-                problem = _attempt(server.stop, f"the MPS daemon of {', '.join(server.devices)}")
-                if problem:
+            for entry in _in_order(reversed(self._made.entries)):
+                if problem := _remove(entry):
                     problems.append(problem)
                 else:
-                    del self._made.running[name]
-            for created in reversed(list(self._made.instances)):
-                problem = _attempt(partial(_remove, created), str(created.entry.thing))
-                if problem:
-                    problems.append(problem)
-                else:
-                    self._made.instances.remove(created)
+                    self._made.entries.remove(entry)
             return problems
 
-    def _steps(self, say: Callable[[str], None]) -> list[Callable[[], None]]:
-        steps: list[Callable[[], None]] = [partial(check_compute_modes, self.plan)]
-        steps += [partial(self._provide, instance, say) for instance in self.plan.instances]
-        steps += [partial(self._serve, server, say) for server in self.plan.mps_servers]
-        return steps
+    def _steps(self, say: Callable[[str], None]) -> Sequence[Callable[[], None]]:
+        steps = [partial(self._provide, instance, say) for instance in self.plan.instances]
+        return steps + [partial(self._serve, server, say) for server in self.plan.mps_servers]
 
     def _provide(self, instance: PlannedInstance, say: Callable[[str], None]) -> None:
         """Create an instance, unless it exists."""
         if instance.existing_id is not None:
-            for compute in instance.computes:
-                assert compute.uuid is not None, "an existing MIG device has a UUID"
-                device = _Device(compute.uuid, compute.sm_count, created=False)
-                self._made.devices[compute.name] = device
+            self._made.computes |= {compute.name: compute for compute in instance.computes}
             return
         say(f"GPU {instance.gpu}: creating {instance.profile.name} at {instance.placement}")
         keys = [key for compute in instance.computes for key in compute.keys]
-        created = create_instance(instance, self._note(), **self._ids(keys))
-        self._made.instances.append(created)
-        for name, made in created.devices.items():
-            self._made.devices[name] = _Device(made.uuid, made.sm_count, created=True)
+        created = create_instance(
+            instance, Ledger(), run_id=self._run_of(keys), workload_id=self.workload_id
+        )
+        self._made.entries.append(created.entry)
+        self._made.computes |= created.computes
 
     def _serve(self, planned: PlannedMps, say: Callable[[str], None]) -> None:
         """Start an MPS daemon."""
@@ -274,18 +238,22 @@ class DeviceSetup:
         where = f"GPU {'+'.join(map(str, planned.gpus))}"
         if planned.compute is not None:
             where += f", {self.plan.compute(planned.compute)[1].profile}"
-            devices = self._uuids(share)
-        else:
-            devices = planned.gpu_uuids
         say(f"{where}: starting an MPS daemon")
-        server = MpsServer(devices, self._note(), **self._ids(planned.keys))
-        server.start()
-        self._made.servers[planned.name] = self._made.running[planned.name] = server
+        server = MpsServer(
+            self._uuids(share), run_id=self._run_of(planned.keys), workload_id=self.workload_id
+        )
+        self._made.entries.append(server.start())
+        self._made.servers[planned.name] = server
 
     def _measure_free_memory(self) -> None:
         indices = {index for share in self.plan.shares.values() for index in share.gpus}
-        uuids = {device.uuid for device in self._made.devices.values()}
-        self._made.free_bytes = dict(free_memory([*sorted(indices), *sorted(uuids)]))
+        uuids = (compute.uuid for compute in self._made.computes.values())
+        names: list[DeviceName] = [*indices, *filter(None, uuids)]
+        if not names:
+            return
+        with ProcessLists() as lists:
+            free = {name: lists.free_bytes(name) for name in names}
+        self._made.free_bytes = {name: size for name, size in free.items() if size is not None}
 
     def _expectations(self) -> dict[str, Expectation]:
         expected = {}
@@ -295,46 +263,24 @@ class DeviceSetup:
             names = "+".join(f"GPU {index}" for index in share.gpus)
             if share.compute is not None:
                 names = f"{self.plan.compute(share.compute)[1].profile} on {names}"
-            server = self._made.servers.get(share.mps or "")
             expected[key] = Expectation(
                 self._uuids(share),
                 names,
-                mps=share.mps is not None,
-                mps_log=server.log_tail if server is not None else str,
+                daemon=self._made.servers.get(share.mps or ""),
                 run_id=self.run_ids.get(key, ""),
             )
         return expected
 
     def _uuids(self, share: Share) -> tuple[str, ...]:
         if share.compute is not None:
-            return (self._made.devices[share.compute].uuid,)
+            uuid = self._made.computes[share.compute].uuid
+            assert uuid is not None, "an existing compute instance has a UUID"
+            return (uuid,)
         return share.gpu_uuids
 
-    def _note(self) -> Ledger:
-        if self._ledger is None:
-            self._ledger = Ledger()
-        return self._ledger
-
-    def _ids(self, keys: Sequence[str]) -> dict[str, str]:
-        """Return an object's owner in the ledger: a run only if it serves that run alone."""
-        run_id = self.run_ids.get(keys[0], "") if len(keys) == 1 else ""
-        return {"run_id": run_id, "workload_id": self.workload_id}
-
-
-def _remove(created: CreatedInstance) -> None:
-    assert isinstance(created.entry.thing, MigInstance)
-    destroy_instance(created.entry.thing)
-    created.entry.done()
-
-
-def _attempt(remove: Callable[[], None], what: str) -> str:
-    """Remove an object; return a sentence if that fails."""
-    try:
-        remove()
-    except Exception as error:  # noqa: BLE001 - clean-up goes on whatever happens to one thing
-        text = str(error) if isinstance(error, DeviceError) else f"{type(error).__name__}: {error}"
-        return f"{what} was not removed: {text}"
-    return ""
+    def _run_of(self, keys: Sequence[str]) -> str:
+        """Return the run that an object serves; empty if it serves several."""
+        return self.run_ids.get(keys[0], "") if len(keys) == 1 else ""
 
 
 _CONTAINER_TIMEOUT_S = 60.0
@@ -342,48 +288,49 @@ _CONTAINER_TIMEOUT_S = 60.0
 _NO_CONTAINER = "no such container"
 
 
-def clean_up(ledger: Ledger, *, only_orphans: bool = True, say: Callable[[str], None]) -> list[str]:
-    """Remove the ledger's objects; return a sentence for each failure.
+def clean_up(ledger: Ledger, *, say: Callable[[str], None]) -> list[str]:
+    """Remove the objects without a living owner; return a sentence for each failure.
 
     Args:
         ledger: The ledger; the entry of a removed object is deleted.
-        only_orphans: Keep objects with a living owner; False removes everything.
         say: Called with a sentence about each removed object.
     """
     failures = []
-    # Daemons and containers first: a MIG instance can only be removed when nothing runs on it.
-    for entry in sorted(
-        ledger.entries(), key=lambda entry: (isinstance(entry.thing, MigInstance), entry.path)
-    ):
-        if only_orphans and not entry.orphaned:
-            continue
-        try:
-            message = _remove_thing(entry)
-            entry.done()
-        except DeviceError as error:
-            failures.append(f"{entry.thing} was not removed: {error}")
+    for entry in _in_order(entry for entry in ledger.entries() if entry.orphaned):
+        if problem := _remove(entry):
+            failures.append(problem)
+        elif entry.owner.rebooted and not isinstance(entry.thing, Container):
+            say(f"{entry.thing}: gone after the machine's restart")
         else:
-            say(message)
+            say(f"{entry.thing}: removed")
     return failures
 
 
-def _remove_thing(entry: Entry) -> str:
-    """Remove one object; return the result as a sentence."""
+def _in_order(entries: Iterable[Entry]) -> list[Entry]:
+    """Return MIG instances last: they can only be removed once nothing runs on them."""
+    return sorted(entries, key=lambda entry: isinstance(entry.thing, MigInstance))
+
+
+def _remove(entry: Entry) -> str:
+    """Remove an object with its entry; return a sentence if that fails."""
     thing = entry.thing
-    # A reboot ends processes and MIG instances; their ids now belong to others.
+    # A reboot ends processes and MIG instances; their ids may be reused since.
     rebooted = entry.owner.rebooted
-    match thing:
-        case MpsDaemon() if rebooted:
-            remove_folder(thing)
-        case MpsDaemon():
-            remove_daemon(thing)
-        case MigInstance() if not rebooted:
-            destroy_instance(thing)
-        case Container():
-            _remove_container(thing)
-    if rebooted and not isinstance(thing, Container):
-        return f"{thing}: gone after the machine's restart"
-    return f"{thing}: removed"
+    try:
+        match thing:
+            case MpsDaemon() if rebooted:
+                remove_folder(thing)
+            case MpsDaemon():
+                remove_daemon(thing)
+            case MigInstance() if not rebooted:
+                destroy_instance(thing)
+            case Container():
+                _remove_container(thing)
+        entry.done()
+    except Exception as error:  # noqa: BLE001 - other objects must still be removed
+        text = str(error) if isinstance(error, DeviceError) else f"{type(error).__name__}: {error}"
+        return f"{thing} was not removed: {text}"
+    return ""
 
 
 def _remove_container(thing: Container) -> None:

@@ -1,4 +1,4 @@
-"""Parse a Collocation cell: naive, MPS, a MIG instance, MPS inside one."""
+"""Parses Collocation cells: naive, MPS, a MIG instance, or MPS inside one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from radt.errors import UsageError
 
-#: Rows without set-up: the runs share a device undivided.
+#: The cell of rows without set-up: the runs share an undivided device.
 NAIVE_TEXT = "-"
 
-# pandas, and thus the original radT, writes an empty Collocation back as `nan`.
+# pandas, and thus the original radT, writes an empty cell back as `nan`.
 _NAIVE = ("", NAIVE_TEXT, "nan", "naive", "none")
 _MPS = re.compile(r"mps(?::\s*(\d+(?:\.\d+)?)\s*%?)?", re.IGNORECASE)
 _MIG = re.compile(

@@ -1,7 +1,7 @@
-"""GPUs, their existing and possible MIG instances: plain data.
+"""GPUs, their existing and possible MIG instances, as plain data.
 
 The driver reports the names of profiles only since R520, and placements only to privileged users;
-the tables here are NVIDIA's: the MIG User Guide,
+the tables here are NVIDIA's, from the MIG User Guide,
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide, and the output of ``nvidia-smi mig -lgipp``
 and ``-lcipp`` on A100, A30 and H100.
 """
@@ -9,14 +9,16 @@ and ``-lcipp`` on A100, A30 and H100.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Self
 
-from radt.nvml import Gpu
+from radt.devices.gpus import Gpu
 
 _MIB = 2**20
 _GIB = 2**30
-#: Profiles have a number of eighths of the GPU's memory.
+#: Profiles have a whole number of eighths of the GPU's memory.
 _FRACTION = 8
 
 #: The attributes in a profile's name, by NVML's index of the profile (nvml.h).
@@ -36,7 +38,7 @@ _ATTRIBUTES: Mapping[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A place in a GPU, or in a GPU instance: ``size`` slices from ``start`` on."""
+    """A position in a GPU, or in a GPU instance: ``size`` slices from ``start`` on."""
 
     start: int
     size: int
@@ -79,6 +81,18 @@ _LAYOUTS: Mapping[int, _Layout] = {
 }
 
 
+#: Compute slices of the GPUs that can be divided, by a part of their names.
+_SLICES = (
+    (re.compile(r"\b(G?[AH]100|[AH]800|G?H200|H20|G?B[23]00)\b"), 7),
+    (re.compile(r"\bA30\b|\bRTX PRO 6000\b"), 4),
+)
+
+
+def _published_slices(name: str) -> int | None:
+    """Return the compute slices of a GPU by its name; None if it cannot be divided."""
+    return next((slices for pattern, slices in _SLICES if pattern.search(name)), None)
+
+
 def profile_name(index: int, slices: int, memory_mb: int, gpu_memory_bytes: int) -> str:
     """Return the name of a profile for a driver that does not report it: ``1g.5gb+me``.
 
@@ -97,7 +111,7 @@ def profile_name(index: int, slices: int, memory_mb: int, gpu_memory_bytes: int)
 def published_placements(
     slices: int, memory_mb: int, gpu_slices: int, gpu_memory_mb: int
 ) -> tuple[Placement, ...]:
-    """Return the possible places of an instance in NVIDIA's tables; none if it is not listed.
+    """Return an instance's possible positions in NVIDIA's tables; none if it is not listed.
 
     Args:
         slices: Compute slices of the instance.
@@ -113,7 +127,7 @@ def published_placements(
 
 
 def compute_placements(gpu_instance_slices: int, slices: int) -> tuple[Placement, ...]:
-    """Return the possible places of a compute instance in a GPU instance; none for other sizes.
+    """Return a compute instance's possible positions in a GPU instance; none for other sizes.
 
     Compute instances have 1, 2, 3, 4 or all slices of their GPU instance; they begin at multiples
     of their size, those of three at multiples of four.
@@ -135,9 +149,9 @@ class InstanceProfile:
     """A kind of GPU instance that a GPU offers.
 
     ``profile_id`` is the driver's; ``name`` is NVIDIA's, without ``MIG ``. ``max_count`` is the
-    capacity of an empty GPU. ``ofas`` are optical flow accelerators, of which GPUs have few: the
-    media extensions of ``+me``. ``remaining`` is how many more the driver would create now, None if
-    unreported.
+    capacity of an empty GPU. ``ofas`` is the number of optical flow accelerators, which GPUs have
+    few of: the media extensions of ``+me``. ``remaining`` is how many more instances the driver
+    would create now, None if unreported.
     """
 
     profile_id: int
@@ -153,13 +167,18 @@ class InstanceProfile:
 
 @dataclass(frozen=True, slots=True)
 class ComputeInstance:
-    """A MIG device, which a process sees as its GPU; ``uuid`` is its ``MIG-…``."""
+    """A MIG device, which a process sees as its GPU; ``uuid`` is its ``MIG-…``.
+
+    ``memory_bytes`` and ``free_bytes`` are those of its GPU instance.
+    """
 
     instance_id: int
     slices: int
     uuid: str
     sm_count: int | None = None
     pids: tuple[int, ...] = ()
+    memory_bytes: int | None = None
+    free_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +216,18 @@ class MigState:
     profiles: tuple[InstanceProfile, ...] = ()
     instances: tuple[GpuInstance, ...] = ()
 
+    @property
+    def slices(self) -> int:
+        """Return the number of compute slices of the whole GPU."""
+        return max(
+            (profile.slices * max(profile.max_count, 1) for profile in self.profiles), default=0
+        )
+
+    @property
+    def ofas(self) -> int:
+        """Return the number of optical flow accelerators; the largest profile has all of them."""
+        return max((profile.ofas for profile in self.profiles), default=0)
+
     def profile(self, name: str) -> InstanceProfile | None:
         """Return the profile with this name, ignoring case."""
         return next(
@@ -204,21 +235,48 @@ class MigState:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class GpuInventory:
-    """One GPU; ``index`` is NVML's. ``mig`` is None if the GPU cannot be divided.
+def published_mig(name: str, memory_bytes: float) -> MigState | None:
+    """Return the possible MIG instances of a GPU by its name, from NVIDIA's tables, if any.
 
-    ``memory_bytes`` and ``free_bytes`` are None if the GPU has no memory of its own, or only an
-    administrator may read it. ``problem`` is why the driver reports nothing on this GPU.
+    Args:
+        name: The driver's name, ``NVIDIA A100-SXM4-40GB``.
+        memory_bytes: Its total memory.
+    """
+    gpu_slices = _published_slices(name)
+    if gpu_slices is None or memory_bytes <= 0:
+        return None
+    layout, gpu_mb = _LAYOUTS[gpu_slices], round(memory_bytes / _MIB)
+    profiles = []
+    for (slices, memory_slices), starts in layout.starts.items():
+        memory_mb = gpu_mb * memory_slices // layout.memory_slices
+        named = profile_name(0, slices, memory_mb, round(memory_bytes))
+        places = tuple(Placement(start, memory_slices) for start in starts)
+        profiles.append(InstanceProfile(-1, named, slices, memory_mb, len(starts), 0, places))
+    return MigState(enabled=True, pending=True, profiles=tuple(profiles))
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInventory(Gpu):
+    """A GPU with its free memory, and how it is or can be divided.
+
+    ``mig`` is None if it cannot be divided. ``free_bytes`` is None if the GPU has no memory of its
+    own, or only an administrator may read it.
     """
 
-    index: int
-    uuid: str
-    name: str
-    memory_bytes: int | None = None
     free_bytes: int | None = None
     mig: MigState | None = None
-    problem: str = ""
+
+    @property
+    def slices(self) -> int:
+        """Return the GPU's compute slices; from NVIDIA's table if its profiles are unreadable."""
+        if self.mig is not None and any(profile.profile_id >= 0 for profile in self.mig.profiles):
+            return self.mig.slices
+        return _published_slices(self.name) or 7
+
+    @classmethod
+    def of(cls, gpu: Gpu, free_bytes: int | None = None, mig: MigState | None = None) -> Self:
+        facts = {field.name: getattr(gpu, field.name) for field in fields(Gpu)}
+        return cls(**facts, free_bytes=free_bytes, mig=mig)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +284,7 @@ class Inventory:
     """GPUs of the machine; ``reason`` is why there are none.
 
     ``is_complete``: profiles and instances are included. ``is_given``: its instances are those that
-    a cluster gave the job that this is.
+    a cluster gave this job.
     """
 
     gpus: tuple[GpuInventory, ...] = ()
@@ -236,19 +294,12 @@ class Inventory:
     is_given: bool = False
 
     @classmethod
-    def of(cls, gpus: Iterable[Gpu]) -> Inventory:
+    def of(cls, gpus: Iterable[Gpu], reason: str = "") -> Inventory:
         """Return an inventory without profiles and instances, enough for workloads without MIG."""
+        on = MigState(enabled=True, pending=True)
         return cls(
-            tuple(
-                GpuInventory(
-                    gpu.index,
-                    gpu.uuid,
-                    gpu.name,
-                    gpu.memory_bytes,
-                    mig=MigState(enabled=True, pending=True) if gpu.mig_enabled else None,
-                )
-                for gpu in gpus
-            ),
+            tuple(GpuInventory.of(gpu, mig=on if gpu.mig_enabled else None) for gpu in gpus),
+            reason=reason,
             is_complete=False,
         )
 

@@ -1,24 +1,38 @@
-"""Verify that runs use and share the devices of their rows.
+"""Verifies that runs use and share the devices of their rows.
 
 A client that cannot connect to its MPS daemon silently runs without it, and a daemon at the default
 place silently serves runs that did not request it. Both would be recorded under the wrong name.
 NVML lists a process once it has a CUDA context, so the lists are read about once a second until
-each run has been seen.
+each run has been seen. If NVML does not list a run as a client of MPS, the client list of the run's
+own daemon decides, because drivers differ in how they list clients.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 from pathlib import Path
+from typing import Protocol
 
 from radt import tags
-from radt.collocation.processes import GpuProcess, Listing, ProcessLists, run_id_of
+from radt.collocation.processes import (
+    MPS_SERVER,
+    GpuProcess,
+    Listing,
+    ProcessLists,
+    is_mps,
+    run_id_of,
+)
 from radt.errors import DeviceError
 
 #: Lists lag behind: a mismatch counts after it is seen this many times in a row.
 _LOOKS = 2
+#: Seconds that a daemon has to list its clients; the runner waits meanwhile.
+_ANSWER_S = 2.0
+#: A daemon that has not answered this many times in a row is not asked again about a run.
+_MOST_UNANSWERED = 3
 
 
 class Verdict(StrEnum):
@@ -26,23 +40,32 @@ class Verdict(StrEnum):
 
     OPEN = "open"
     YES = "yes"
-    NO = "no"  # it could not be seen
+    NO = "no"  # it was not seen
     MISMATCH = "mismatch"
+
+
+class Daemon(Protocol):
+    """The interface to an MPS daemon (`radt.collocation.mps.MpsServer`)."""
+
+    def clients(self, within_s: float) -> Mapping[int, int]:
+        """Return the process ids of its clients as keys, or raise DeviceError."""
+
+    def log_tail(self) -> str:
+        """Return the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """The expected devices of a run.
 
-    ``devices`` are UUIDs of its GPUs or of its MIG device, ``names`` their names in messages.
-    ``mps``: it must be a client of MPS; ``mps_log`` returns the end of the daemon's log. A process
-    with ``run_id`` in its environment belongs to the run, also inside a container.
+    ``devices`` are UUIDs of its GPUs or of its MIG device, ``names`` their names in messages. It
+    must be a client of ``daemon``, or of no MPS daemon if that is None. A process with ``run_id``
+    in its environment belongs to the run, even inside a container.
     """
 
     devices: tuple[str, ...]
     names: str
-    mps: bool = False
-    mps_log: Callable[[], str] = str
+    daemon: Daemon | None = None
     run_id: str = ""
 
 
@@ -59,15 +82,16 @@ class _State:
     expectation: Expectation
     verdict: Verdict = Verdict.OPEN
     reason: str = ""
-    suspicion: str = ""
     looks: int = 0
+    #: Number of consecutive queries that its daemon did not answer.
+    unanswered: int = 0
 
 
 class Verifier:
     """Searches for the processes of a workload's runs among those on the GPUs.
 
-    ``expected`` follows from each run's row, omitting runs without a device; ``gpus`` are the NVML
-    indices of all GPUs to check, including those without a run.
+    ``expected`` follows from each run's row; runs without a device are omitted. ``gpus`` are the
+    NVML indices of all GPUs to check, including those without a run.
     """
 
     def __init__(self, expected: Mapping[str, Expectation], gpus: Sequence[int]) -> None:
@@ -103,14 +127,21 @@ class Verifier:
                 if key is not None:
                     seen.setdefault(key, []).append(process)
         self._unknown = _why_unknown(listings)
+        is_hidden = bool(self._unknown) or any(
+            is_mps(process.pid, MPS_SERVER) for listing in listings for process in listing.processes
+        )
+        # Each daemon is asked once for all runs.
+        clients_of: Callable[..., Collection[int] | None] = cache(_clients_of)
         mismatches = []
         for key, state in self._states.items():
-            if key in seen and state.verdict is not Verdict.MISMATCH:
-                reason = _judge(state, seen[key])
+            hidden = pids.get(key, ()) if is_hidden else ()
+            own = _with_clients(state, seen.get(key, []), hidden, clients_of)
+            if own and state.verdict is not Verdict.MISMATCH:
+                reason = _judge(state, own)
                 if reason:
                     mismatches.append(Mismatch(key, reason))
-            elif state.looks:
-                state.looks, state.suspicion = 0, ""
+            else:
+                state.looks = 0
         return mismatches
 
     def ended(self, key: str) -> str:
@@ -149,6 +180,45 @@ class Verifier:
             return [Listing(unknown=error.message)]
 
 
+def _clients_of(daemon: Daemon) -> Collection[int] | None:
+    """Return the clients of a daemon; None if it does not answer, which proves nothing."""
+    try:
+        return daemon.clients(_ANSWER_S).keys()
+    except DeviceError:
+        return None
+
+
+def _with_clients(
+    state: _State,
+    seen: Sequence[GpuProcess],
+    hidden: Sequence[int],
+    clients_of: Callable[..., Collection[int] | None],
+) -> Sequence[GpuProcess]:
+    """Return a run's processes, marking those as clients that its daemon lists as such.
+
+    If the daemon does not answer, it is unknown whether the others are clients.
+
+    Args:
+        state: The run's state.
+        seen: Its processes in NVML's lists. If there are none, clients among `hidden` are added.
+        hidden: Its processes if NVML may hide them: it may list only their MPS server, pids of
+            another namespace, or nothing.
+        clients_of: Returns the clients of a daemon.
+    """
+    daemon = state.expectation.daemon
+    unclear = [process for process in seen if not process.mps] if seen else hidden
+    if daemon is None or not unclear or state.verdict is Verdict.MISMATCH:
+        return seen
+    clients = clients_of(daemon) if state.unanswered < _MOST_UNANSWERED else None
+    state.unanswered = state.unanswered + 1 if clients is None else 0
+    if clients is None:
+        return [replace(process, mps=process.mps or None) for process in seen]
+    if not seen:
+        device = state.expectation.devices[0]
+        return [GpuProcess(pid, device, mps=True) for pid in hidden if pid in clients]
+    return [replace(process, mps=True) if process.pid in clients else process for process in seen]
+
+
 def _judge(state: _State, seen: Sequence[GpuProcess]) -> str:
     """Update a run's state from its processes; return a mismatch once it is certain."""
     wish = state.expectation
@@ -156,27 +226,29 @@ def _judge(state: _State, seen: Sequence[GpuProcess]) -> str:
     for process in seen:
         if process.device not in wish.devices:
             wrong = f"belongs on {wish.names}, but pid {process.pid} is on {process.device}"
-        elif wish.mps and process.mps is False:
-            log = wish.mps_log()
+        elif wish.daemon is not None and process.mps is False:
+            log = wish.daemon.log_tail()
             wrong = (
                 f"asked for MPS, but runs without: pid {process.pid} is not a client of the daemon "
                 f"on {wish.names}" + (f" (its log: {log})" if log else "")
             )
-        elif process.mps and not wish.mps:
+        elif process.mps and wish.daemon is None:
             wrong = (
                 f"did not ask for MPS, but runs with it: pid {process.pid} is a client of an MPS "
                 f"daemon on {wish.names}"
             )
     if not wrong:
-        state.looks, state.suspicion = 0, ""
+        state.looks = 0
         if state.verdict is Verdict.OPEN:
-            if wish.mps and not any(process.mps for process in seen):
-                state.verdict, state.reason = Verdict.NO, "this driver does not list MPS clients"
-            else:
+            if wish.daemon is None or any(process.mps for process in seen):
                 state.verdict = Verdict.YES
+            elif not state.unanswered:
+                state.verdict, state.reason = Verdict.NO, "this driver does not list MPS clients"
+            elif state.unanswered >= _MOST_UNANSWERED:
+                reason = "the driver does not list it as a client of MPS, and its MPS daemon does"
+                state.verdict, state.reason = Verdict.NO, f"{reason} not answer"
         return ""
-    state.looks = state.looks + 1 if state.suspicion else 1
-    state.suspicion = wrong
+    state.looks += 1
     if state.looks < _LOOKS:
         return ""
     state.verdict, state.reason = Verdict.MISMATCH, wrong

@@ -1,4 +1,4 @@
-"""Write the files of the stack and passwords for ``docker compose up`` into a folder.
+"""Writes the files of the stack, and passwords for ``docker compose up``, into a folder.
 
 The passwords are generated once and kept in ``.env``, which only its owner may read. Docker Compose
 reads that file itself: ``NAME=value``, one per line. Existing lines keep their place and value;
@@ -13,10 +13,12 @@ import secrets
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from radt import __version__
 from radt.errors import StackError
+from radt.files import write_whole
 
 #: Passwords and keys, by their names in ``.env``.
 SECRET_NAMES = (
@@ -35,11 +37,12 @@ SECRET_NAMES = (
     "RADT_DASHBOARD_TOKEN",
 )
 ENV_FILE = ".env"
+_VERSION = "STACK_RADT_VERSION"
 
-#: Places of the files in a checkout, as compose.yaml names them, and elsewhere.
+#: Where compose.yaml finds its files: in a checkout, and elsewhere.
 _IN_CHECKOUT = "radt/compose/files/"
 _ELSEWHERE = "stack/"
-#: In a checkout, the image is built from the checkout, elsewhere only from the copied files.
+#: In a checkout, the image is built from the checkout; elsewhere only from the copied files.
 _REPLACED_PATHS = (
     (f"context: .\n    dockerfile: {_IN_CHECKOUT}Dockerfile", "context: stack"),
     (_IN_CHECKOUT, _ELSEWHERE),
@@ -59,47 +62,84 @@ _HEAD = """\
 #   RADT_BIND=127.0.0.1        address that MLflow and the dashboard listen on
 #   STACK_HOST=localhost       name by which other machines reach this one
 #   STACK_MLFLOW_PORT=5000     STACK_DASHBOARD_PORT=8050
-#   STACK_TLS=internal         or an e-mail address, for Let's Encrypt (--profile tls)
+#   COMPOSE_PROFILES=tls       HTTPS by Caddy, with STACK_TLS=internal, or an e-mail address for
+#                              Let's Encrypt
 #   COMPOSE_FILE=compose.yaml:{files}direct.yaml
 """
+#: Appended to the name of a file that an upgrade replaces.
+_OLD = ".old"
 
 
 @dataclass(frozen=True, slots=True)
 class InitResult:
-    """The written files, and existing files that were not changed."""
+    """The written files, existing files that were not changed, and the addresses of the servers.
+
+    ``saved`` are copies of replaced files. ``outdated`` is the version of radt that the existing
+    files are for, if they were kept and it is another version.
+    """
 
     written: tuple[Path, ...]
     kept: tuple[Path, ...]
+    saved: tuple[Path, ...]
+    outdated: str
+    dashboard_url: str
+    mlflow_url: str
 
 
-def init_stack(folder: Path) -> InitResult:
+def init_stack(folder: Path, *, upgrade: bool = False) -> InitResult:
     """Write the missing files: ``compose.yaml`` with the files it names, and ``.env``.
 
-    No existing file is overwritten; ``.env`` gets the lines that it lacks.
+    No existing file is overwritten; ``.env`` gets its missing lines. With ``upgrade``, files that
+    differ from this version's are replaced, and copies of them are kept.
 
     Raises:
         StackError: A file cannot be read or written.
     """
     written: list[Path] = []
     kept: list[Path] = []
+    saved: list[Path] = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
         is_checkout = (folder / _IN_CHECKOUT / "Dockerfile").exists()
         if not is_checkout:
             (folder / _ELSEWHERE).mkdir(exist_ok=True)
-            targets = {_COMPOSE: folder / _COMPOSE}
-            targets |= {name: folder / _ELSEWHERE / name for name in _OTHER_FILES}
-            for name, target in targets.items():
-                (written if _copy(name, target) else kept).append(target)
+            for path in (_COMPOSE, *(_ELSEWHERE + name for name in _OTHER_FILES)):
+                target, text = folder / path, _elsewhere(Path(path).name)
+                if upgrade and target.exists() and target.read_text(encoding="utf-8") != text:
+                    saved.append(target.replace(_unused(target)))
+                if target.exists():
+                    kept.append(target)
+                else:
+                    target.write_text(text, encoding="utf-8")
+                    written.append(target)
         env = folder / ENV_FILE
         head = _HEAD.format(files=_IN_CHECKOUT if is_checkout else _ELSEWHERE)
-        (written if _complete_env(env, head) else kept).append(env)
+        (written if _complete_env(env, head, upgrade=upgrade) else kept).append(env)
+        values = read_env(_read_private(env))
         _ignore_in_git(folder)
     except OSError as error:
         raise StackError(
             f"{error.filename or folder} cannot be written: {error.strerror}"
         ) from error
-    return InitResult(tuple(written), tuple(kept))
+    version = values[_VERSION]
+    outdated = "" if version == __version__ else version
+    return InitResult(tuple(written), tuple(kept), tuple(saved), outdated, *_addresses(values))
+
+
+def _unused(target: Path) -> Path:
+    """Return the first free name for a copy: NAME.old, NAME.old2, NAME.old3, …"""
+    names = (f"{target.name}{_OLD}{number}" for number in chain([""], count(2)))
+    return next(path for path in map(target.with_name, names) if not path.exists())
+
+
+def _addresses(values: Mapping[str, str]) -> tuple[str, str]:
+    """Return the addresses of the dashboard and MLflow for browsers."""
+    host = values.get("STACK_HOST") or "localhost"
+    if "tls" in values.get("COMPOSE_PROFILES", "").split(","):
+        return f"https://{host}:8443", f"https://{host}"
+    dashboard = values.get("STACK_DASHBOARD_PORT") or "8050"
+    mlflow = values.get("STACK_MLFLOW_PORT") or "5000"
+    return f"http://{host}:{dashboard}", f"http://{host}:{mlflow}"
 
 
 def read_env(text: str) -> dict[str, str]:
@@ -114,18 +154,18 @@ def read_env(text: str) -> dict[str, str]:
     return values
 
 
-def _complete_env(path: Path, head: str) -> bool:
-    """Add the missing lines to the env file, and return whether any were missing."""
+def _complete_env(path: Path, head: str, *, upgrade: bool) -> bool:
+    """Add the missing lines to the env file; return whether any were missing.
+
+    An upgrade also updates the version.
+    """
     text = _read_private(path)
+    if upgrade and read_env(text).get(_VERSION) != __version__:
+        lines = text.splitlines(keepends=True)
+        text = "".join(line for line in lines if _VERSION not in read_env(line))
     values = read_env(text)
-    missing: Mapping[str, str] = {
-        name: value
-        for name, value in (
-            *((name, secrets.token_urlsafe(24)) for name in SECRET_NAMES),
-            ("STACK_RADT_VERSION", __version__),
-        )
-        if name not in values
-    }
+    wanted = {name: secrets.token_urlsafe(24) for name in SECRET_NAMES} | {_VERSION: __version__}
+    missing = {name: value for name, value in wanted.items() if name not in values}
     if not missing:
         return False
     if text and not text.endswith("\n"):
@@ -150,23 +190,16 @@ def _read_private(path: Path) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     """Replace a file atomically by one that only its owner may read."""
-    part = path.with_name(f"{path.name}.part")
-    part.unlink(missing_ok=True)
-    with open(part, "wb", opener=lambda name, flags: os.open(name, flags, _OWNER_ONLY)) as file:
-        file.write(text.encode())
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    part = path.with_name(f"{path.name}.part")  # ignored by Git
+    write_whole(path, text, mode=_OWNER_ONLY, durable=True, temporary=part)
 
 
-def _copy(name: str, target: Path) -> bool:
-    if target.exists():
-        return False
+def _elsewhere(name: str) -> str:
+    """Return the text of a file for use outside a checkout."""
     text = (FILES / name).read_text(encoding="utf-8")
     for in_checkout, elsewhere in _REPLACED_PATHS:
         text = text.replace(in_checkout, elsewhere)
-    target.write_text(text, encoding="utf-8")
-    return True
+    return text
 
 
 def _ignore_in_git(folder: Path) -> None:

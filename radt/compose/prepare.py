@@ -1,12 +1,13 @@
-"""Set up the servers of ``compose.yaml`` on first start: roles, database, radt's schema, bucket.
+"""Sets up the servers of ``compose.yaml``: roles, database, schemas of radt and MLflow, bucket.
 
 The service ``prepare`` runs ``python -m radt.compose.prepare`` before MLflow and the dashboard.
-Everything may exist already, from an earlier start or from one that was interrupted.
+Everything may exist already, from an earlier start, an earlier version, or an interrupted start.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -56,7 +57,7 @@ _SERVER_VARIABLES = (
 
 
 def prepare(environ: Mapping[str, str]) -> None:
-    """Set up Postgres and S3 as given by the variables.
+    """Set up Postgres and S3 as the variables specify.
 
     Raises:
         StackError: A variable is missing, or a server does not respond.
@@ -96,6 +97,20 @@ def _prepare_database(environ: Mapping[str, str]) -> None:
         _run(database, _RIGHTS)
     finally:
         database.close()
+    _upgrade_mlflow({**environ, "PGUSER": Role.MLFLOW, "PGPASSWORD": passwords[Role.MLFLOW]})
+
+
+def _upgrade_mlflow(environ: Mapping[str, str]) -> None:
+    """Create or upgrade MLflow's tables: its server refuses tables of an earlier version."""
+    command = ["-P", "-m", "mlflow", "db", "upgrade", "postgresql+psycopg2://"]
+    done = subprocess.run(
+        [sys.executable, *command], env={**environ, "PGDATABASE": DATABASE}, check=False
+    )
+    if done.returncode:
+        raise StackError(
+            "MLflow's tables cannot be upgraded, for the reason above",
+            "To go back, restore the backup with the earlier version",
+        )
 
 
 def _prepare_bucket(environ: Mapping[str, str]) -> None:
@@ -153,7 +168,7 @@ def _make_roles(connection: Any, passwords: Mapping[Role, str]) -> None:
             _run(connection, sql.SQL("CREATE ROLE {} LOGIN").format(name))
         except DuplicateObject:
             pass  # from an earlier start
-        # The server never sees the password itself, so no log of statements can show it.
+        # The server never gets the password itself, so no log of statements can contain it.
         proof = encrypt_password(password, str(role), connection, "scram-sha-256")
         _run(connection, sql.SQL("ALTER ROLE {} PASSWORD {}").format(name, sql.Literal(proof)))
 

@@ -15,7 +15,6 @@ from radt.delivery.postgres.local import ReplicationCursor
 from radt.delivery.problems import EVERYTHING, Problem, latest, problem_file, read_problems
 from radt.masking import masked
 from radt.store.backend import StoreAddress
-from radt.store.database import ReadDatabase
 from radt.store.reader import StoreReader
 
 MLFLOW = "MLflow"
@@ -45,7 +44,7 @@ class Backlog:
         since_ns: End of the run that has waited longest; None if none waits.
         problem: The last failure; empty if delivery works.
         problem_ns: Start of the failures.
-        workloads: MLflow: number of workloads that are still open there, besides the runs.
+        workloads: MLflow: number of ended workloads that are still open there, besides the runs.
         identity: Postgres: identity of the database; empty if it was never reached.
         reached_ns: Postgres: when it was last complete; None for never.
     """
@@ -62,8 +61,18 @@ class Backlog:
     reached_ns: int | None = None
 
     @property
+    def left(self) -> int:
+        """Return the number of ended runs, else of ended workloads, that are not complete."""
+        return self.ended or self.workloads
+
+    @property
+    def complete(self) -> bool:
+        """Return whether everything that has ended is there; False before the first connection."""
+        return not (self.left or self.problem) and (self.kind == MLFLOW or bool(self.identity))
+
+    @property
     def waiting(self) -> bool:
-        """Return whether a working destination would have more data by now."""
+        """Return whether the destination would have more data by now if it had worked."""
         return self.ended > 0 or bool(self.problem)
 
     def sentence(self) -> str:
@@ -144,7 +153,7 @@ def _mlflow_backlog(reader: StoreReader, uri: str) -> Backlog:
         since_ns=min((run.ended_ns or run.created_ns for run in ended), default=None),
         problem="" if problem is None else problem.text,
         problem_ns=None if problem is None else problem.since_ns,
-        workloads=len(workloads),
+        workloads=sum(workload.ended_ns is not None for workload in workloads),
     )
 
 
@@ -161,10 +170,7 @@ def postgres_backlogs(store: Path, uri: str = "") -> list[Backlog]:
     Raises:
         StoreError: The store cannot be read.
     """
-    with (
-        closing(ReadDatabase(StoreAddress.of(store))) as database,
-        database.snapshot() as connection,
-    ):
+    with StoreReader(store) as reader, reader.snapshot() as connection:
         backlogs = list(_postgres_backlogs(connection))
         address = str(StoreAddress.of(uri)) if uri else ""
         if address and address not in {backlog.address for backlog in backlogs}:
@@ -173,7 +179,7 @@ def postgres_backlogs(store: Path, uri: str = "") -> list[Backlog]:
 
 
 def compare_again(store: Path, uri: str) -> None:
-    """Compare every run with its copy in a database again, as after restoring a backup.
+    """Compare every run with its copy in a database again, for example after restoring a backup.
 
     Raises:
         StoreError: The store cannot be read or written.
@@ -187,7 +193,7 @@ def compare_again(store: Path, uri: str) -> None:
 
 def _postgres_backlogs(connection: Connection) -> Iterator[Backlog]:
     rows = connection.execute(_REPLICAS).all()
-    # A process that started while the database was unreachable has only its address.
+    # A process that started while the database was unreachable knows only its address.
     unidentified = {label: problem for target, label, _, *problem in rows if target == label}
     identified = {label for target, label, *_ in rows if target != label}
     for target, label, reached_ns, *known_problem in rows:
@@ -207,7 +213,7 @@ def _postgres_backlogs(connection: Connection) -> Iterator[Backlog]:
 
 
 def _waiting(connection: Connection, identity: str) -> tuple[int, int, int | None]:
-    """Return the numbers of waiting ended and running runs, and since when the oldest waits."""
+    """Return the numbers of waiting ended and running runs, and the end of the oldest ended one."""
     ended = running = 0
     since_ns: int | None = None
     for has_ended, count, first_ns in connection.execute(_WAITING, {"target": identity}):

@@ -1,10 +1,11 @@
-"""Send notes from a Postgres store to MLflow: nobody delivers runs from there."""
+"""Send notes from a Postgres store to MLflow, because no uploader does that."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from radt.delivery.archive.locations import FileMissingError, MlflowLocation
+from radt.delivery.archive import FileMissingError
+from radt.delivery.archive.locations import MlflowLocation
 from radt.errors import ArchiveError
 from radt.model import SHORT_ID_CHARS
 from radt.store.backend import StoreAddress
@@ -14,13 +15,13 @@ from radt.tags import EDITED, YES
 
 
 def send_notes(store: StoreAddress, run_ids: Sequence[str]) -> None:
-    """Bring notes of runs that it has not got to the MLflow of the settings.
+    """Send notes that MLflow does not have yet to the MLflow server of the settings.
 
-    Does nothing for an embedded store, whose runs are delivered again instead
-    (`radt.store.notes.edit_notes`). What could not be sent waits for the next call.
+    Does nothing for a store in a file, whose runs are uploaded again instead
+    (`radt.store.notes.edit_notes`). Notes that could not be sent wait for the next call.
 
     Raises:
-        ArchiveError: MLflow cannot be asked, or a run is gone there.
+        ArchiveError: MLflow cannot be reached, or no longer has a run.
     """
     if store.path is not None:
         return
@@ -43,7 +44,7 @@ def send_notes(store: StoreAddress, run_ids: Sequence[str]) -> None:
         except ArchiveError as error:
             problem = error
             if not isinstance(error, FileMissingError):
-                break  # it would not take the others', either
+                break  # the notes of other runs would fail, too
         else:
             with StoreWriter(store) as writer:
                 writer.put_tags(run_id, {f"{EDITED}{key}": YES for key in tags})

@@ -1,4 +1,4 @@
-"""Problems of delivery to MLflow: logged once, kept on disk, and logged when they end.
+"""Problems of uploads to MLflow: logged once, kept on disk, and logged when they end.
 
 An uploader writes one file per tracking URI, ``delivery/NAME.json`` in the data folder. The backlog
 reads it, even when no uploader runs. It contains no password.
@@ -9,27 +9,26 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import threading
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from radt import units
-from radt.errors import RadtError, StoreError
+from radt.errors import RadtError
+from radt.files import write_whole
 from radt.masking import masked
 
 log = logging.getLogger("radt.delivery.mlflow")
 
-#: The subject of a problem that concerns everything: MLflow cannot be reached.
+#: Subject of a problem that affects everything: MLflow cannot be reached.
 EVERYTHING = ""
-#: The subject of a problem with radt's own store.
+#: Subject of a problem with radt's own store.
 STORE = "store"
 #: How often the file is written while a problem stays the same.
 _REFRESH_NS = 30 * 10**9
 _TEXT_LIMIT = 300
-#: A recurring problem is logged again after this long.
+#: A recurring problem is logged again after this time.
 _LOG_AGAIN_NS = 600 * 10**9
 _MAX_LOGGED = 1000
 
@@ -44,9 +43,9 @@ class Problem:
 
 
 def destination_name(store: Path, uri: str) -> str:
-    """Return a name for the pair of a store and the address it is delivered to.
+    """Return a name for the pair of a store and its upload address.
 
-    A new password makes no other address of it.
+    Addresses that differ only in the password have the same name.
     """
     text = f"{store}\n{masked(uri)}"
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -63,72 +62,67 @@ def read_problems(path: Path) -> dict[str, Problem]:
         problems = json.loads(path.read_text(encoding="utf-8"))["problems"]
         return {str(subject): Problem(**fields) for subject, fields in problems.items()}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        # There was no problem yet, or a power failure interrupted writing: the next attempt records
+        # There was no problem yet, or a power failure interrupted writing. The next attempt records
         # it again.
         return {}
 
 
 class ProblemLog:
-    """Keeps the problems of one uploader. Thread-safe; a full disk does no harm.
+    """Keeps the problems of one uploader, for one thread. A full disk causes no error.
 
-    Without a path, they are only in memory. ``label`` is the tracking URI for the file and the log,
-    which is masked here.
+    ``label`` is the tracking URI for the file and the log; passwords in it are hidden here.
     """
 
-    def __init__(
-        self, path: Path | None, label: str, now_ns: Callable[[], int] = time.time_ns
-    ) -> None:
+    def __init__(self, path: Path, label: str, now_ns: Callable[[], int] = time.time_ns) -> None:
         self._path = path
         self._label = masked(label)
         self._now_ns = now_ns
-        self._lock = threading.Lock()
-        self._problems = {} if path is None else read_problems(path)
+        self.problems = read_problems(path)
         self._written_ns = 0
         self._logged_ns: dict[tuple[str, str], int] = {}
 
-    @property
-    def problems(self) -> dict[str, Problem]:
-        """Return a copy of the problems."""
-        with self._lock:
-            return dict(self._problems)
+    def failed(self, subject: str, error: Exception) -> None:
+        """Record that a run, a workload or `EVERYTHING` has to wait."""
+        if isinstance(error, RadtError):
+            self.note(subject, error.message)
+        elif self.note(subject, f"{type(error).__name__}: {error}"):
+            log.error("internal error of radt", exc_info=error)
 
     def note(self, subject: str, text: str) -> bool:
         """Record a failure of a run, a workload or `EVERYTHING`; return whether it was logged.
 
-        It is logged if it is new or has a new reason: the text is the same for the same cause.
+        It is logged if it is new or has a new reason: the same cause always has the same text.
         """
         text = masked(" ".join(text.split()))[:_TEXT_LIMIT]
-        with self._lock:
-            now_ns = self._now_ns()
-            known = self._problems.get(subject)
-            new = known is None or known.text != text
-            since_ns = now_ns if known is None else known.since_ns
-            self._problems[subject] = Problem(text, since_ns, now_ns)
-            # A problem recorded by an earlier process is new in this process's log.
-            first = new or (subject, text) not in self._logged_ns
-            if logged := first and self._may_log(subject, text, now_ns):
-                log.warning("%s waits: %s", _shown(subject), text)
-            if new or now_ns - self._written_ns > _REFRESH_NS:
-                self._write(now_ns)
-            return logged
+        now_ns = self._now_ns()
+        known = self.problems.get(subject)
+        new = known is None or known.text != text
+        since_ns = now_ns if known is None else known.since_ns
+        self.problems[subject] = Problem(text, since_ns, now_ns)
+        # A problem recorded by an earlier process is new in this process's log.
+        first = new or (subject, text) not in self._logged_ns
+        if logged := first and self._may_log(subject, text, now_ns):
+            log.warning("%s waits: %s", _shown(subject), text)
+        if new or now_ns - self._written_ns > _REFRESH_NS:
+            self._write(now_ns)
+        return logged
 
     def solved(self, subject: str) -> None:
-        """Record that delivery works again; log that if there had been a problem."""
-        with self._lock:
-            known = self._problems.pop(subject, None)
-            if known is None:
-                return
-            now_ns = self._now_ns()
-            self._write(now_ns)
-            if (subject, known.text) not in self._logged_ns:
-                return
-            lasted = units.duration(max(0, now_ns - known.since_ns) / 1e9)
-            if self._may_log(subject, "over", now_ns):
-                log.warning("%s resumed after %s: %s", _shown(subject), lasted, known.text)
+        """Record that uploads work again; if there was a problem, log that."""
+        known = self.problems.pop(subject, None)
+        if known is None:
+            return
+        now_ns = self._now_ns()
+        self._write(now_ns)
+        if (subject, known.text) not in self._logged_ns:
+            return
+        lasted = units.duration(max(0, now_ns - known.since_ns) / 1e9)
+        if self._may_log(subject, "over", now_ns):
+            log.warning("%s resumed after %s: %s", _shown(subject), lasted, known.text)
 
     def keep(self, subjects: Collection[str]) -> None:
-        """Drop problems of all other runs and workloads: nothing of them is left to deliver."""
-        for subject in self.problems:
+        """Drop problems of all other runs and workloads: they have nothing left to upload."""
+        for subject in list(self.problems):
             if subject not in (EVERYTHING, STORE) and subject not in subjects:
                 self.solved(subject)
 
@@ -142,73 +136,21 @@ class ProblemLog:
         return True
 
     def _write(self, now_ns: int) -> None:
-        if self._path is None:
-            return
         self._written_ns = now_ns
-        temporary = self._path.with_suffix(f".{os.getpid()}")
         try:
-            if not self._problems:
+            if not self.problems:
                 self._path.unlink(missing_ok=True)
                 return
             self._path.parent.mkdir(exist_ok=True)
-            problems = {
-                subject: {
-                    "text": problem.text,
-                    "since_ns": problem.since_ns,
-                    "last_ns": problem.last_ns,
-                }
-                for subject, problem in self._problems.items()
-            }
+            problems = {subject: asdict(problem) for subject, problem in self.problems.items()}
             content = {"tracking_uri": self._label, "problems": problems}
-            temporary.write_text(json.dumps(content, indent=1), encoding="utf-8")
-            temporary.replace(self._path)
+            write_whole(self._path, json.dumps(content, indent=1))
         except OSError as error:
             log.info("cannot write %s: %s", self._path, error.strerror)
 
 
 def _shown(subject: str) -> str:
     return "delivery to MLflow" if subject in (EVERYTHING, STORE) else f"delivery of {subject}"
-
-
-class Reports:
-    """Collects the successes and failures of the uploader's threads.
-
-    ``answers`` returns how many requests MLflow has answered.
-    """
-
-    def __init__(
-        self, problem_log: ProblemLog | None = None, answers: Callable[[], int] = lambda: 1
-    ) -> None:
-        self._problem_log = problem_log or ProblemLog(None, "")
-        self._answers = answers
-        self._answers_then = 0
-
-    def failed(self, subject: str, error: Exception) -> None:
-        """Record that a run or workload must wait."""
-        if self._problem_log.note(subject, _text(error)) and not isinstance(error, RadtError):
-            log.error("internal error of radt", exc_info=error)
-
-    def everything_failed(self, error: Exception) -> None:
-        """Record that all must wait."""
-        self._answers_then = self._answers()
-        self.failed(STORE if isinstance(error, StoreError) else EVERYTHING, error)
-
-    def worked(self, subject: str) -> None:
-        """Record that a run or workload is delivered as far as possible."""
-        self._problem_log.solved(subject)
-        self._problem_log.solved(STORE)
-        if self._answers() > self._answers_then:  # it had data for MLflow
-            self._problem_log.solved(EVERYTHING)
-
-    def keep(self, subjects: Collection[str]) -> None:
-        """Drop all other runs and workloads: nothing of them is left to deliver."""
-        self._problem_log.keep(subjects)
-
-
-def _text(error: Exception) -> str:
-    if isinstance(error, RadtError):
-        return error.message
-    return f"{type(error).__name__}: {error}"
 
 
 def latest(problems: Collection[Problem]) -> Problem | None:

@@ -12,24 +12,24 @@ files on SeaweedFS before 3.85 (seaweedfs#6548) and are refused by others.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import hashlib
 import json
 import mimetypes
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
+from radt.delivery.archive import FileMissingError
 from radt.errors import ArchiveError
 from radt.masking import masked
 
-#: Size of a part of a large file, and thus the maximum of a file in memory at a time.
+#: Size of a part of a large file, and thus the maximum part of a file in memory at a time.
 PART_BYTES = 16 * 2**20
 #: Maximum number of parts in Swift; AWS allows 10,000.
 MAX_PARTS = 900
@@ -37,10 +37,10 @@ _DOWNLOADS_AT_A_TIME = 4
 _CONNECT_TIMEOUT_S = 10
 _READ_TIMEOUT_S = 60
 _READ_ATTEMPTS = 5
-#: The uploader retries later, and serves other runs meanwhile.
+#: Few attempts: the uploader retries later and serves other runs meanwhile.
 _WRITE_ATTEMPTS = 3
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
-#: Errors that no retry helps against.
+#: Errors that persist despite retries.
 _FINAL = frozenset({"EntityTooLarge", "KeyTooLongError", "InvalidURI"})
 _REASONS = {
     "AccessDenied": "S3 refuses the credentials for this bucket (AccessDenied)",
@@ -72,25 +72,23 @@ class S3Error(ArchiveError):
         self.code = code
 
     @property
-    def missing(self) -> bool:
-        """Return whether the object does not exist."""
-        return self.code in _MISSING
-
-    @property
     def final(self) -> bool:
-        """Return whether S3 will always refuse the request."""
+        """Return whether a retry cannot help."""
         return self.code in _FINAL
 
 
 @dataclass(frozen=True, slots=True)
 class S3Folder:
-    """A prefix of keys in a bucket. Methods raise `S3Error`; ``OSError`` for a local file."""
+    """A prefix in a bucket (`radt.delivery.archive.locations.Location`).
+
+    Every method raises `S3Error` if S3 fails.
+    """
 
     bucket: str
     prefix: str
 
     @classmethod
-    def of(cls, uri: str) -> S3Folder:
+    def of(cls, uri: str) -> Self:
         """Return the folder of a URI ``s3://bucket/prefix``.
 
         Raises:
@@ -107,108 +105,117 @@ class S3Folder:
     def __str__(self) -> str:
         return f"s3://{self.bucket}/{self.prefix}".rstrip("/")
 
-    def key(self, path: str) -> str:
+    def below(self, folder: str) -> Self:
+        return replace(self, prefix=self._key(folder))
+
+    def _key(self, path: str) -> str:
         return f"{self.prefix}/{path}".lstrip("/")
 
     # -- reading ----------------------------------------------------------------------------------
 
     def fetch(self, path: str, target: Path) -> None:
         """Copy an object to a file."""
-        from boto3.s3.transfer import TransferConfig
-
-        transfer = TransferConfig(
-            multipart_threshold=PART_BYTES,
-            multipart_chunksize=PART_BYTES,
-            max_concurrency=_DOWNLOADS_AT_A_TIME,
-        )
-        with _translated(f"{self}/{path}"):
-            client = _client(_READ_ATTEMPTS)
-            client.download_file(self.bucket, self.key(path), str(target), Config=transfer)
+        where = f"{self}/{path}"
+        try:
+            with _translated(where):
+                client = _client(_READ_ATTEMPTS)
+                client.download_file(
+                    self.bucket, self._key(path), str(target), Config=_transfer(PART_BYTES)
+                )
+        except S3Error as error:
+            if error.code in _MISSING:
+                raise FileMissingError(f"{where} does not exist", "Check its address") from error
+            raise
+        except OSError as error:
+            raise ArchiveError(
+                f"{where} cannot be copied to this machine: {error.strerror or error}",
+                "Free some disk space, or set TMPDIR to another folder",
+            ) from error
 
     def paths(self) -> Iterator[str]:
         """Yield all paths below the prefix, relative to it."""
+        return (path for path, _ in self._entries())
+
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes in bytes of the objects directly below the prefix, by name."""
+        return dict(self._entries(Delimiter="/"))
+
+    def _entries(self, **options: str) -> Iterator[tuple[str, int]]:
         start = f"{self.prefix}/" if self.prefix else ""
         with _translated(str(self)):
             pages = _client(_READ_ATTEMPTS).get_paginator("list_objects_v2")
-            for page in pages.paginate(Bucket=self.bucket, Prefix=start):
+            for page in pages.paginate(Bucket=self.bucket, Prefix=start, **options):
                 for entry in page.get("Contents", ()):
-                    yield str(entry["Key"]).removeprefix(start)
+                    yield str(entry["Key"]).removeprefix(start), int(entry["Size"])
 
     # -- writing ----------------------------------------------------------------------------------
 
     def put(self, path: str, file: Path) -> None:
         """Upload a file atomically to ``path``, replacing an existing one."""
-        target = {"Bucket": self.bucket, "Key": self.key(path)}
-        if owner := os.environ.get("MLFLOW_S3_EXPECTED_BUCKET_OWNER"):
-            target["ExpectedBucketOwner"] = owner
+        key = self._key(path)
+        size_bytes = file.stat().st_size
         with _translated(f"{self}/{path}"), file.open("rb") as content:
-            size = os.fstat(content.fileno()).st_size
             client = _client(_WRITE_ATTEMPTS)
-            if size <= PART_BYTES:
-                body = content.read()
-                client.put_object(**target, Body=body, ContentMD5=_md5(body), **_extra(file))
-            else:
-                _put_parts(client, target, content, size, _extra(file))
+            if size_bytes > PART_BYTES:
+                self._abort_earlier(client, key)
+            try:
+                client.upload_fileobj(
+                    *(content, self.bucket, key),
+                    ExtraArgs=_owner() | _extra(file),
+                    Config=_transfer(max(PART_BYTES, -(-size_bytes // MAX_PARTS)), threads=False),
+                )
+            except ValueError as error:  # a name that boto3 does not know
+                reason = f"MLFLOW_S3_UPLOAD_EXTRA_ARGS: {error}"
+                raise S3Error(f"{self}/{path}", reason) from error
+
+    def _abort_earlier(self, client: Any, key: str) -> None:
+        """Abort unfinished uploads of earlier, killed processes at the same key."""
+        from botocore.exceptions import ClientError
+
+        target = {"Bucket": self.bucket, **_owner()}
+        try:
+            answer = client.list_multipart_uploads(**target, Prefix=key)
+            for upload in answer.get("Uploads", ()):
+                if upload["Key"] == key:
+                    client.abort_multipart_upload(**target, Key=key, UploadId=upload["UploadId"])
+        except ClientError as error:
+            # Some users may write but not list; the bucket's own rules then remove old parts.
+            if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500:
+                raise
+
+    def check_writable(self) -> None:
+        """Start an upload and abort it, which leaves nothing behind."""
+        with _translated(str(self)):
+            client = _client(1)
+            target = {"Bucket": self.bucket, "Key": self._key(f"radt-doctor-{uuid.uuid4().hex}")}
+            upload = client.create_multipart_upload(**target)
+            client.abort_multipart_upload(**target, UploadId=upload["UploadId"])
 
 
-def _put_parts(
-    client: Any, target: dict[str, str], content: IO[bytes], size: int, extra: dict[str, Any]
-) -> None:
-    _abort_earlier(client, target)
-    upload_id = client.create_multipart_upload(**target, **extra)["UploadId"]
-    upload = target | {"UploadId": upload_id}
-    try:
-        parts: list[dict[str, Any]] = []
-        part_bytes = max(PART_BYTES, -(-size // MAX_PARTS))
-        while body := content.read(part_bytes):
-            number = len(parts) + 1
-            answer = client.upload_part(
-                **upload, PartNumber=number, Body=body, ContentMD5=_md5(body)
-            )
-            parts.append({"PartNumber": number, "ETag": answer["ETag"]})
-        client.complete_multipart_upload(**upload, MultipartUpload={"Parts": parts})
-    except BaseException:
-        # Its parts use space; if this fails, too, the next attempt aborts it.
-        with contextlib.suppress(*_s3_errors()):
-            client.abort_multipart_upload(**upload)
-        raise
-    stored = client.head_object(**target)["ContentLength"]
-    if stored != content.tell():
-        where = f"s3://{target['Bucket']}/{target['Key']}"
-        raise S3Error(where, f"S3 has {stored} bytes of {target['Key']}, not {content.tell()}")
+def _transfer(part_bytes: int, *, threads: bool = True) -> Any:
+    from boto3.s3.transfer import TransferConfig
+
+    return TransferConfig(
+        multipart_threshold=part_bytes,
+        multipart_chunksize=part_bytes,
+        max_concurrency=_DOWNLOADS_AT_A_TIME,
+        use_threads=threads,
+    )
 
 
-def _abort_earlier(client: Any, target: dict[str, str]) -> None:
-    """Abort unfinished uploads of earlier, killed processes at the same key."""
-    from botocore.exceptions import ClientError
-
-    bucket = {name: value for name, value in target.items() if name != "Key"}
-    try:
-        answer = client.list_multipart_uploads(**bucket, Prefix=target["Key"])
-        for upload in answer.get("Uploads", ()):
-            if upload["Key"] == target["Key"]:
-                client.abort_multipart_upload(**target, UploadId=upload["UploadId"])
-    except ClientError as error:
-        # Some users may write but not list; the bucket's own rules then remove old parts.
-        if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500:
-            raise
+def _owner() -> dict[str, str]:
+    owner = os.environ.get("MLFLOW_S3_EXPECTED_BUCKET_OWNER")
+    return {"ExpectedBucketOwner": owner} if owner else {}
 
 
 def _extra(file: Path) -> dict[str, Any]:
     """Return the arguments of MLflow's own uploads: the content type, and the user's arguments."""
     kind, encoding = mimetypes.guess_type(file.name)
-    extra: dict[str, Any] = {}
-    if kind is not None:
-        extra["ContentType"] = kind
-    if encoding is not None:
-        extra["ContentEncoding"] = encoding
-    with contextlib.suppress(ValueError):  # MLflow reports it to the user
+    given = {"ContentType": kind, "ContentEncoding": encoding}
+    extra: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    with contextlib.suppress(ValueError):  # MLflow reports invalid JSON to the user
         extra |= json.loads(os.environ.get("MLFLOW_S3_UPLOAD_EXTRA_ARGS") or "{}")
     return extra
-
-
-def _md5(body: bytes) -> str:
-    return base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode("ascii")
 
 
 # -- client and errors ----------------------------------------------------------------------------
@@ -226,6 +233,7 @@ def _client_for(variables: tuple[tuple[str, str], ...], attempts: int) -> Any:
     import boto3
     from botocore import UNSIGNED
     from botocore.config import Config
+    from botocore.utils import conditionally_calculate_md5
 
     given = dict(variables)
     signature = given.get("MLFLOW_EXPERIMENTAL_S3_SIGNATURE_VERSION", "s3v4")
@@ -244,12 +252,15 @@ def _client_for(variables: tuple[tuple[str, str], ...], attempts: int) -> Any:
         options["retries"] = {"mode": "standard", "total_max_attempts": attempts}
     insecure = given.get("MLFLOW_S3_IGNORE_TLS", "").lower() in ("true", "1")
     # A separate session: threads cannot share boto3's default one.
-    return boto3.session.Session().client(
+    client = boto3.session.Session().client(
         "s3",
         endpoint_url=given.get("MLFLOW_S3_ENDPOINT_URL"),
         verify=False if insecure else None,
         config=Config(**options),
     )
+    for request in ("PutObject", "UploadPart"):
+        client.meta.events.register(f"before-call.s3.{request}", conditionally_calculate_md5)
+    return client
 
 
 def _s3_errors() -> tuple[type[Exception], ...]:

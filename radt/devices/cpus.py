@@ -11,17 +11,17 @@ from radt.devices.machine import MAX_DIGITS
 from radt.errors import UsageError
 from radt.units import plural
 
-#: Far above what Linux can have (NR_CPUS is at most 8192 on x86).
+#: Far above Linux's limit (NR_CPUS is at most 8192 on x86).
 MAX_CPU = 65535
 _AROUND = re.compile(r"\s*([-+,])\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class CpuRequest:
-    """CPUs that the processes of a run may use; neither ``count`` nor ``cpus`` means all.
+    """CPUs that the processes of a run may use; without ``count`` and ``cpus``, all of them.
 
-    ``count`` asks for that many logical CPUs of the run's own; ``cpus`` are logical CPU numbers as
-    ``/proc/cpuinfo`` has them, which rows may share.
+    ``count`` requests that many logical CPUs for this run alone; ``cpus`` are logical CPU numbers
+    as in ``/proc/cpuinfo``, which rows may share.
     """
 
     count: int | None = None
@@ -34,12 +34,12 @@ class CpuRequest:
         Args:
             text: The cell.
             available: CPUs that runs may use.
-            here: Whether that is this machine, not a node that a job is yet to get.
+            here: True for this machine, False for a cluster node that is not assigned yet.
 
         Raises:
-            UsageError: It is none of these, or a CPU is not there.
+            UsageError: It is none of these, or names a CPU that does not exist.
         """
-        cleaned = _AROUND.sub(r"\1", text.strip()).replace(",", "+")  # taskset's lists have commas
+        cleaned = _AROUND.sub(r"\1", text.strip()).replace(",", "+")  # as in lists for taskset
         if cleaned in ("", "-"):
             return cls()
         if _is_number(cleaned):
@@ -120,13 +120,13 @@ class PhysicalCore:
 
 @dataclass(frozen=True, slots=True)
 class CpuTopology:
-    """The physical core of each logical CPU; an unlisted CPU is a core by itself."""
+    """The physical core of each logical CPU; an unlisted CPU is its own core."""
 
     cores: Mapping[int, PhysicalCore] = field(default_factory=dict)
 
     @classmethod
     def read(cls, cpus: Iterable[int], folder: Path = _CPU_FOLDER) -> CpuTopology:
-        """Read the topology from Linux; a CPU without one (some containers) is a core by itself.
+        """Read the topology from Linux; a CPU without one (some containers) is its own core.
 
         See https://docs.kernel.org/admin-guide/cputopology.html.
         """
@@ -148,7 +148,7 @@ class CpuTopology:
 
 @dataclass(slots=True)
 class _Core:
-    """The free CPUs of a physical core; ``untouched`` while no run has any of it."""
+    """The free CPUs of a physical core; ``untouched`` while no run uses any of them."""
 
     package: int
     cpus: list[int]
@@ -165,13 +165,13 @@ def assign_cpus(
 ) -> list[frozenset[int] | None]:
     """Return the CPUs of each run of a workload; None for a run that may use all.
 
-    A list is taken as it is. A count gets CPUs that no other count has and no list names: whole
-    physical cores, of one package if possible, as clouds give out vCPUs; what remains of an odd
-    count comes from cores that nobody else is on as long as there are some. The same requests get
-    the same CPUs on every start.
+    Listed CPUs are assigned as they are. A count gets CPUs that no other count has and no list
+    names: whole physical cores, if possible of one package, as clouds allocate vCPUs. The last CPU
+    of an odd count comes from a core that no other run uses, as long as there is one. The same
+    requests get the same CPUs at every start.
 
     Raises:
-        UsageError: There are fewer CPUs than the counts ask for.
+        UsageError: There are fewer CPUs than the counts request.
     """
     listed = frozenset(cpu for request in requests for cpu in request.cpus)
     wanted = {
@@ -181,7 +181,7 @@ def assign_cpus(
     if sum(wanted.values()) > len(free):
         raise _shortage(sum(wanted.values()), free, available)
     cores = _cores(free, listed, topology)
-    # The largest first, so that small ones do not break the cores that it needs.
+    # The largest first, so that smaller ones do not split the cores that it needs.
     order = sorted(wanted, key=lambda index: (-wanted[index], index))
     taken: dict[int, list[int]] = {index: _whole_cores(wanted[index], cores) for index in order}
     for index in order:
@@ -207,7 +207,7 @@ def _whole_cores(count: int, cores: list[_Core]) -> list[int]:
     for core in cores:
         if core.untouched:
             room[core.package] = room.get(core.package, 0) + len(core.cpus)
-    # The package that is just large enough; where none is, the largest first.
+    # The smallest package that is large enough; if there is none, the largest first.
     packages = sorted(
         room,
         key=lambda package: (
@@ -225,7 +225,7 @@ def _whole_cores(count: int, cores: list[_Core]) -> list[int]:
 
 
 def _pieces(count: int, cores: list[_Core]) -> list[int]:
-    """Take CPUs of partly used cores, from cores without another run first."""
+    """Take CPUs of partly used cores, first from cores without another run."""
     taken: list[int] = []
     for core in sorted(cores, key=lambda core: not core.untouched):
         if len(taken) < count and core.cpus:

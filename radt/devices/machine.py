@@ -1,25 +1,26 @@
-"""The GPUs and CPUs of a machine, and the devices of a run: Devices cells.
+"""The GPUs and CPUs of a machine, and the devices of a run (Devices cells).
 
-GPU indices are NVML's (the order of ``nvidia-smi``), also when ``CUDA_VISIBLE_DEVICES`` is set:
-it hides GPUs and renumbers nothing here. Processes get their GPUs by UUID, because CUDA's own
+GPU indices are NVML's (the order of ``nvidia-smi``), even if ``CUDA_VISIBLE_DEVICES`` is set: it
+hides GPUs, but does not renumber them here. Processes get their GPUs by UUID, because CUDA's
 default order (fastest first) may differ from NVML's.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from radt.devices.visible import VISIBLE_VARIABLE
+from radt.devices.gpus import Gpu, Gpus, MigDevice
+from radt.devices.visible import VISIBLE_VARIABLE, given_devices
 from radt.errors import UsageError
-from radt.nvml import Gpu, list_gpus
 from radt.units import plural
 
 CPU = "cpu"
-#: Of the number of a device; a longer one is a typing error.
+#: Digits in the number of a device; a longer number is a typing error.
 MAX_DIGITS = 9
 
-#: GPUs and CPUs that one node of a cluster may have, as far as a plan knows.
+#: Assumed maximum of GPUs and CPUs of a cluster node, for planning.
 _MOST_GPUS = 64
 _MOST_CPUS = 4096
 
@@ -28,11 +29,14 @@ _MOST_CPUS = 4096
 class Machine:
     """The CPUs and GPUs that runs can use.
 
-    ``cpus`` are the logical CPUs this process may use, ``cpu_cores`` is their number; those from 0
-    on where only the number is given. ``gpus`` are those that may be used, ``hidden``
-    those that ``CUDA_VISIBLE_DEVICES`` takes away. ``no_gpu_reason`` says why ``gpus`` is empty.
-    With ``by_place``, as in a job of a cluster, a Devices cell counts ``gpus`` from 0 instead of
-    naming NVML's indices. ``is_here`` is False for a node that a job is yet to get.
+    ``cpus`` are the logical CPUs that this process may use, ``cpu_cores`` is their number; if only
+    the number is given, they are numbered from 0. ``gpus`` are usable, ``hidden`` are excluded by
+    ``CUDA_VISIBLE_DEVICES``, ``broken`` do not answer. If a scheduler gave MIG devices, runs can
+    use only those: ``mig_devices`` has one for each of ``gpus``, which then lists a GPU once per
+    MIG device. ``no_gpu_reason`` says why ``gpus`` is empty; with ``has_failed``, runs that name no
+    device must not fall back to the CPU. With ``by_place``, as in a cluster job, a Devices cell
+    counts ``gpus`` from 0 instead of naming NVML's indices. ``is_here`` is False for a cluster node
+    that is not assigned yet.
     """
 
     cpu_cores: int
@@ -42,6 +46,9 @@ class Machine:
     cpus: frozenset[int] = frozenset()
     by_place: bool = False
     is_here: bool = True
+    mig_devices: tuple[MigDevice, ...] = ()
+    broken: tuple[Gpu, ...] = ()
+    has_failed: bool = False
 
     def __post_init__(self) -> None:
         if not self.cpus:
@@ -49,33 +56,34 @@ class Machine:
 
     @classmethod
     def detect(cls) -> Machine:
-        """Ask the operating system and the NVIDIA driver, if there is one."""
+        """Query the operating system and, if there is one, the NVIDIA driver."""
         cpus = frozenset(os.sched_getaffinity(0))
-        cores = len(cpus)
-        listed = list_gpus()
-        visible = os.environ.get(VISIBLE_VARIABLE)
-        if visible is None or not listed.gpus:
-            return cls(cores, listed.gpus, no_gpu_reason=listed.reason, cpus=cpus)
-        chosen = _visible_gpus(listed.gpus, visible)
-        hidden = tuple(gpu for gpu in listed.gpus if gpu not in chosen)
-        reason = "" if chosen else f"{VISIBLE_VARIABLE}={visible!r} hides all GPUs"
-        return cls(cores, chosen, hidden, reason, cpus)
+        gpus = Gpus.read()
+        given = given_devices(gpus)
+        chosen = tuple(device.gpu for device in given.devices)
+        return cls(
+            len(cpus),
+            chosen,
+            () if given.unknown else tuple(gpu for gpu in gpus.working if gpu not in chosen),
+            given.reason,
+            cpus,
+            mig_devices=tuple(device.mig for device in given.devices if device.mig is not None),
+            broken=tuple(gpu for gpu in gpus.every if gpu.problem),
+            has_failed=given.failed,
+        )
 
     @classmethod
     def of_cluster(cls) -> Machine:
-        """Return the node that a plan for a cluster is made for: it has whatever a row names."""
+        """Return the machine to plan with for a cluster: it has every device that a row names."""
         gpus = tuple(Gpu(place, "GPU", f"GPU-{place}") for place in range(_MOST_GPUS))
         return cls(_MOST_CPUS, gpus, by_place=True, is_here=False)
 
-    def gpu(self, index: int) -> Gpu | None:
-        """Return the usable GPU with this NVML index."""
-        return next((gpu for gpu in self.gpus if gpu.index == index), None)
-
-    def named(self, number: int) -> Gpu | None:
-        """Return the usable GPU that a Devices cell means with this number."""
-        if not self.by_place:
-            return self.gpu(number)
-        return self.gpus[number] if number < len(self.gpus) else None
+    def place(self, number: int) -> int | None:
+        """Return the position in `gpus` for a number in a Devices cell."""
+        if self.by_place:
+            return number if number < len(self.gpus) else None
+        indices = [gpu.index for gpu in self.gpus]
+        return indices.index(number) if number in indices else None
 
     def __str__(self) -> str:
         cores = f"{self.cpu_cores} CPU core{'s' if self.cpu_cores != 1 else ''}"
@@ -88,9 +96,13 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The devices of a run: NVML indices of its GPUs, none for the CPU."""
+    """The devices of a run: NVML indices of its GPUs, none for the CPU.
+
+    ``mig`` is the MIG device that it is limited to, if a scheduler gave MIG devices.
+    """
 
     gpus: tuple[int, ...] = ()
+    mig: MigDevice | None = None
 
     @property
     def is_cpu(self) -> bool:
@@ -101,11 +113,17 @@ class Devices:
         """Parse a Devices cell: ``0``, ``1+2``, ``cpu``, or empty for the first GPU or cpu.
 
         Raises:
-            UsageError: It is none of these, or a GPU is not there.
+            UsageError: It is none of these, or a GPU does not exist; or it is empty, and GPUs have
+                failed.
         """
         cleaned = text.strip().lower()
         if not cleaned:
-            return cls((machine.gpus[0].index,)) if machine.gpus else cls()
+            if not machine.gpus and machine.has_failed:
+                raise UsageError(
+                    f"no GPU can be used: {machine.no_gpu_reason}",
+                    "See `radt devices`; to run on the CPU, write cpu or pass --devices cpu",
+                )
+            return cls._at([0], machine) if machine.gpus else cls()
         parts = [part.strip() for part in cleaned.split("+")]
         if parts == [CPU]:
             return cls()
@@ -122,14 +140,28 @@ class Devices:
             if number in numbers:
                 raise UsageError(f"GPU {number} is named twice", "Name each GPU once")
             numbers.append(number)
-        found = [machine.named(number) for number in numbers]
-        missing = [number for number, gpu in zip(numbers, found, strict=True) if gpu is None]
+        places = [machine.place(number) for number in numbers]
+        missing = [number for number, place in zip(numbers, places, strict=True) if place is None]
         if missing:
             raise _missing_devices(missing, machine)
-        return cls(tuple(gpu.index for gpu in found if gpu is not None))
+        return cls._at([place for place in places if place is not None], machine)
+
+    @classmethod
+    def _at(cls, places: Sequence[int], machine: Machine) -> Devices:
+        indices = tuple(machine.gpus[place].index for place in places)
+        if not machine.mig_devices:
+            return cls(indices)
+        if len(places) > 1:
+            raise UsageError(
+                "a run can use one MIG device, and this names several",
+                "Name one of the MIG devices that the scheduler gave",
+            )
+        return cls(indices, machine.mig_devices[places[0]])
 
     def cuda_visible_devices(self, machine: Machine) -> str:
         """Return the value of ``CUDA_VISIBLE_DEVICES`` for the run: UUIDs; empty for the CPU."""
+        if self.mig is not None:
+            return self.mig.uuid
         known = {gpu.index: gpu.uuid for gpu in machine.gpus}
         return ",".join(known.get(index, str(index)) for index in self.gpus)
 
@@ -145,6 +177,12 @@ def _missing_devices(indices: list[int], machine: Machine) -> UsageError:
             f"{named}: {where} {plural(len(machine.gpus), 'GPU')}, counted from 0",
             "Devices are places among the job's GPUs; ask for more with Gpus",
         )
+    broken = [gpu for gpu in machine.broken if gpu.index in indices]
+    if broken:
+        return UsageError(
+            f"{broken[0]} does not answer: {broken[0].problem}",
+            f"Run nvidia-smi for details, or choose {_choices(machine)}",
+        )
     hidden = [gpu.index for gpu in machine.hidden if gpu.index in indices]
     if hidden:
         return UsageError(
@@ -152,38 +190,16 @@ def _missing_devices(indices: list[int], machine: Machine) -> UsageError:
             f"Unset {VISIBLE_VARIABLE}, or choose {_choices(machine)}",
         )
     if not machine.gpus:
-        why = f" ({machine.no_gpu_reason})" if machine.no_gpu_reason else ""
+        reason = machine.no_gpu_reason
+        if not machine.has_failed:
+            reason = "this machine has no GPU" + (f" ({reason})" if reason else "")
         return UsageError(
-            f"{named}: this machine has no GPU{why}",
-            "Write cpu, leave it empty, or try with --devices cpu",
+            f"{named} cannot be used: {reason}",
+            "Write cpu, or try with --devices cpu",
         )
     return UsageError(f"this machine has no {named}", f"Choose {_choices(machine)}")
 
 
 def _choices(machine: Machine) -> str:
-    names = ", ".join(f"{gpu.index} ({gpu.name})" for gpu in machine.gpus)
+    names = ", ".join(dict.fromkeys(f"{gpu.index} ({gpu.name})" for gpu in machine.gpus))
     return f"GPU {names}" if names else CPU
-
-
-def _visible_gpus(gpus: tuple[Gpu, ...], visible: str) -> tuple[Gpu, ...]:
-    """Return the GPUs that a value of ``CUDA_VISIBLE_DEVICES`` leaves, in its order.
-
-    As CUDA does: entries are indices or (beginnings of) UUIDs, and the first one that matches
-    nothing ends the list.
-    """
-    chosen: list[Gpu] = []
-    for entry in (part.strip() for part in visible.split(",")):
-        match = next(
-            (
-                gpu
-                for gpu in gpus
-                if (entry.isdigit() and gpu.index == int(entry))
-                or (entry.upper().startswith("GPU-") and gpu.uuid.lower().startswith(entry.lower()))
-            ),
-            None,
-        )
-        if match is None:
-            break
-        if match not in chosen:
-            chosen.append(match)
-    return tuple(chosen)

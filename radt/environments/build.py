@@ -1,4 +1,4 @@
-"""Build environments, each content once per machine, before the barrier."""
+"""Builds environments before the barrier, each content once per machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LocalEnvironment(BuiltEnvironment):
         return [*([sys.executable] if launch.needs_python else []), *launch.arguments]
 
     def variables(self, launch: Launch) -> dict[str, str]:
-        """Return a PATH with radt's Python if the program may look for a missing one."""
+        """Return a PATH with radt's Python, if a program might not find a Python otherwise."""
         path = launch.variables.get("PATH", os.defpath)
         if launch.needs_python or shutil.which("python", path=path):
             return {}

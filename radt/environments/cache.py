@@ -4,7 +4,7 @@
 
     environments/
     ├── HASH/
-    │   ├── complete      written last: without it the folder is the rest of a killed build
+    │   ├── complete      written last: a folder without it is left from a killed build
     │   ├── env/          the environment itself (uv, conda)
     │   ├── packages.txt  its packages (uv, conda)
     │   └── facts.json    facts about the image (docker)
@@ -16,7 +16,6 @@ and conda are a folder with an interpreter, a *prefix*.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import platform
@@ -35,6 +34,7 @@ from radt import settings
 from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
+from radt.files import lock, write_whole
 from radt.packages import LIST_PACKAGES
 
 #: ``-r other.txt``, ``-c constraints.txt``, ``-e ../package`` and their long forms.
@@ -56,7 +56,7 @@ class Content:
     def __init__(self, kind: str) -> None:
         self._hash = hashlib.sha256()
         self._seen: set[Path] = set()
-        # Environments of one home folder may belong to different kinds of machines.
+        # A home folder may be shared by different kinds of machines.
         self.add("kind", kind, sys.platform, platform.machine(), *platform.libc_ver())
 
     def add(self, *parts: str) -> None:
@@ -68,7 +68,7 @@ class Content:
         self.add("python", sys.base_prefix, platform.python_version(), sys.version)
 
     def add_file(self, path: Path) -> None:
-        """Add the bytes of a file, or that it is missing, which its reader reports."""
+        """Add the bytes of a file, or the fact that it is missing, which its reader reports."""
         try:
             self.add("file", hashlib.sha256(path.read_bytes()).hexdigest())
         except OSError as error:
@@ -129,7 +129,7 @@ _POLL_S = 0.1
 
 
 def cache_folder() -> Path:
-    """``$RADT_ENVIRONMENTS``, or ``radt/environments`` in ``$XDG_CACHE_HOME`` or ``~/.cache``."""
+    """Return ``$RADT_ENVIRONMENTS``, or ``radt/environments`` in the user's cache folder."""
     setting = settings.variable(settings.ENVIRONMENTS)
     if setting.level is not settings.Level.DEFAULT:
         return setting.value.absolute()
@@ -184,13 +184,13 @@ def _fill(folder: Path, lock: int, make: Callable[[Path, int], None]) -> None:
         make(folder, lock)
         (folder / _COMPLETE).touch()
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)  # leftovers go next time, as unmarked
+        shutil.rmtree(folder, ignore_errors=True)  # the rest is removed next time, as incomplete
         raise
 
 
 def _remove(folder: Path) -> None:
     if folder.exists():
-        (folder / _COMPLETE).unlink(missing_ok=True)  # first: else a half-removed one is ready
+        (folder / _COMPLETE).unlink(missing_ok=True)  # first: a half-removed one is not ready
         shutil.rmtree(folder)
 
 
@@ -199,25 +199,20 @@ def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Ite
     """Hold the build lock; yield None if another process has built the environment meanwhile.
 
     The kernel's lock belongs to all processes that have the descriptor and is released when the
-    last of them exits, so a killed builder's tool, which still writes, keeps others out.
+    last of them exits. So the tool of a killed builder, which is still writing, keeps others out.
     """
     fd = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         announced = False
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if _ready(folder, usable):  # a daemon started by a build may keep the lock
-                    yield None
-                    return
-                if not announced:
-                    report.say("waiting for another radt that builds this environment")
-                    announced = True
-                report.check()
-                time.sleep(_POLL_S)
-            else:
-                break
+        while not lock(fd):
+            if _ready(folder, usable):  # a daemon started by a build may keep the lock
+                yield None
+                return
+            if not announced:
+                report.say("waiting for another radt that builds this environment")
+                announced = True
+            report.check()
+            time.sleep(_POLL_S)
         yield None if _ready(folder, usable) else fd
     finally:
         os.close(fd)  # not unlocked: the tools' descriptors are the same lock
@@ -277,7 +272,7 @@ def outside_links(package: Path) -> dict[str, Path]:
     }
 
 
-#: Beside the package, as of an installed one: MLflow finds `radt.mlflow_plugin` by it.
+#: Metadata of an installed package, beside radt's: by it, MLflow finds `radt.mlflow_plugin`.
 HOOK = "radt_hook.dist-info"
 _HOOK_FILES = {
     "METADATA": "Metadata-Version: 2.1\nName: radt-hook\nVersion: 1\n",
@@ -298,16 +293,20 @@ def importable_folder(base: Path) -> Path:
     digest = hashlib.sha256(os.fsencode(package)).hexdigest()[:16]
     folder = base / f"import-{digest}"
     link = folder / "radt"
-    fresh = folder / f".{secrets.token_hex(4)}"  # replaces atomically: others do the same
+    fresh = folder / f".{secrets.token_hex(4)}"  # renamed atomically: others may do the same
     try:
-        (folder / HOOK).mkdir(mode=0o700, parents=True, exist_ok=True)
+        hook = folder / HOOK
+        hook.mkdir(parents=True, exist_ok=True)
         if not link.exists():
             fresh.symlink_to(package)
             fresh.replace(link)
         for name, text in _HOOK_FILES.items():
-            if not (folder / HOOK / name).exists():
-                fresh.write_text(text)
-                fresh.replace(folder / HOOK / name)
+            if not (hook / name).exists():
+                write_whole(hook / name, text)
+        # Independent of the umask: the user of a container may be another one.
+        for path, mode in ((hook, 0o755), *((hook / name, 0o644) for name in _HOOK_FILES)):
+            if path.stat().st_mode & mode != mode:
+                path.chmod(mode)
     except OSError as error:
         raise EnvironmentBuildError(
             f"{folder} cannot be made: {error.strerror}",
@@ -317,7 +316,7 @@ def importable_folder(base: Path) -> Path:
 
 
 def with_first(first: str, rest: str | None) -> str:
-    """Return a search path with a first entry; an empty rest adds nothing (it would mean '.')."""
+    """Return a search path with a first entry; omit an empty rest, which would mean '.'."""
     return f"{first}{os.pathsep}{rest}" if rest else first
 
 
@@ -339,7 +338,7 @@ def python_of(prefix: Path) -> Path:
 
 
 def usable(folder: Path) -> bool:
-    """Return whether the interpreter still exists: the target of its link may be gone.
+    """Return whether the interpreter still exists: it may be a link to one that was removed.
 
     An environment without Python is always usable.
     """
@@ -372,6 +371,6 @@ class PrefixEnvironment(BuiltEnvironment):
             "PYTHONPATH": with_first(
                 str(importable_folder(cache_folder())), launch.variables.get("PYTHONPATH")
             ),
-            # Would make its Python use another one's standard library; empty counts as unset.
+            # Set, it would make Python use another standard library; empty counts as unset.
             "PYTHONHOME": "",
         }

@@ -33,12 +33,12 @@ from radt.errors import EnvironmentBuildError
 
 #: In order of preference: micromamba needs nothing else and is fastest.
 TOOLS = ("micromamba", "mamba", "conda")
-#: Variables by which activated shells name their tool.
+#: Variables that contain the tool of an activated shell.
 _TOOL_VARIABLES = ("MAMBA_EXE", "CONDA_EXE")
 #: Some versions of `env create` do not know --yes; all of them read these variables.
 _ALWAYS_YES = {"CONDA_ALWAYS_YES": "true", "MAMBA_ALWAYS_YES": "true"}
 _ACTIVATE_TIMEOUT_S = 30.0
-#: Sources each script as activation does, then prints all variables, separated by NUL.
+#: Sources each script as activation does, then prints all variables, NUL-separated.
 _ACTIVATE = 'for script in "$@"; do . "$script" >&2; done; env -0'
 #: Variables of bash itself.
 _OF_THE_SHELL = frozenset({"_", "SHLVL", "PWD", "OLDPWD"})
@@ -102,7 +102,7 @@ def creation(tool: Path, prefix: Path, file: Path) -> list[str]:
 
 
 def _content(source: Path) -> Content:
-    """Hash the file and the files of its pip part; the tool that builds it does not matter."""
+    """Hash the file and the files of its pip part, but not the tool, which does not matter."""
     content = Content("conda")
     content.add_file(source)
     try:

@@ -1,13 +1,13 @@
-"""Environments that are docker images: a run is a container that sees only necessary files.
+"""Environments that are docker images: each run is a container that sees only necessary files.
 
 A container shares the machine's namespaces, so that radt can measure and communicate:
 
 - ``--pid host``: process ids in journals, in NVML and in ``/proc`` are the machine's, so the
-  collector attributes load and memory to the run as for any other, and MPS clients can be found.
-- ``--ipc host``: shared memory beyond docker's 64 MB, which workers of a DataLoader need, and
-  what MPS needs between its clients and its daemon.
-- ``--network host``: a tracking server, or other ranks, at 127.0.0.1 are where they are for
-  local runs.
+  collector attributes load and memory to the run as usual, and MPS clients can be found.
+- ``--ipc host``: shared memory beyond docker's 64 MB, which workers of a DataLoader need, and the
+  memory that MPS shares between its clients and its daemon.
+- ``--network host``: a tracking server, or other ranks, at 127.0.0.1 are reachable as from local
+  runs.
 
 There is no ``--init``: processes in the machine's PID namespace have the usual signal handling, and
 docker's shim waits for orphans. A container is never root, unless docker itself runs as the user
@@ -25,7 +25,8 @@ import pwd
 import shutil
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,39 +43,34 @@ from radt.environments.cache import (
     package_folder,
     warn_if_old,
 )
-from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch
+from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch, ProgramEnd
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
-from radt.home import OWN_TOTALS_VARIABLE
+from radt.home import OWN_TOTALS_VARIABLE, RUN_ID_VARIABLE
 from radt.packages import LIST_PACKAGES
-from radt.paths import sqlite_file
+from radt.paths import may_exist, sqlite_file
 
 #: Path of radt in a container.
 IMPORT_FOLDER = Path("/opt/radt")
 _NOBODY = 65534
 #: Variables that mean the same inside. Others describe the machine's own software (PATH, HOME,
-#: LD_LIBRARY_PATH, CONDA_PREFIX …), for which the image has its own.
+#: LD_LIBRARY_PATH, CONDA_PREFIX …), for which the image has its own values.
 _PASSED = (
-    *(
-        "RADT_",
-        "MLFLOW_",
-        "CUDA_",
-        "NCCL_",
-        "CUBLAS_",
-        "CUDNN_",
-        "TORCH",
-        "PYTORCH_",
-        "TF_",
-        "XLA_",
-    ),
+    *("RADT_", "MLFLOW_", "CUDA_", "NCCL_", "CUBLAS_", "CUDNN_", "TORCH", "PYTORCH_", "XLA_"),
+    # TensorFlow's. TF_ alone would include Terraform's and OpenTofu's, which may be secret.
+    *("TF_AUTOTUNE_", "TF_CONFIG", "TF_CPP_", "TF_CUBLAS_", "TF_CUDA", "TF_CUDNN_", "TF_GPU_"),
+    *("TF_DETERMINISTIC_", "TF_DISABLE_", "TF_ENABLE_", "TF_FORCE_GPU_", "TF_FORCE_UNIFIED_"),
+    *("TF_KERAS", "TF_NUM_", "TF_PROFILER_", "TF_TRT_", "TF_USE_", "TF_XLA_", "TF2_"),
     *("JAX_", "OMP_", "MKL_", "OPENBLAS_", "NUMEXPR_", "KMP_", "HF_", "WANDB_", "AWS_", "TZ"),
     *("PYTHONUNBUFFERED", "PYTHONHASHSEED", "MASTER_", "WORLD_SIZE", "RANK", "LOCAL_RANK"),
     *("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"),
 )
-#: Folders, or files in them, that runs write to besides their own.
+#: Folders, or folders of files, that runs write to besides their own.
 _MPS_FOLDERS = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
 _BARRIER = "RADT_BARRIER"  # the socket of --sync context, in a separate folder
 _MLFLOW = "MLFLOW_TRACKING_URI"
+#: Permission bits for others in the mode of a file.
+_READ, _WRITE, _SEARCH = 0o4, 0o2, 0o1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +88,18 @@ class Identity:
 
     @property
     def name(self) -> str:
-        """Return the user's name for libraries: the image's passwd file lacks the user."""
+        """Return a user name for libraries: the image's passwd file lacks the user."""
         try:
             return pwd.getpwuid(self.uid).pw_name
         except KeyError:
             return f"user{self.uid}"
+
+    def may(self, permissions: int, path: Path) -> bool:
+        """Return whether the mode of a file gives this user the permissions."""
+        status = path.stat()
+        shift = 3 if status.st_gid in (self.gid, *self.groups) else 0
+        shift = 6 if status.st_uid == self.uid else shift
+        return self.uid == 0 or (status.st_mode >> shift) & permissions == permissions
 
     @classmethod
     def choose(
@@ -140,17 +143,17 @@ class Mount:
 
 
 class Mounts:
-    """The mounts of a container. A folder that is visible through an earlier one is not added."""
+    """The mounts of a container. A folder that is visible through an earlier mount is skipped."""
 
     def __init__(self) -> None:
         self.all: list[Mount] = []
 
     def covers(self, path: Path) -> bool:
-        """Return whether a path of the machine is the same file inside."""
+        """Return whether a path is the same file inside as on the machine."""
         return any(path.is_relative_to(mount.target) for mount in self.all)
 
     def add(self, path: Path, *, writable: bool = False) -> None:
-        """Mount a folder at its own path; a link also at its target, as other links lead there.
+        """Mount a folder at its own path; for a link also its target, which other links may name.
 
         Raises:
             EnvironmentBuildError: The folder does not exist.
@@ -159,7 +162,7 @@ class Mounts:
             real = path.resolve(strict=True)
         except (OSError, RuntimeError) as error:
             raise EnvironmentBuildError(
-                f"docker cannot mount {path}: there is no such folder",
+                f"docker cannot mount {path}: {getattr(error, 'strerror', error)}",
                 "Check the row's Data and File",
             ) from error
         for target in (real, path):
@@ -167,13 +170,12 @@ class Mounts:
                 self.all.append(Mount(real, target, writable))
 
     def add_radt(self) -> None:
-        """Mount radt's package, so that scripts can import it, and MLflow follow them."""
+        """Mount radt's package, so that scripts and MLflow's plug-in loader can import it."""
         self.all.append(Mount(importable_folder(cache_folder()) / HOOK, IMPORT_FOLDER / HOOK))
-        package = package_folder()
-        target = IMPORT_FOLDER / "radt"
+        package, target = package_folder(), IMPORT_FOLDER / "radt"
         self.all.append(Mount(package, target))
         for name, real in outside_links(package).items():
-            # A link inside, too: its target must exist at the same path.
+            # It is a link inside, too: its target must exist at the same path.
             link = Path(os.path.normpath(target / (package / name).readlink()))
             self.all.append(Mount(real, link))
 
@@ -193,7 +195,7 @@ def container_mounts(launch: Launch, data: Iterable[Path]) -> Mounts:
         *([local] if (local := _local_folder(launch.variables.get(_MLFLOW, ""))) else []),
     ]
     for path in written:
-        if path.exists():
+        if os.access(path, os.F_OK):
             mounts.add(path, writable=True)
     for path in data:
         mounts.add(path)
@@ -218,42 +220,56 @@ def passed_variables(launch: Launch, mounts: Mounts) -> list[str]:
     return sorted(
         name
         for name, text in launch.variables.items()
-        if name.startswith(_PASSED) and not _leads_out(text, mounts)
+        if name.startswith(_PASSED) and name != RUN_ID_VARIABLE and not _leads_out(text, mounts)
     )
 
 
 def _leads_out(text: str, mounts: Mounts) -> bool:
     path = Path(text)
-    return path.is_absolute() and not mounts.covers(path) and path.exists()
+    return path.is_absolute() and not mounts.covers(path) and may_exist(path)
 
 
 def hand_over(launch: Launch, identity: Identity) -> None:
     """Make the container's user the owner of files that radt, as root, has created for the run.
 
+    A data folder in a folder of that user becomes the user's, with MLflow's local database.
+
     Raises:
-        EnvironmentBuildError: The container could still not read the script.
+        EnvironmentBuildError: The container could still not read the script, or import radt.
     """
     if os.getuid() != 0 or identity.uid == 0:
         return
-    barrier = launch.variables.get(_BARRIER)
-    own = [
-        launch.run_dir,
-        *launch.run_dir.rglob("*"),
-        *([Path(barrier), Path(barrier).parent] if barrier else []),
-    ]
-    for path in own:
-        if path.exists() and path != launch.run_dir / "output.log":
+    home, barrier = launch.home, launch.variables.get(_BARRIER)
+    own = [launch.run_dir, *launch.run_dir.rglob("*")]
+    if barrier:
+        own += [Path(barrier), Path(barrier).parent]
+    if home.parent.stat().st_uid == identity.uid:
+        own += [home, *home.iterdir()]
+        if run := launch.variables.get("MLFLOW_RUN_ID"):
+            artifacts = home / "artifacts" / run / "artifacts"  # before the uploader creates it
+            artifacts.mkdir(parents=True, exist_ok=True)
+            own += [artifacts.parent, artifacts]
+    else:
+        # Others may only pass through; each run's folder is private to its user.
+        launch.run_dir.parent.chmod(launch.run_dir.parent.stat().st_mode | 0o011)
+    for path in {*own} - {launch.run_dir / "output.log"}:
+        with suppress(FileNotFoundError):  # SQLite may have removed its journal meanwhile
             os.chown(path, identity.uid, identity.gid, follow_symlinks=False)
-    status = launch.folder.stat()
-    needed = 0o500 if status.st_uid == identity.uid else 0o005
-    if status.st_gid == identity.gid and status.st_uid != identity.uid:
-        needed = 0o050
-    if status.st_mode & needed != needed:
-        raise EnvironmentBuildError(
-            f"user {identity.uid} cannot read {launch.folder}; the container runs as that user "
-            "because radt runs as root",
-            "Run radt as the owner of the folder, or let others read it",
-        )
+    for folder in (launch.folder, package_folder()):
+        if not identity.may(_READ | _SEARCH, folder):
+            raise EnvironmentBuildError(
+                f"user {identity.uid} cannot read {folder}; the container runs as that user "
+                "because radt runs as root",
+                "Run radt as the owner of the folder, or let others read it",
+            )
+
+
+def _unwritable(launch: Launch, identity: Identity) -> list[Path]:
+    """Return places where a script expects to write but the container's user cannot."""
+    uri = launch.variables.get(_MLFLOW, "")
+    places = (launch.folder, sqlite_file(uri) or _local_folder(uri))
+    present = [place for place in places if place is not None and os.access(place, os.F_OK)]
+    return [place for place in present if not identity.may(_WRITE, place)]
 
 
 #: Labels that identify radt's containers, for `docker ps --filter`.
@@ -261,6 +277,8 @@ LABEL_RUN = "radt.run"
 LABEL_HOME = "radt.home"
 _INSTALL = "https://docs.docker.com/engine/install/"
 _SIGNALLED = 128
+#: Where docker's client writes the container's id, in the run's folder.
+_ID_FILE = "container"
 _FACTS = "facts.json"
 _MARK = "radt-python:"
 #: Prints the version of the image's Python, then runs a program in it.
@@ -289,7 +307,7 @@ class DockerEnvironment(BuiltEnvironment):
 
     spec: EnvironmentSpec
     packages: str
-    interpreter: Path | None  # none on this machine
+    interpreter: Path | None  # None: not on this machine
     docker: str
     image_id: str
     facts: ImageFacts
@@ -297,8 +315,15 @@ class DockerEnvironment(BuiltEnvironment):
     rootless: bool
     remapped: bool
 
-    def prepare(self, launch: Launch) -> None:
-        hand_over(launch, self._identity(launch))
+    def prepare(self, launch: Launch, say: Callable[[str], None]) -> None:
+        identity = self._identity(launch)
+        (launch.run_dir / _ID_FILE).unlink(missing_ok=True)  # docker refuses to overwrite it
+        hand_over(launch, identity)
+        if places := " and ".join(map(str, _unwritable(launch, identity))):
+            say(
+                f"the container runs as user {identity.uid}, who cannot write to {places}: "
+                "let that user write there, or run radt as the owner"
+            )
 
     def command(self, launch: Launch) -> list[str]:
         if launch.needs_python and not self.facts.python:
@@ -312,6 +337,7 @@ class DockerEnvironment(BuiltEnvironment):
         return [
             *(self.docker, "run", "--rm", "--pull", "never", "--name", container_name(launch)),
             *("--label", f"{LABEL_RUN}={launch.run_id}", "--label", f"{LABEL_HOME}={launch.home}"),
+            *("--cidfile", str(launch.run_dir / _ID_FILE)),
             *("--user", identity.user),
             *(f"--group-add={group}" for group in identity.groups),
             *("--pid", "host", "--ipc", "host", "--network", "host"),
@@ -323,10 +349,10 @@ class DockerEnvironment(BuiltEnvironment):
             *(word for name in passed_variables(launch, mounts) for word in ("--env", name)),
             # Caches of libraries need a folder: the image has no home for this user.
             *("--env", "HOME=/tmp", "--env", f"USER={identity.name}"),
-            *("--env", f"{OWN_TOTALS_VARIABLE}=1"),
+            *("--env", f"{RUN_ID_VARIABLE}={launch.run_id}", "--env", f"{OWN_TOTALS_VARIABLE}=1"),
             *("--env", f"LOGNAME={identity.name}", "--env", f"PYTHONPATH={python_path}"),
             *(word for setting in self._settings() for word in ("--env", setting)),
-            *self._devices(launch),
+            *self._resources(launch),
             *(("--entrypoint", "") if self.facts.reset_entrypoint else ()),
             self.image_id,
             *((self.facts.python,) if launch.needs_python else ()),
@@ -336,13 +362,13 @@ class DockerEnvironment(BuiltEnvironment):
     def variables(self, launch: Launch) -> dict[str, str]:
         """Return variables for docker's client, which passes them on.
 
-        Inside, only the chosen GPUs exist, numbered from 0.
+        Inside, only the chosen GPUs exist, numbered from 0. The client itself is not one of the
+        run's processes and therefore lacks the run's id.
         """
         uuids = launch.gpu_uuids
-        if not uuids:
-            return {}
         inside = uuids if all("-" in uuid for uuid in uuids) else map(str, range(len(uuids)))
-        return {"CUDA_VISIBLE_DEVICES": ",".join(inside)}
+        gpus = {"CUDA_VISIBLE_DEVICES": ",".join(inside)} if uuids else {}
+        return {RUN_ID_VARIABLE: "", **gpus}
 
     def container(self, launch: Launch) -> str:
         return container_name(launch)
@@ -351,26 +377,33 @@ class DockerEnvironment(BuiltEnvironment):
         """Return a command that removes the container, even one that docker was about to start."""
         return [self.docker, "rm", "--force", container_name(launch)]
 
-    def exit_code(self, code: int) -> int:
+    def ended(self, launch: Launch, code: int) -> ProgramEnd:
         """Translate the client's exit code, which is 128 + signal if a signal ended the program.
 
         125 is the client's own: the container could not be started.
         https://docs.docker.com/engine/containers/run/#exit-status
         """
-        return _SIGNALLED - code if _SIGNALLED < code <= _SIGNALLED + signal.NSIG else code
+        is_signal = _SIGNALLED < code <= _SIGNALLED + signal.NSIG
+        try:
+            container = (launch.run_dir / _ID_FILE).read_text(encoding="ascii").strip()
+        except OSError:  # the container was not created
+            container = ""
+        return ProgramEnd(_SIGNALLED - code if is_signal else code, container)
 
     def _identity(self, launch: Launch) -> Identity:
         return Identity.choose(launch.folder, rootless=self.rootless)
 
     def _settings(self) -> list[str]:
-        """Return ``docker_env.environment`` of an MLproject file, which is not secret."""
+        """Return ``docker_env.environment`` of an MLproject file; its values are not secret."""
         return [name if text is None else f"{name}={text}" for name, text in self.spec.variables]
 
-    def _devices(self, launch: Launch) -> list[str]:
+    def _resources(self, launch: Launch) -> list[str]:
         cpus = ",".join(map(str, sorted(launch.cpus))) if launch.cpus is not None else ""
         own = ["--cpuset-cpus", cpus] if cpus else []
+        if (limit := launch.memory_bytes) is not None:  # no swap: it would distort measurements
+            own += [f"--memory={limit}", f"--memory-swap={limit}"]
         if launch.gpu_uuids:
-            # Quoted, as docker parses it as a line of CSV: a comma would begin another option.
+            # Quoted, because docker parses it as a line of CSV, where a comma begins an option.
             return [*own, "--gpus", f'"device={",".join(launch.gpu_uuids)}"']
         # Images may request all GPUs, which NVIDIA's runtime grants if it is the default.
         return [*own, "--env", "NVIDIA_VISIBLE_DEVICES=void"]

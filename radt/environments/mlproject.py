@@ -1,9 +1,9 @@
-"""Read MLflow's project folders: an ``MLproject`` file, its environment and entry points.
+"""Reads MLflow's project folders: an ``MLproject`` file, its environment and entry points.
 
 The format is MLflow's (https://mlflow.org/docs/latest/ml/projects/), but read without loading
-MLflow, which takes seconds. Differences from MLflow: nothing is downloaded for parameters of type
-``path``, paths are relative to the project's folder, ``float`` parameters are checked to be
-numbers, and options without a value are allowed.
+MLflow, which takes seconds. Differences from MLflow: parameters of type ``path`` are not
+downloaded, paths are relative to the project's folder, ``float`` parameters must be numbers, and
+options without a value are allowed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from radt.paths import lookups
 PROJECT_FILE = "MLproject"
 MAIN = "main"
 _ENVIRONMENTS = ("python_env", "conda_env", "docker_env")
-#: Files that MLflow looks for if the file names no environment.
+#: Files that MLflow looks for if MLproject names no environment.
 _USUAL_FILES = {"python_env.yaml": "uv", "conda.yaml": "conda"}
 _DOCUMENTATION = "See https://mlflow.org/docs/latest/ml/projects/"
 
@@ -161,7 +161,7 @@ class Project:
         for name, parameter in point.parameters.items():
             value = given.get(name)
             text = parameter.default if value is None else value
-            assert text is not None  # otherwise it would be missing
+            assert text is not None  # otherwise it was reported as missing
             values[name] = shlex.quote(parameter.checked(text, self.folder))
         return values
 
@@ -198,7 +198,7 @@ def read_project(folder: Path, data: tuple[Path, ...] = ()) -> Project:
 
 
 def project_file(folder: Path) -> Path | None:
-    """Return the file that makes a folder a project, None without one.
+    """Return the file that makes a folder a project; None if there is none.
 
     As in MLflow, its name may be in any case; ``MLproject`` is preferred.
     """
@@ -241,10 +241,8 @@ def _docker(file: Path, value: object, data: tuple[Path, ...]) -> EnvironmentSpe
             file, 'environment of docker_env is not a list of "NAME" and ["NAME", "value"]'
         )
     spec = parse_environment(f"docker:{image}", file.parent, {}, data)
-    return EnvironmentSpec(
-        spec.kind,
-        image=spec.image,
-        data=data,
+    return replace(
+        spec,
         volumes=tuple(volumes),
         variables=tuple(
             (item, None) if isinstance(item, str) else (str(item[0]), str(item[1]))
@@ -282,7 +280,7 @@ def _parameter(name: str, described: object) -> Parameter:
 
 
 def _given(params: Sequence[str]) -> dict[str, str | None]:
-    """Return parameters by name, None for an option without a value. The last of a name wins."""
+    """Return parameters by name, None for an option without a value. The last occurrence wins."""
     given: dict[str, str | None] = {}
     waiting: str | None = None
     for word in params:

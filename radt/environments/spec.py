@@ -16,7 +16,7 @@ from radt.paths import expanded
 
 
 class EnvironmentKind(StrEnum):
-    """Tool that provides the environment."""
+    """The tool that provides an environment."""
 
     LOCAL = "local"
     UV = "uv"
@@ -73,8 +73,8 @@ def parse_environment(
     Args:
         text: ``local`` or nothing; ``uv``, ``uv:FILE``; ``conda``, ``conda:FILE``;
             ``docker:IMAGE``; or one of ``named``.
-        folder: Folder for looking up files: the program's, absolute.
-        named: Environments of ``radt.toml`` by name, with texts of the same kinds.
+        folder: Folder in which to look for files: the program's, absolute.
+        named: Environments of ``radt.toml``: texts like those above, by name.
         data: Folders that a container must see, absolute.
 
     Raises:
@@ -152,7 +152,7 @@ def _only(
 
 
 def _counts(path: Path) -> bool:
-    """Return whether a file lists packages: a pyproject.toml may only hold settings of tools."""
+    """Return whether a file lists packages: a pyproject.toml may hold only settings of tools."""
     if path.name != "pyproject.toml":
         return True
     try:
@@ -192,7 +192,7 @@ class Launch:
     the environment's interpreter precedes them. ``run_dir`` is the run's spool folder and must be
     writable inside. ``variables`` is the training process's environment as the runner computed it.
     ``gpu_uuids`` are UUIDs of GPUs or MIG instances (or indices of GPUs if unknown); ``cpus`` are
-    None for all.
+    None for all, ``memory_bytes`` None for no limit.
     """
 
     arguments: tuple[str, ...]
@@ -204,6 +204,18 @@ class Launch:
     variables: Mapping[str, str] = field(repr=False)  # may contain secrets
     gpu_uuids: tuple[str, ...] = ()
     cpus: frozenset[int] | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramEnd:
+    """How a program ended.
+
+    ``code`` is negative for a signal; ``container`` is the id of the container it was in, if any.
+    """
+
+    code: int
+    container: str = ""
 
 
 class BuiltEnvironment(ABC):
@@ -220,8 +232,11 @@ class BuiltEnvironment(ABC):
     packages: str
     interpreter: Path | None
 
-    def prepare(self, launch: Launch) -> None:  # noqa: B027 - most have nothing to do
+    def prepare(self, launch: Launch, say: Callable[[str], None]) -> None:  # noqa: B027 - optional
         """Prepare a run, once, before its command starts.
+
+        Args:
+            say: Called with a sentence about each thing that the run may need but not find.
 
         Raises:
             EnvironmentBuildError: The run cannot be prepared.
@@ -239,14 +254,14 @@ class BuiltEnvironment(ABC):
     def variables(self, launch: Launch) -> dict[str, str]:
         """Return the environment variables to add to ``launch.variables``."""
 
-    def kill_command(self, launch: Launch) -> list[str] | None:  # noqa: ARG002 - for those that need it
+    def kill_command(self, launch: Launch) -> list[str] | None:  # noqa: ARG002 - for overrides
         """Return the command that ends a run outside its process tree; None if there is none."""
         return None
 
-    def container(self, launch: Launch) -> str:  # noqa: ARG002 - for those that make one
+    def container(self, launch: Launch) -> str:  # noqa: ARG002 - for overrides
         """Return the name of the run's container; "" without one."""
         return ""
 
-    def exit_code(self, code: int) -> int:
-        """Return the program's exit code, given that of `command`; negative for a signal."""
-        return code
+    def ended(self, launch: Launch, code: int) -> ProgramEnd:  # noqa: ARG002 - for overrides
+        """Return how the program ended, given the exit code of `command`."""
+        return ProgramEnd(code)

@@ -1,11 +1,10 @@
-"""Run the tools that build environments, with a log, progress and cancellation."""
+"""Runs the tools that build environments, with a log, progress and cancellation."""
 
 from __future__ import annotations
 
 import os
 import selectors
 import shlex
-import signal
 import subprocess
 import time
 from collections import deque
@@ -16,14 +15,15 @@ from typing import IO
 
 from radt.errors import EnvironmentBuildError
 from radt.masking import masked
+from radt.processes import stop_child
 
-#: How often `Report.cancelled` is checked.
+#: Seconds between checks of `Report.cancelled`.
 _TICK_S = 0.1
 #: Minimum interval between reports of progress.
 _SAY_EVERY_S = 2.0
-#: Time for a cancelled tool to clean up.
+#: Seconds that a cancelled tool gets to clean up.
 _GRACE_S = 5.0
-#: How long to wait for output if children of an exited tool hold it open.
+#: Seconds to wait for output if children of an exited tool hold it open.
 _LINGER_S = 1.0
 #: Number of output lines in an error.
 _TAIL_LINES = 6
@@ -32,7 +32,7 @@ _MAX_ANSWER_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Outputs of a build: ``log`` is appended to, ``say`` gets lines of progress."""
+    """The outputs of a build: ``log`` is appended to, ``say`` gets lines of progress."""
 
     log: Path
     say: Callable[[str], None]
@@ -84,8 +84,8 @@ def run_tool(
         private: Its output goes neither to the log nor to progress.
 
     Raises:
-        EnvironmentBuildError: The tool cannot be started, or building was cancelled; then its
-            process group has ended.
+        EnvironmentBuildError: The tool cannot be started, or building was cancelled; its process
+            group has ended then.
     """
     report.check()
     name = Path(command[0]).name
@@ -128,7 +128,7 @@ class _Conversation:
             self._give(stdin)
             self._listen()
         except BaseException:
-            self._end()
+            stop_child(self.process, _GRACE_S, group=True)
             raise
         finally:
             for stream in (self.process.stdout, self.process.stderr):
@@ -139,10 +139,10 @@ class _Conversation:
     def _give(self, text: str) -> None:
         assert self.process.stdin is not None
         try:
-            with self.process.stdin as stream:  # a few lines: less than a pipe holds
+            with self.process.stdin as stream:  # a few lines, which fit into a pipe's buffer
                 stream.write(text.encode())
         except BrokenPipeError:
-            pass  # it has already exited, and reports why
+            pass  # it has already exited, and its output says why
 
     def _listen(self) -> None:
         """Read until both streams are closed, or the tool has ended and no more output comes."""
@@ -174,12 +174,12 @@ class _Conversation:
                     silent_since_s = now_s
                 elif now_s - silent_since_s > _LINGER_S:
                     break
-        while self.process.poll() is None:  # it closed its output and continues
+        while self.process.poll() is None:  # it has closed its output but is still running
             self.report.check()
             time.sleep(_TICK_S)
 
     def _hear(self, fd: int, piece: bytes, *, answers: bool) -> None:
-        """Handle output; an empty piece is the end."""
+        """Handle output; an empty piece means end of file."""
         if answers and len(self.answer) < _MAX_ANSWER_BYTES:
             self.answer += piece
         *lines, rest = (self.partial.get(fd, b"") + piece).replace(b"\r", b"\n").split(b"\n")
@@ -194,16 +194,3 @@ class _Conversation:
                     self.log.write(text.encode() + b"\n")
         if self.log is not None:
             self.log.flush()
-
-    def _end(self) -> None:
-        """End the tool and its children."""
-        for number, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, None)):
-            try:
-                os.killpg(self.process.pid, number)
-            except ProcessLookupError:
-                break
-            try:
-                self.process.wait(patience_s)
-            except subprocess.TimeoutExpired:
-                continue
-        self.process.wait()

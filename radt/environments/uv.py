@@ -1,7 +1,7 @@
 """Environments that uv creates from requirements.txt, pyproject.toml or MLflow's python_env.yaml.
 
-A lock file beside pyproject.toml (``uv.lock``) is followed exactly, as by ``uv sync --frozen``. If
-the file does not request a Python version, radt's own is used.
+A lock file beside pyproject.toml (``uv.lock``) is used exactly, as by ``uv sync --frozen``. If the
+file does not request a Python version, radt's own is used.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _SCOPES = ("global", "install", ":env:")
 
 @dataclass(frozen=True, slots=True)
 class PipConfig:
-    """pip's options by their long names; empty without pip."""
+    """pip's options by their long names; empty if pip is not installed."""
 
     options: Mapping[str, str]
 
@@ -58,7 +58,7 @@ class PipConfig:
         def carry(option: str, name: str, *others: str, separator: str = " ") -> bool:
             values = self.options.get(option, "").split()
             if option == "find-links":  # for uv, a missing folder is an error
-                values = [place for place in values if "://" in place or Path(place).is_dir()]
+                values = [place for place in values if "://" in place or os.access(place, os.X_OK)]
             if not values or not set(environ).isdisjoint((name, *others)):
                 return False
             variables[name] = separator.join(values)
@@ -131,7 +131,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """How to make an environment: ``venv`` are options of ``uv venv``; then the steps."""
+    """The steps to create an environment, after ``uv venv`` with the options ``venv``."""
 
     content: Content
     folder: Path
@@ -167,12 +167,12 @@ def _pyproject(source: Path) -> _Recipe:
     if locked:
         content.add_file(folder / LOCK)
         return _Recipe(content, folder, sync=True)
-    # In the project's folder, uv uses a Python that requires-python allows.
+    # Run in the project's folder, where uv selects a Python that requires-python allows.
     return _Recipe(content, folder, steps=(_Step(("--requirements", str(source))),))
 
 
 def _python_env(source: Path) -> _Recipe:
-    """https://mlflow.org/docs/latest/ml/projects/ : python, build_dependencies, dependencies."""
+    """Return the recipe of a python_env.yaml (https://mlflow.org/docs/latest/ml/projects/)."""
     try:
         described = yaml.safe_load(source.read_text(encoding="utf-8")) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:

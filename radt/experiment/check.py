@@ -1,17 +1,14 @@
-"""Check a table, and turn it into a plan or into all of its problems."""
+"""Checks a table, and turns it into a plan or into the list of all its problems."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from radt.devices.cpus import CpuTopology, assign_cpus
-from radt.devices.machine import Machine
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, Header, did_you_mean
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
@@ -19,21 +16,18 @@ from radt.experiment.row import Place, Row, RowCheck, RowPosition, listener_warn
 from radt.experiment.table import Defect, Record, Table
 from radt.run_name import row_letter
 
-if TYPE_CHECKING:
-    from radt.collocation.topology import Inventory
-
-#: What `surrogateescape` makes of bytes that are not UTF-8, and NUL, which no argument can hold.
+#: What `surrogateescape` makes of bytes that are not UTF-8; and NUL, which arguments cannot hold.
 UNREADABLE = re.compile("[\0\udc80-\udcff]")
 
 _EXAMPLE_HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,File,Params"
 _SEPARATORS = {";": "semicolons", "\t": "tabs"}
-#: Other words are as near to these as typing errors: Notes, Node, Times.
+#: No typing hints for these: ordinary words resemble them (Notes, Node, Times).
 _WORDS = frozenset({Column.NODES, Column.TIME})
 _LINE_ENDS = re.compile(r"(\r\n|\n|\r)")
 
 
 def read_header(shown: str, table: Table) -> Header:
-    """Return the header. Without one, nothing else can be checked."""
+    """Return the header; raise if there is none, as nothing else can be checked then."""
     record = table.header
     if record is None:
         cause = "the file has only comments" if table.text.strip() else "the file is empty"
@@ -73,14 +67,14 @@ def read_header(shown: str, table: Table) -> Header:
 def header_problems(header: Header) -> list[Problem]:
     """Return the problems of the columns themselves.
 
-    A column of the user's own must not look like a typing error in one of radt's that the file
-    does not have, unless it stands in quotes.
+    A user's own column must not resemble a missing column of radt, which would probably be a
+    misspelling, unless its header is quoted.
     """
     line = header.record.line
     absent = [
         column for column in Column if column not in header.positions and column not in _WORDS
     ]
-    all_quoted = all(cell.quoted for cell in header.record.cells)  # says nothing, then
+    all_quoted = all(cell.quoted for cell in header.record.cells)  # then quotes mean nothing
     problems: list[Problem] = []
     program_hinted = False
     for name, index in header.others.items():
@@ -155,7 +149,7 @@ def width_problem(record: Record, header: Header) -> Problem | None:
         cell for index, cell in enumerate(record.cells) if cell.value and header.name(index) is None
     ]
     if count < wanted:
-        # A header's own trailing commas need no counterpart.
+        # Trailing commas of the header need no counterpart in the rows.
         if all(header.name(index) is None for index in range(count, wanted)):
             return None
         return Problem(
@@ -181,7 +175,7 @@ def _commas(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Rows (at ``lines``) that ask for more than the machine has at the same time."""
+    """Rows (at ``lines``) that together need more than the machine has."""
 
     column: Column
     lines: tuple[int, ...]
@@ -191,29 +185,20 @@ class Conflict:
 def conflicts(workload: WorkloadPlan, place: Place) -> Iterator[Conflict]:
     """Yield the reasons why the rows of a workload cannot run together on this machine.
 
-    On a node that a job is yet to get, only what rows ask of the same GPUs can be checked.
+    For a cluster node that is not assigned yet, only conflicts over the same GPUs can be found.
     """
     if not workload.trained:
         lines = tuple(run.line for run in workload.runs)
         only = f"workload {workload.label} has services only"
         remedy = "Add a row that they serve (same Workload, no Role), or empty the cell"
         yield Conflict(Column.ROLE, lines, UsageError(only, remedy))
+    yield from _device_conflicts(workload.runs, place)
     if place.machine.is_here:
         yield from _cpu_conflicts(workload.runs, place)
-        yield from _device_conflicts(workload.runs, place.inventory)
-    else:
-        whole = [run for run in workload.runs if run.collocation.mig is None]
-        yield from _device_conflicts(whole, partial(_whole_gpus, place.machine))
-
-
-def _whole_gpus(machine: Machine) -> Inventory:
-    from radt.collocation.topology import Inventory
-
-    return Inventory.of(machine.gpus)
 
 
 def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
-    """Yield the first row that asks for more CPUs than are left."""
+    """Yield a conflict at the first row that needs more CPUs than are left."""
     available = place.machine.cpus
     requests = [run.cpus for run in runs]
     try:
@@ -228,27 +213,46 @@ def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
                 return
 
 
-def _device_conflicts(
-    runs: Sequence[RunPlan], inventory: Callable[[], Inventory]
-) -> Iterator[Conflict]:
-    if all(run.collocation.is_naive for run in runs):
+def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
+    """Yield why the rows cannot have their GPUs at the same time, as a start would find."""
+    machine = place.machine
+    if not machine.is_here:  # placing MIG instances needs the node's driver
+        runs = [run for run in runs if run.collocation.mig is None]
+    if all(run.devices.is_cpu and run.collocation.is_naive for run in runs):
         return
-    # Imported here: most experiments divide no GPU.
+    # Imported here: many experiments need no GPU.
     from radt.collocation.packing import PlacementError
-    from radt.collocation.planner import Request, plan_devices
+    from radt.collocation.planner import Request, plan_devices, plan_here
+    from radt.collocation.topology import Inventory
+    from radt.devices.gpus import Gpus
 
     by_letter = {run.letter: run for run in runs}
     requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in runs]
     try:
-        plan_devices(requests, inventory())
+        if machine.is_here:
+            plan_here(requests, Gpus(machine.gpus), place.inventory)
+        else:
+            plan_devices(requests, Inventory.of(machine.gpus))
     except PlacementError as error:
         if error.may_pass:
-            return  # others are there now; the runner waits for them, or refuses
+            return  # others use them now; the runner waits for them, or refuses
         lines = tuple(by_letter[key].line for key in error.keys if key in by_letter)
         yield Conflict(Column.COLLOCATION, lines or (runs[0].line,), error)
-    except DeviceError as error:
-        first = next(run for run in runs if not run.collocation.is_naive)
+    except (DeviceError, UsageError) as error:  # UsageError: the runtime folder cannot be used
+        first = next((run for run in runs if not run.collocation.is_naive), runs[0])
         yield Conflict(Column.COLLOCATION, (first.line,), error)
+
+
+def machine_warnings(workloads: Iterable[WorkloadPlan], place: Place) -> tuple[str, ...]:
+    """Return properties of this machine that will impair the runs but not prevent their start."""
+    of_listeners = listener_warnings(workloads, place.registry)
+    runs = [run for workload in workloads for run in workload.runs]
+    indices = {index for run in runs for index in run.devices.gpus}
+    if not indices:
+        return of_listeners
+    from radt.collocation.planner import warnings
+
+    return (*of_listeners, *warnings(indices, place.machine.gpus))
 
 
 def check_table(
@@ -262,13 +266,13 @@ def check_table(
 
     Args:
         path: The file.
-        shown: What to call it in messages.
-        table: Its content; bytes that are not UTF-8 as lone surrogates.
+        shown: Its name in messages.
+        table: Its content, with bytes that are not UTF-8 as lone surrogates.
         place: Where it is to run.
         only: Experiments and labels of the workloads that are to run there; None for all.
 
     Raises:
-        ExperimentError: With every problem found, in the file's order.
+        ExperimentError: Lists every problem found, in the file's order.
     """
     check = _TableCheck(read_header(shown, table), table, place, only)
     workloads = workloads_of(check.runs())
@@ -277,12 +281,12 @@ def check_table(
         raise ExperimentError(shown, check.sorted_problems())
     warnings = tuple(_numeric_names(workloads))
     if place.machine.is_here:
-        warnings += listener_warnings(workloads, place.registry)
+        warnings += machine_warnings(workloads, place)
     return ExperimentPlan(path, workloads, warnings)
 
 
 def _numeric_names(workloads: Iterable[WorkloadPlan]) -> Iterator[str]:
-    """Yield what a number as Experiment means."""
+    """Yield a note on the meaning of each number in the Experiment column."""
     names = dict.fromkeys(workload.experiment for workload in workloads)
     for name in names:
         if name.isascii() and name.isdigit():
@@ -295,7 +299,7 @@ def _numeric_names(workloads: Iterable[WorkloadPlan]) -> Iterator[str]:
 def positions_of(keys: Sequence[tuple[str, str]]) -> list[RowPosition]:
     """Return the positions of rows in the plan, from their Experiment and Workload cells.
 
-    A row without a workload is one by itself, called by its number unless another is called so.
+    A row without a workload is its own workload, labelled by its number unless that is taken.
     """
     taken = set(keys)
     counts: Counter[tuple[str, str]] = Counter()
@@ -369,14 +373,14 @@ class _TableCheck:
         return runs
 
     def check_workloads(self, workloads: Sequence[WorkloadPlan]) -> None:
-        """Check what the rows of a workload need at the same time, where all of them are valid."""
+        """Check resources that the rows of a workload need at the same time, if all are valid."""
         for workload in workloads:
             if (workload.experiment, workload.label) not in self._incomplete:
                 for conflict in conflicts(workload, self._place):
                     self._add_conflict(conflict)
 
     def sorted_problems(self) -> list[Problem]:
-        """Return the problems in the file's order; one of the settings file only once."""
+        """Return the problems in the file's order; problems of the settings file only once."""
         names = [self._header.name(index) for index in range(len(self._header.record.cells))]
         order = {name: index for index, name in enumerate(names)}
         unique: dict[tuple[str, str, str | None], Problem] = {}
@@ -405,7 +409,7 @@ class _TableCheck:
         unreadable_own = any(UNREADABLE.search(text) for text in row.logged.values())
 
         def complain(column: Column, error: UsageError) -> None:
-            # What is unreadable has its problem already; so has a header without File and Model.
+            # Unreadable cells were reported already, and so was a header without File and Model.
             if column in unreadable or (column is Column.FILE and not self._header.names_programs):
                 return
             self._add(column, record, error.message, error.remedy)
@@ -414,7 +418,7 @@ class _TableCheck:
         return None if unreadable or unreadable_own else run
 
     def _add_conflict(self, conflict: Conflict) -> None:
-        """Add one problem, at the first of the rows."""
+        """Add one problem, at the first of the conflicting rows."""
         first, *others = sorted(conflict.lines)
         record = self._records[first]
         error = conflict.error
@@ -427,6 +431,6 @@ class _TableCheck:
         self.problems.append(Problem(cause, remedy or "", line, self._shown(column)))
 
     def _shown(self, column: Column) -> str:
-        """Return the header as the user wrote it, else radt's name of the column."""
+        """Return the header as the user wrote it; without one, radt's name of the column."""
         index = self._header.positions.get(column)
         return column if index is None else self._header.name(index) or column

@@ -1,6 +1,6 @@
 """The columns of an experiment file, and parsers of their cells.
 
-A parser raises a `UsageError` with cause and remedy.
+Parsers raise a `UsageError` with cause and remedy.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SCHEMA_NAME = "experiment.schema.json"
 class Field:
     """The schema of one column.
 
-    ``title`` is what one value of it is called; ``if_empty`` what an empty cell means, as an absent
-    column does; ``missing`` are the texts that count as empty; ``max_length`` counts characters.
+    ``title`` names one value of the column in messages; ``if_empty`` is what an empty cell or an
+    absent column means; ``missing`` are texts that count as empty; ``max_length`` is in characters.
     """
 
     name: str
@@ -67,7 +67,7 @@ class Field:
 
 @functools.cache
 def fields() -> Mapping[str, Field]:
-    """Return the fields by column name, in the schema's order; the schema is read once."""
+    """Return the fields by column name, in the schema's order. The schema is read only once."""
     text = (resources.files("radt.schemas") / SCHEMA_NAME).read_text(encoding="utf-8")
     schema = json.loads(text)
     everywhere = schema["missingValues"]
@@ -120,7 +120,7 @@ class Column(StrEnum):
 
     @property
     def field(self) -> Field:
-        """The schema of the column."""
+        """Return the schema of the column."""
         return fields()[self]
 
     @classmethod
@@ -136,11 +136,11 @@ IN_EVERY_TABLE = (
     *(Column.EXPERIMENT, Column.WORKLOAD, Column.NAME, Column.STATUS, Column.RUN),
     *(Column.DEVICES, Column.COLLOCATION, Column.LISTENERS, Column.FILE, Column.PARAMS),
 )
-#: What radt itself writes; the rest, with the user's own columns, says what a row is.
+#: Columns that radt itself writes; all others, with the user's own, describe the row.
 WRITTEN = frozenset((Column.STATUS, Column.RUN))
-#: A row needs one of these to say what it runs.
+#: A row needs one of these to name its program.
 PROGRAM = frozenset((Column.FILE, Column.MODEL))
-#: Columns that radt reads and that are logged as parameters like the user's own.
+#: Columns that radt reads and also logs as parameters, like the user's own.
 LOGGED = (Column.MODEL, Column.DATA)
 
 
@@ -148,9 +148,9 @@ LOGGED = (Column.MODEL, Column.DATA)
 class Header:
     """The positions of columns.
 
-    ``others`` are the user's own columns by the name in the header; ``repeated`` are positions of
-    headers in excess. A header without a name is none of these: trailing commas make such columns,
-    and they may be there as long as they are empty.
+    ``others`` are the user's own columns by their header; ``repeated`` are the positions of
+    duplicate headers. Columns without a header, as trailing commas produce, are in neither; they
+    are accepted if they are empty.
     """
 
     record: Record
@@ -179,22 +179,22 @@ class Header:
 
     @property
     def names_programs(self) -> bool:
-        """Whether it has a column that says what a row runs; a header needs one."""
+        """Return True if a column names programs; a header needs one."""
         return not PROGRAM.isdisjoint(self.positions)
 
     def name(self, index: int) -> str | None:
-        """Return the header at this position, None beyond the last or where it is empty."""
+        """Return the header at this position; None beyond the last or if it is empty."""
         if index >= len(self.record.cells):
             return None
         return self.record.cells[index].value.strip() or None
 
     def value(self, row: Record, column: Column) -> str:
-        """Return the row's cell in this column, "" if the file or the row lacks it."""
+        """Return the row's cell in this column; "" if the file or the row lacks it."""
         index = self.positions.get(column)
         return "" if index is None else _cell(row, index)
 
     def values(self, row: Record) -> dict[Column, str]:
-        """Return the row's cells in radt's columns, as far as the file has them."""
+        """Return the row's cells in those of radt's columns that the file has."""
         return {column: _cell(row, index) for column, index in self.positions.items()}
 
     def logged(self, row: Record) -> dict[str, str]:
@@ -210,7 +210,7 @@ class Header:
     def identity(self, row: Record) -> tuple[str, ...]:
         """Return all that the user wrote in a row, which identifies it when its line changes.
 
-        Columns may be moved, and empty ones added, without a row becoming another one.
+        Reordering columns or adding empty ones does not change a row's identity.
         """
         cells = {
             column.lower(): index
@@ -226,14 +226,14 @@ def _cell(row: Record, index: int) -> str:
     return row.cells[index].value if index < len(row.cells) else ""
 
 
-#: A status and the repeat it is about: ``KILLED 2/3: stopped by the user``.
-#: What a Status cell says of a row that waits for a cluster.
+#: The Status cell of a row that waits for a cluster.
 QUEUED = "QUEUED"
+#: A status and its repeat: ``KILLED 2/3: stopped by the user``.
 _REPEAT = re.compile(r"\s*(\w+)[:,;.]?\s+(\d{1,6})/(\d{1,6})(?!\S*[\w/])")
 _CLOCK = re.compile(r"(\d{1,5}):([0-5]\d):([0-5]\d(?:\.\d+)?)")
-#: A year; what is longer is a typing error.
+#: One year; a longer timeout is a typing error.
 MAX_TIMEOUT_S = 366 * 86400.0
-#: What is nearer to a known name than this was meant to be it, see `did_you_mean`.
+#: A name at least this similar to a known one is a misspelling of it, see `did_you_mean`.
 NEAR_MISS = 0.8
 
 _NOTHING = ("", "-", "none")
@@ -290,7 +290,7 @@ def parse_repeats(text: str) -> int:
 
 
 def parse_repeats_asked(text: str) -> int:
-    """Return how often a row is to run, as its Status cell says.
+    """Return how often a row is to run, according to its Status cell.
 
     >>> parse_repeats_asked("FINISHED"), parse_repeats_asked("KILLED 2/3: x")
     (1, 3)
@@ -299,30 +299,24 @@ def parse_repeats_asked(text: str) -> int:
     return 1 if match is None else int(match[3])
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerCell:
-    """A parsed Listeners cell; ``errors`` are its problems."""
+def parse_listeners(
+    text: str, registry: Registry, *, here: bool = True
+) -> tuple[tuple[ListenerChoice, ...], list[UsageError]]:
+    """Return the listeners and profilers of a cell, and its problems.
 
-    choices: tuple[ListenerChoice, ...] = ()
-    errors: tuple[UsageError, ...] = ()
-
-
-def parse_listeners(text: str, registry: Registry, *, here: bool = True) -> ListenerCell:
-    """Parse the listeners and profilers of a cell, and collect their problems.
-
-    Empty, and the word ``default`` among others, mean `Registry.defaults`; ``none`` means none.
+    An empty cell, or the word ``default`` in it, means `Registry.defaults`; ``none`` means none.
 
     Args:
         text: The cell.
         registry: The installed listeners.
-        here: Whether the run is for this machine; else nobody knows which listeners work there.
+        here: True if the run is for this machine; otherwise it is unknown which listeners work.
     """
     cleaned = text.strip()
     defaults = registry.defaults if here else (ListenerChoice(DEFAULT_LISTENERS),)
     if not cleaned:
-        return ListenerCell(defaults)
+        return defaults, []
     if cleaned.lower() in _NOTHING:
-        return ListenerCell()
+        return (), []
     choices: dict[str, ListenerChoice] = {}
     named: set[str] = set()
     errors: list[UsageError] = []
@@ -348,7 +342,7 @@ def parse_listeners(text: str, registry: Registry, *, here: bool = True) -> List
                 "Give each its own row",
             )
         )
-    # Without a listener there is a series less; without its profiler a run is not what it says.
+    # A missing listener only costs a series, but a run without its profiler is the wrong run.
     for name in profilers if here else ():
         answer = probed(registry.profilers[name])
         if not answer.available:
@@ -359,14 +353,14 @@ def parse_listeners(text: str, registry: Registry, *, here: bool = True) -> List
                     f"{remedy} {name} out of {Column.LISTENERS}",
                 )
             )
-    return ListenerCell(tuple(choices.values()), tuple(errors))
+    return tuple(choices.values()), errors
 
 
 def parse_listener(text: str, registry: Registry) -> ListenerChoice:
-    """Parse one listener, with an interval and options or without: ``top``, ``top:cores@500ms``.
+    """Parse one listener with optional interval and options: ``top``, ``top:cores@500ms``.
 
     Raises:
-        UsageError: It is not installed, or its interval or an option makes no sense.
+        UsageError: It is not installed, or its interval or an option is invalid.
     """
     given = text.partition("@")[0].partition(":")[0].strip()
     name = ALIASES.get(given.lower(), given.lower())
@@ -417,10 +411,10 @@ def parse_params(text: str, split: Callable[[str], list[str]] = shlex.split) -> 
 
 
 def parse_timeout(text: str) -> float | None:
-    """Parse a timeout to seconds, None if empty: ``1:30:00``, or a length of time such as ``2h``.
+    """Parse a timeout to seconds, None if empty: ``1:30:00``, or a duration such as ``2h``.
 
     Raises:
-        UsageError: It is no length of time, or none that a run could use.
+        UsageError: It is not a duration, or not a usable one.
     """
     given = text.strip()
     if not given:
@@ -443,7 +437,7 @@ def parse_timeout(text: str) -> float | None:
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Ask for the nearest known name; "" if none is near (0: any, 1: the same)."""
+    """Return a question for the most similar known name; "" if none is near (0: any, 1: equal)."""
     by_lower = {candidate.lower(): str(candidate) for candidate in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return f"Did you mean {by_lower[near[0]]!r}?" if near else ""

@@ -1,31 +1,43 @@
-"""Read experiment files, and replace them as a whole while their user may be editing them."""
+"""Reads experiment files, and replaces them atomically while their user may be editing them."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shlex
 import shutil
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from radt.errors import ExperimentError, Problem, StatusError
 from radt.experiment.table import UTF_16, encoding_of
+from radt.files import sync, whole_file, write_whole
 
 SWEEP_SUFFIXES = (".yaml", ".yml")
 
 
 def table_path(path: Path | str) -> Path:
-    """Return the CSV that holds the state of an experiment: a sweep's is beside its YAML file."""
+    """Return the CSV with the state of an experiment: a sweep's is beside its YAML file."""
     path = Path(path)
     return path.with_suffix(".csv") if path.suffix.lower() in SWEEP_SUFFIXES else path
 
 
+def call(file: Path, command: str = "", options: str = "") -> str:
+    """Return the shell command for a file: ``radt stop 'my study.csv'``.
+
+    Args:
+        file: The experiment file.
+        command: The command; "" runs the file.
+        options: Options after the file, as typed.
+    """
+    return " ".join(filter(None, ("radt", command, shlex.quote(str(file)), options)))
+
+
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A file's content as read, and a fingerprint that changes when somebody writes the file."""
+    """A file's content as read, and a fingerprint that changes with every write to the file."""
 
     content: bytes
     fingerprint: tuple[int, int, int, int]
@@ -44,70 +56,60 @@ def read_version(path: Path) -> Version:
 
 
 def replace_if_unchanged(path: Path, content: bytes, version: Version) -> bool:
-    """Put ``content`` in the file's place, unless somebody else has written it since ``version``.
+    """Replace the file by ``content``, unless it was written by others since ``version``.
 
-    Mode, owner, and extended attributes (with them access control lists) are kept. ``path`` must
-    not be a symbolic link: it would be replaced, not what it points to.
+    Mode, owner, and extended attributes (including access control lists) are kept. ``path`` must
+    not be a symbolic link: the link itself would be replaced, not its target.
 
     Returns:
-        Whether the file was replaced.
+        True if the file was replaced.
 
     Raises:
-        OSError: The folder or the disk refuses; the file is as it was.
+        OSError: The folder or the disk refuses; the file is unchanged.
     """
-    temporary = temporary_of(path)
     try:
-        with _open_private(temporary) as stream:
-            stream.write(content)
-            stream.flush()
-            _keep_owner(path, stream.fileno())
-            shutil.copystat(path, temporary)
-            os.utime(temporary)  # editors notice a change by the time of it
-            os.fsync(stream.fileno())
-        # Checked last: what is left open is the moment between two system calls.
-        if _fingerprint(path.stat()) != version.fingerprint:
-            temporary.unlink()
-            return False
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+        # Readable by the owner only, until it has the file's mode.
+        with whole_file(path, mode=0o600, temporary=temporary_of(path)) as temporary:
+            with temporary.open("wb") as stream:
+                stream.write(content)
+                stream.flush()
+                _keep_owner(path, stream.fileno())
+                shutil.copystat(path, temporary)
+                os.utime(temporary)  # editors detect a change by its modification time
+                os.fsync(stream.fileno())
+            # Checked last, so that the race is limited to the moment between two system calls.
+            _check_unchanged(path, version)
+    except _ChangedError:
+        return False
+    sync(path.parent)
     return True
 
 
+class _ChangedError(Exception):
+    """Another process has written the file."""
+
+
+def _check_unchanged(path: Path, version: Version) -> None:
+    if _fingerprint(path.stat()) != version.fingerprint:
+        raise _ChangedError
+
+
 def create_file(path: Path, content: bytes) -> None:
-    """Write a new file, or replace one, as a whole.
+    """Write a new file, or replace one, atomically.
 
     Raises:
         OSError: The folder or the disk refuses.
     """
-    temporary = temporary_of(path)
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(content)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
+    write_whole(path, content, durable=True, temporary=temporary_of(path))
 
 
 def temporary_of(path: Path) -> Path:
-    """Return the file that holds new content for a moment.
+    """Return the temporary file for new content.
 
-    It has one name, so that what a killed process left is overwritten by the next one, not piled
-    up; the experiment's lock keeps two processes off it.
+    Its name is fixed, so that the next process overwrites the file of a killed one instead of
+    adding another; the experiment's lock ensures that only one process uses it.
     """
     return path.with_name(f".{path.name}.radt-new")
-
-
-def _open_private(path: Path) -> BinaryIO:
-    """Open for the owner alone: content must not be readable before it has the file's mode."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def _fingerprint(status: os.stat_result) -> tuple[int, int, int, int]:
@@ -115,7 +117,7 @@ def _fingerprint(status: os.stat_result) -> tuple[int, int, int, int]:
 
 
 def _keep_owner(path: Path, descriptor: int) -> None:
-    """Give the new file the owner and group of the old one, or at least the group."""
+    """Give the new file the owner and group of the old one, or at least its group."""
     wanted, actual = path.stat(), os.fstat(descriptor)
     if (wanted.st_uid, wanted.st_gid) == (actual.st_uid, actual.st_gid):
         return
@@ -123,41 +125,28 @@ def _keep_owner(path: Path, descriptor: int) -> None:
         try:
             os.fchown(descriptor, owner, wanted.st_gid)
         except OSError as error:
-            # Only root may give files away, and not to owners outside its user namespace. The file
-            # becomes the writer's, which the folder's permissions allow; the alternative, writing
-            # in place, could leave half a file.
+            # Only root may change owners, and only within its user namespace. The file then belongs
+            # to the writer, which the folder's permissions allow; the alternative, writing in
+            # place, could leave half a file.
             if error.errno not in (errno.EPERM, errno.EINVAL):
                 raise
         else:
             return
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make the new name durable; without it a power cut could bring back the old content."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        # Some network file systems do not sync folders; the new content is in its place anyhow.
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
-            raise
-    finally:
-        os.close(descriptor)
-
-
-#: How often a write starts again because somebody else has written the file in between.
+#: Maximum number of retries of a write that others' writes interfere with.
 MAX_ATTEMPTS = 50
 
 
 class SharedFile:
-    """An experiment file, replaced as a whole with every write; the caller holds its lock.
+    """An experiment file that every write replaces atomically; the caller holds its lock.
 
     Args:
         path: The file; a symbolic link is followed, not replaced.
 
     Raises:
-        StatusError: What a runner left that was killed at work cannot be removed. It is removed
-            here, not at the first write, because there may be none.
+        StatusError: The temporary file of a killed runner cannot be removed. It is removed here
+            rather than at the first write, because there may be none.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -173,7 +162,8 @@ class SharedFile:
             ) from error
 
     def read(self) -> Version:
-        """
+        """Read the file.
+
         Raises:
             StatusError: It cannot be read.
         """
@@ -188,14 +178,14 @@ class SharedFile:
             ) from error
 
     def rewrite(self, change: Callable[[bytes], bytes]) -> None:
-        """Replace the content; edits that are made meanwhile stay.
+        """Replace the content, keeping concurrent edits.
 
         Args:
-            change: Makes the new content of the present one; called again for every attempt.
+            change: Returns the new content for the current one; called again for every retry.
 
         Raises:
-            StatusError: It cannot be read or written, or ``change`` cannot understand it; the file
-                is as it was.
+            StatusError: It cannot be read or written, or ``change`` cannot parse it; the file is
+                unchanged.
         """
         for _ in range(MAX_ATTEMPTS):
             version = self.read()
@@ -208,7 +198,7 @@ class SharedFile:
         )
 
     def invalid(self, problem: str) -> StatusError:
-        """Return an error for ``change``: the content is not what it should be."""
+        """Return an error that ``change`` raises for invalid content."""
         return StatusError(
             f"{self.path}{problem}",
             "Fix the file. radt did not change it and will retry at the next status change",
@@ -225,7 +215,7 @@ class SharedFile:
             ) from error
 
 
-_ZIP = b"PK\x03\x04"  # what every .xlsx and .ods begins with
+_ZIP = b"PK\x03\x04"  # the beginning of every .xlsx and .ods
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,10 +232,10 @@ class RawFile:
 
         Args:
             path: The file.
-            kind: What it should be, for messages: CSV, YAML.
+            kind: The expected format, for messages: CSV, YAML.
 
         Raises:
-            ExperimentError: It cannot be read, or is no text at all.
+            ExperimentError: It cannot be read, or is not text.
         """
         shown = os.fspath(path)
         absolute = Path(path).absolute()
@@ -268,5 +258,5 @@ class RawFile:
 
     @property
     def text(self) -> str:
-        """The text; bytes that are not UTF-8 become lone surrogates, to be reported in place."""
+        """Return the text; bytes that are not UTF-8 become lone surrogates, to be located later."""
         return self.content.decode(errors="surrogateescape")

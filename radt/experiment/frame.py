@@ -1,8 +1,8 @@
-"""pandas tables of runs as experiment files, and experiment files as tables.
+"""Runs pandas tables as experiment files, and reads experiment files as tables.
 
-What is special about a table is only that it has no file: it gets one, named after its content, so
-that locks, statuses and recovery are those of any experiment, and a call that was interrupted goes
-on where it was. pandas is imported by those who have a table, not by this module's importers.
+A table has no file, so it gets one, named after its content. Locks, statuses and recovery are then
+those of any experiment, and an interrupted call resumes where it was. pandas is imported only by
+callers that have a table, not with this module.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from radt.listeners.api import Registry
 if TYPE_CHECKING:
     import pandas as pd
 
-#: What to call a table in messages.
+#: The name of a table in messages.
 SHOWN = "the table"
 
 _NAME = "table"
@@ -40,7 +40,7 @@ _DIGITS = 12
 
 @dataclass(frozen=True, slots=True)
 class FrameExperiment:
-    """A table as text: ``header``, ``rows`` of cells, ``labels`` of rows as its index has them."""
+    """A table as text: ``header``, ``rows`` of cells, and ``labels`` of rows from its index."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -51,14 +51,14 @@ class FrameExperiment:
         """Convert every cell to text.
 
         Raises:
-            ExperimentError: A column or cell cannot be written down.
+            ExperimentError: A column or cell cannot be converted.
         """
         problems: list[Problem] = []
         header = tuple(_heading(label, problems) for label in frame.columns)
         columns = [Column.named(name) for name in header]
         labels = tuple(f"row {label}" for label in frame.index)
         rows: list[tuple[str, ...]] = []
-        # By position: labels may be there twice, and a column of its own keeps its type.
+        # By position: column labels may repeat, and each column keeps its own type.
         series = [frame.iloc[:, index].tolist() for index in range(len(header))]
         for position, label in enumerate(labels):
             cells: list[str] = []
@@ -77,7 +77,7 @@ class FrameExperiment:
 
     @property
     def text(self) -> str:
-        """The table as CSV; every cell in quotes, so that none is a comment."""
+        """Return the table as CSV, with every cell quoted, so that none is a comment."""
         stream = io.StringIO()
         writer = csv.writer(stream, quoting=csv.QUOTE_ALL, lineterminator="\n")
         writer.writerows([self.header, *self.rows])
@@ -85,7 +85,7 @@ class FrameExperiment:
 
     @property
     def name(self) -> str:
-        """A file name: the name of the experiment, and a hash of the rows."""
+        """Return a file name: the name of the experiment, and a hash of the rows."""
         names = {row[index].strip() for index in self._of(Column.EXPERIMENT) for row in self.rows}
         name = re.sub(r"[^\w.-]+", "-", names.pop()).strip("-.")[:40] if len(names) == 1 else ""
         return f"{name or _NAME}-{self._digest()}"
@@ -94,7 +94,7 @@ class FrameExperiment:
         """Check whether it can run.
 
         Raises:
-            ExperimentError: With every problem; rows are named, as there are no lines to go by.
+            ExperimentError: Lists every problem, by row labels rather than lines.
         """
         text = self.text
         table = parse_table(text)
@@ -105,14 +105,14 @@ class FrameExperiment:
             raise ExperimentError(SHOWN, [*self._placed(error.problems, table)]) from None
 
     def store(self, folder: Path, *, fresh: bool = False) -> Path:
-        """Return the table's file in this folder, which is written if it is missing.
+        """Return the table's file in this folder; write it if it is missing.
 
         Args:
-            folder: Where such files are kept.
-            fresh: Make it anew, and forget what an earlier call has run.
+            folder: The folder of such files.
+            fresh: Write it anew, without the statuses of earlier calls.
 
         Raises:
-            UsageError: It cannot be written, or somebody has changed it.
+            UsageError: It cannot be written, or was edited.
             HeldError: It is being run.
         """
         path = folder / f"{self.name}.csv"
@@ -158,8 +158,8 @@ class FrameExperiment:
 def with_statuses(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     """Return a copy of a table with the statuses and run ids of its file.
 
-    Index, columns and their types are the frame's; Status and Run are texts, and come last if the
-    frame has none.
+    Index, columns and their types are the frame's; Status and Run are text columns, appended if the
+    frame lacks them.
     """
     import pandas as pd
 
@@ -171,7 +171,7 @@ def with_statuses(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Return the table of an experiment file as text; a sweep's has a column for each parameter.
+    """Return an experiment file as a table of texts; a sweep's has a column for each parameter.
 
     Raises:
         ExperimentError: The file cannot be read.
@@ -214,7 +214,7 @@ def _cells(table: Table) -> list[list[str]]:
 
 
 def _core(cells: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Return all that the user wrote: the cells without what radt writes."""
+    """Return all that the user wrote: the cells without those that radt writes."""
     kept = [index for index, name in enumerate(cells[0]) if Column.named(name) not in WRITTEN]
     return [[row[index].strip() for index in kept] for row in cells]
 
@@ -243,7 +243,7 @@ def _cell(value: Any, column: Column | None) -> str:
         raise UsageError(f"it holds a {type(value).__name__}", "Write it as text")
     if pd.api.types.is_scalar(value) and pd.isna(value):
         return ""
-    # Missing values make floats of a column of whole numbers; radt's own columns have no others.
+    # pandas converts whole numbers with missing values to floats; radt's columns have no fractions.
     if isinstance(value, float) and column is not None and float(value).is_integer():
         return str(int(value))
     text = str(value)
@@ -255,8 +255,8 @@ def _cell(value: Any, column: Column | None) -> str:
 
 
 def _is_relative_file(text: str) -> bool:
-    """Return whether a path starts in the current folder; the table's own file is elsewhere."""
+    """Return whether a path is relative to the current folder, unlike to the table's file."""
     try:
         return bool(text.strip()) and Path(text).exists() and not Path(text).is_absolute()
-    except (OSError, ValueError):  # too long for a path, or a NUL in it: the check says so
+    except (OSError, ValueError):  # too long for a path, or with a NUL: the check reports that
         return False

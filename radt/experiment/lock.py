@@ -1,9 +1,8 @@
-"""The lock that keeps two runners off one experiment file."""
+"""The lock that prevents two runners of one experiment file."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import getpass
 import json
 import os
@@ -21,16 +20,17 @@ from typing import Protocol, Self
 from radt.clock import Clock
 from radt.errors import HeldError, UsageError
 from radt.experiment.files import table_path
+from radt.files import is_open_at, lock
 from radt.masking import masked
 from radt.procfs import own_start_ticks, start_ticks
 
 _TYPES = {"int": int, "str": str, "bool": bool, "tuple[str, ...]": tuple}
-#: Options whose values are secrets: webhooks carry theirs in the address.
+#: Options whose values are secrets: the address of a webhook contains one.
 _SECRET_OPTIONS = ("--notify",)
 
 
 class StartOptions(Protocol):
-    """The options of a start that tell others what it will still do."""
+    """The options of a start that determine its remaining work, for other processes."""
 
     @property
     def rerun(self) -> bool: ...
@@ -46,11 +46,11 @@ class StartOptions(Protocol):
 class Holder:
     """The process that holds a lock, and its options.
 
-    ``since`` is local time in ISO 8601 with its offset; ``started_ticks`` tells the process from
-    later ones of its number. ``home`` is its data folder, ``log`` the file that its output goes to
-    (empty for a terminal or a pipe); ``rerun``, ``only`` and ``repeat`` are options of the start,
-    and ``options`` are all of them as they were typed (`start_options`).
-    What an older version did not write has its default.
+    ``since`` is local time in ISO 8601 with its offset; ``started_ticks`` distinguishes the process
+    from later ones with the same pid. ``home`` is its data folder, ``log`` the file that its output
+    goes to (empty for a terminal or a pipe); ``rerun``, ``only`` and ``repeat`` are options of the
+    start, and ``options`` are all of them as they were typed (`start_options`). Fields that an
+    older version did not write have their defaults.
     """
 
     pid: int
@@ -78,7 +78,7 @@ class Holder:
             pid=os.getpid(),
             host=platform.node(),
             user=user_name(),
-            # By the clock that times of runs are by: they are compared with it.
+            # From the runs' clock, because it is compared with their times.
             since=datetime.fromtimestamp(Clock.at_hand().now_ns() // 10**9, UTC)
             .astimezone()
             .isoformat(timespec="seconds"),
@@ -95,11 +95,11 @@ class Holder:
 
     @classmethod
     def read(cls, text: bytes) -> Holder:
-        """Parse what a holder has written; fields of later versions are ignored.
+        """Parse the text of a holder; fields of later versions are ignored.
 
         Raises:
-            ValueError: It is something else.
-            TypeError: It is something else.
+            ValueError: It is not a holder.
+            TypeError: The same.
         """
         given = json.loads(text)
         known = {item.name: given[item.name] for item in fields(cls) if item.name in given}
@@ -116,7 +116,7 @@ class Holder:
 
     @property
     def seems_alive(self) -> bool:
-        """False if it is known to be dead; processes on other machines count as alive."""
+        """Return False if it is known to be dead; processes on other machines count as alive."""
         if not self.is_here:
             return True
         ticks = start_ticks(self.pid)
@@ -131,20 +131,20 @@ class Holder:
 class ExperimentLock:
     """Held by the runner of a file, from reading it to the last status.
 
-    A ``flock`` on a hidden file beside the experiment file (not on the file itself: that one is
-    replaced with every status). The kernel lets go of it when the process dies, however it dies.
-    Beside the file, not in the user's runtime folder, so that it also holds between users and, on
-    network file systems that pass ``flock`` on (NFS does), between machines. The same process
+    A ``flock`` on a hidden file beside the experiment file (not on the file itself, which is
+    replaced with every status). The kernel releases it when the process dies for any reason. It is
+    beside the file rather than in the user's runtime folder so that it also holds between users
+    and, on network file systems that support ``flock`` (NFS does), between machines. A process
     cannot hold it twice either.
 
     Args:
         path: The experiment file.
-        home: The data folder, for those who ask who holds the lock.
-        options: What the start is to do, likewise.
+        home: The data folder, shown to processes that ask for the holder.
+        options: The options of the start, for the same purpose.
 
     Raises:
-        HeldError: On entering: another runner holds it; says which.
-        UsageError: On entering: the folder does not take a lock.
+        HeldError: On entering: another runner holds it; names that runner.
+        UsageError: On entering: no lock can be created in the folder.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class ExperimentLock:
                 ) from error
 
     def _sign(self, descriptor: int) -> None:
-        """Write who holds it into the lock file; release the lock if that fails."""
+        """Write this process's description into the lock file; release the lock if that fails."""
         holder = Holder.myself(self._home, self._options, self._shown)
         self._descriptor = descriptor
         try:
@@ -187,11 +187,11 @@ class ExperimentLock:
             raise
 
     def holder(self) -> Holder | None:
-        """Return who seems to hold it, for messages: it may change at any moment."""
+        """Return the probable holder, for messages only: it may change at any moment."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
-            return None  # there is no lock, or none for us to read: nobody to name
+            return None  # there is no lock, or it is unreadable for this user
         try:
             holder = _read_holder(descriptor)
         finally:
@@ -199,7 +199,7 @@ class ExperimentLock:
         return holder if holder is not None and holder.seems_alive else None
 
     def _open(self) -> tuple[int, bool]:
-        """Open the lock file, and return whether it is writable: another user's is not."""
+        """Open the lock file; return whether it is writable: another user's is not."""
         try:
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             return os.open(self.path, flags, 0o644), True
@@ -209,16 +209,15 @@ class ExperimentLock:
             return os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), False
 
     def _try(self, descriptor: int, own: bool) -> bool:
-        """Lock an open lock file; False, and closed, if it has to be opened again."""
+        """Lock an open lock file; return False, and close it, if it has to be opened again."""
         taken = False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Its last holder may have removed it since it was opened: then it locks nothing.
-            taken = own and self._is_current(descriptor)
+            if not lock(descriptor):
+                raise self._held(_read_holder(descriptor))
+            # Its last holder may have removed it since it was opened; then the lock has no effect.
+            taken = own and is_open_at(descriptor, self.path)
             if not own:
-                self.path.unlink()  # left by another user's runner that was killed
-        except BlockingIOError:
-            raise self._held(_read_holder(descriptor)) from None
+                self.path.unlink()  # left by another user's killed runner
         finally:
             if not taken:
                 os.close(descriptor)
@@ -228,17 +227,10 @@ class ExperimentLock:
         """Release the lock and remove its file; harmless if it is not held."""
         if self._descriptor is None:
             return
-        # Removed while still held, so that nobody else's lock can be removed.
+        # Removed while still held, so that another process's lock is never removed.
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
         self._descriptor = None
-
-    def _is_current(self, descriptor: int) -> bool:
-        try:
-            current = self.path.stat()
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(current, os.fstat(descriptor))
 
     def _held(self, holder: Holder | None) -> HeldError:
         if holder is None:
@@ -264,7 +256,7 @@ class ExperimentLock:
 
 
 def _read_holder(descriptor: int) -> Holder | None:
-    """Read the holder; None if it has not signed yet, or in a way this version does not know."""
+    """Read the holder; None if it has not written its description yet, or in an unknown format."""
     try:
         return Holder.read(os.pread(descriptor, 65536, 0))
     except (ValueError, TypeError):
@@ -272,7 +264,7 @@ def _read_holder(descriptor: int) -> Holder | None:
 
 
 def shown_command(argv: Sequence[str]) -> str:
-    """Return a command line that others may see: without passwords, webhooks, or radt's path."""
+    """Return a command line for others to see: without passwords, webhooks, or radt's path."""
     program, *arguments = argv or [""]
     parts = ["radt" if _is_radt(program) else program]
     hidden = False
@@ -291,10 +283,10 @@ def shown_command(argv: Sequence[str]) -> str:
 def start_options(file: Path | str, home: Path | None) -> str:
     """Return the options with which this radt was called for a file, for others to see.
 
-    With ``--detach`` if it runs in the background, which its own command line does not say.
+    Includes ``--detach`` for a runner in the background, whose own command line lacks it.
     """
     program, *arguments = sys.argv or [""]
-    if not _is_radt(program):  # radt.run_experiment in a script
+    if not _is_radt(program):  # a script that calls radt.run_experiment
         return ""
     if arguments[:1] == ["run"]:
         arguments = arguments[1:]
@@ -321,7 +313,7 @@ def _output_file() -> str:
 
 
 def user_name() -> str:
-    """Return who runs this process, for people."""
+    """Return the name of the user of this process, for people."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container whose user has no name

@@ -1,4 +1,4 @@
-"""The plan of an experiment, and what the next start does with its rows."""
+"""The plan of an experiment, and the decision what the next start does with its rows."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ class RunPlan:
     """One row as planned: every cell parsed, and its place in the experiment.
 
     ``workload`` is the label of its workload; ``letter`` distinguishes the runs of a workload
-    (a … z, aa …). ``line`` is the physical line on which the row begins (from 1; 0 for a run that
-    is in no file). ``status``, ``repeats_done``, ``repeats_asked`` and ``run_id`` are what the
-    file says about the row's last runs. ``params`` are the program's arguments, split as a shell
-    would and with placeholders filled; ``params_text`` is the cell. ``timeout_s`` counts from the
-    barrier.
-    ``resources`` are for clusters.
-    ``columns`` are the cells of all columns that radt does not interpret, and of Model and Data, by
-    the header's name; they are logged as parameters.
+    (a … z, aa …). ``line`` is the physical line on which the row begins (from 1; 0 for a run
+    without a file). ``status``, ``repeats_done``, ``repeats_asked`` and ``run_id`` are the file's
+    record of the row's last runs. ``params`` are the program's arguments, split as by a shell and
+    with placeholders filled; ``params_text`` is the cell. ``timeout_s`` counts from the barrier.
+    ``resources`` are for clusters; their memory also limits containers. ``columns`` are the cells
+    of all columns that radt does not interpret, and of Model and Data, by the header's name; they
+    are logged as parameters.
     """
 
     experiment: str
@@ -58,25 +57,25 @@ class RunPlan:
 
     @property
     def is_service(self) -> bool:
-        """Whether it serves the other rows of its workload, and ends after them."""
+        """Return True for a service: it serves the other rows and ends after them."""
         return self.role is Role.SERVICE
 
     @property
     def label(self) -> str:
-        """The run's name in messages and tables: its own, else the model's, else the program's."""
+        """Return the run's name in messages and tables: its own, the model's, or the program's."""
         return self.name or self.model or self.program.label
 
     @property
     def model(self) -> str:
-        """The row's Model cell; empty if it has none."""
+        """Return the row's Model cell; empty if it has none."""
         return next((v for k, v in self.columns.items() if k.lower() == MODEL), "")
 
     @property
     def arguments(self) -> str:
-        """The program's arguments for a shell; as the user wrote them, if that is the same."""
+        """Return the program's arguments for a shell; as the user wrote them, if equivalent."""
         try:
             as_written = tuple(shlex.split(self.params_text)) == self.params
-        except ValueError:  # a quote that is not closed: the text was made by other means
+        except ValueError:  # an unclosed quote: the cell was not what made these params
             as_written = False
         return self.params_text if as_written else shlex.join(self.params)
 
@@ -91,7 +90,7 @@ class WorkloadPlan:
 
     @property
     def trained(self) -> tuple[RunPlan, ...]:
-        """Its runs without services: what it is run for."""
+        """Return its runs without services."""
         return tuple(run for run in self.runs if not run.is_service)
 
 
@@ -99,8 +98,9 @@ class WorkloadPlan:
 class ExperimentPlan:
     """All workloads of a file, in the order they first appear.
 
-    ``warnings`` say what the file asks for and will not get on this machine. They are for whoever
-    only looks: at a start the collector says it, which also knows what cannot be opened.
+    ``warnings`` say what the file requests and will not get on this machine. They are for commands
+    that only check a file: at a start, the collector reports problems, including devices that it
+    cannot open.
     """
 
     path: Path
@@ -109,49 +109,49 @@ class ExperimentPlan:
 
     @property
     def runs(self) -> Iterator[RunPlan]:
-        """All runs, workload after workload."""
+        """Yield all runs, workload after workload."""
         return (run for workload in self.workloads for run in workload.runs)
 
     @property
     def repeats_asked(self) -> int:
-        """How often an earlier start was to run the workloads; 1 if there was none."""
+        """Return the number of repeats that an earlier start requested; 1 if there was none."""
         return max((run.repeats_asked for run in self.runs), default=1)
 
     @property
     def name(self) -> str:
-        """The name of the experiment, or of the file if it holds several."""
+        """Return the name of the experiment, or of the file if it has several."""
         names = {workload.experiment for workload in self.workloads}
         return names.pop() if len(names) == 1 else self.path.stem
 
 
-#: Ends that are results; only ``--rerun`` tries again.
+#: Ends that are results; only ``--rerun`` runs these rows again.
 FAILURES = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
 
 
 class Action(StrEnum):
-    """What a start does with a row."""
+    """The action of a start on a row."""
 
     RUN = "run"
     RESUME = "resume"  # run again: the last run did not end by itself
-    REPEAT = "repeat"  # it is done, and more repeats are asked for
+    REPEAT = "repeat"  # it is done, but more repeats are requested
     AGAIN = "again"  # it is done, and its workload runs again
     SKIP = "skip"
 
     @property
     def runs(self) -> bool:
-        """Whether the row is started."""
+        """Return True if the row is started."""
         return self is not Action.SKIP
 
 
 def decide(row: RunPlan, *, rerun: bool = False, repeat: int = 1) -> Action:
-    """Return what a start would do with a row if it were alone; the caller holds the file's lock.
+    """Return the action on a row by itself; the caller holds the file's lock.
 
-    Under the lock no other runner lives, so a row that says RUNNING lost its runner.
+    Under the lock no other runner is alive, so a row that says RUNNING has lost its runner.
 
     Args:
-        row: Its status and how many repeats it has finished.
-        rerun: Whether the user asked again for rows that failed.
-        repeat: How often each row is to be run.
+        row: The row, with its status and its number of finished repeats.
+        rerun: True to run failed rows again.
+        repeat: Number of times each row is to be run.
     """
     match row.status:
         case RunStatus.FINISHED:
@@ -167,11 +167,11 @@ def decide(row: RunPlan, *, rerun: bool = False, repeat: int = 1) -> Action:
 def actions(
     workload: WorkloadPlan, *, rerun: bool = False, repeat: int = 1
 ) -> Mapping[str, Action]:
-    """Return what a start does with each row of a workload, by its letter.
+    """Return the action on each row of a workload, by its letter.
 
-    Repeats that are missing do not start a workload that failed: its next one would, too.
-    A service runs whenever its workload does, and never by itself; it is a reason to run the
-    workload only if it failed and failures are to be run again.
+    Missing repeats are no reason to start a failed workload: they would fail, too. A service runs
+    whenever its workload does, and never by itself; it is a reason to run the workload only if it
+    failed and failed rows are to run again.
     """
     alone = {run.letter: decide(run, rerun=rerun, repeat=repeat) for run in workload.runs}
     failed = not rerun and any(run.status in FAILURES for run in workload.runs)

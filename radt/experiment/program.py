@@ -19,7 +19,7 @@ from radt.paths import expanded
 
 
 class ProgramKind(StrEnum):
-    """How a program is started."""
+    """The way a program is started."""
 
     SCRIPT = "script"  # python FILE
     MODULE = "module"  # python -m MODULE
@@ -33,9 +33,9 @@ class Program:
     """The program of a run, and where it runs.
 
     ``path`` is absolute: the script, the executable, the project's folder; for a module the folder
-    it is imported from, for a command on PATH the folder of the experiment. ``module`` is empty
-    unless ``kind`` is MODULE, ``command`` unless it is COMMAND: the word that PATH resolves, where
-    the run's environment is active.
+    that it is imported from, for a command on PATH the folder of the experiment. ``module`` is
+    empty unless ``kind`` is MODULE. ``command`` is empty unless it is COMMAND: a name to be
+    resolved by the PATH of the run's environment.
     """
 
     kind: ProgramKind
@@ -45,23 +45,23 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        """The working directory."""
+        """Return the working directory."""
         in_it = self.kind in (ProgramKind.MODULE, ProgramKind.PROJECT, ProgramKind.COMMAND)
         return self.path if in_it else self.path.parent
 
     @property
     def is_python(self) -> bool:
-        """Whether an interpreter runs it, which the environment provides."""
+        """Return True if it needs the environment's Python interpreter."""
         return self.kind in (ProgramKind.SCRIPT, ProgramKind.MODULE)
 
     @property
     def recorded(self) -> str:
-        """Its name in the run's parameter File."""
+        """Return its name in the run's parameter File."""
         return self.module or self.command or self.path.name
 
     @property
     def label(self) -> str:
-        """Its name in messages."""
+        """Return its name in messages."""
         match self.kind:
             case ProgramKind.MODULE | ProgramKind.COMMAND:
                 return self.module or self.command
@@ -76,18 +76,18 @@ _PYTHON = re.compile(r"python[\d.]*\s+(.+)", re.DOTALL)
 
 
 def find_program(text: str, folders: Sequence[Path], *, own_python: bool = True) -> Program:
-    """Find the program that a File cell names, in these folders one after the other.
+    """Find the program that a File cell names, searching the folders in order.
 
-    The folder is resolved, the program's own name is kept where it is a symbolic link.
+    The folder is resolved; the program's own name is kept even if it is a symbolic link.
 
     Args:
         text: A path, or ``-m`` and a module's name.
-        folders: The experiment's comes first.
-        own_python: Whether radt's own Python runs it; a module that it cannot import is then an
-            error, while another environment may have it.
+        folders: The folders to search, the experiment's first.
+        own_python: True if radt's own Python runs it. Then a module that cannot be imported is an
+            error; another environment may have it.
 
     Raises:
-        UsageError: It is not there, or cannot be run.
+        UsageError: It does not exist, or cannot be run.
     """
     if not text.strip():
         raise UsageError("the cell is empty", "Name the script to run")
@@ -133,7 +133,7 @@ def launched_script(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]] | N
 
 
 def _project(text: str, folder: Path) -> Program:
-    # Imported here: few programs are projects, and only they need the parser of YAML.
+    # Imported here: few programs are projects, and only they need the YAML parser.
     from radt.environments.mlproject import PROJECT_FILE, project_file
 
     if project_file(folder) is None:
@@ -180,7 +180,7 @@ def _spec(parts: Sequence[str]) -> ModuleSpec | None:
     spec: ModuleSpec | None = None
     for end in range(1, len(parts) + 1):
         if end > 1 and path is None:
-            return None  # a module has no modules
+            return None  # a plain module has no submodules
         spec = _asked(".".join(parts[:end]), path)
         if spec is None:
             return None
@@ -204,7 +204,7 @@ def _similar_module(parts: Sequence[str], folders: Sequence[Path]) -> str:
         place = folder.joinpath(*parts[:-1])
         try:
             names = [entry.stem for entry in place.iterdir() if entry.suffix == ".py"]
-        except OSError:  # there is no such package: no hint from it
+        except OSError:  # no such package, so no hint
             continue
         if hint := did_you_mean(parts[-1], names):
             return hint
@@ -217,7 +217,7 @@ def _similar_file(text: str, places: Sequence[Path]) -> str:
     for place in places:
         try:
             names = [entry.name for entry in place.parent.iterdir() if entry.is_file()]
-        except OSError:  # the folder is not there either, or not to be listed: no hint from it
+        except OSError:  # the folder is missing or unreadable, so no hint
             continue
         if hint := did_you_mean(place.name, names):
             return hint

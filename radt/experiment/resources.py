@@ -1,6 +1,6 @@
-"""What the rows of a workload ask of a cluster: the columns Nodes, Gpus, Partition and so on.
+"""The resources that rows request from a cluster: the columns Nodes, Gpus, Partition, etc.
 
-A machine of one's own has them anyway, so without ``--on`` they are checked and mean nothing.
+Without ``--on`` they are only checked and have no effect, except that Memory limits containers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO = frozenset({"no", "false", "off", "0"})
 
 @dataclass(frozen=True, slots=True)
 class GpuRequest:
-    """GPUs of a node: how many, None for as many as Devices names; and their type, "" for any."""
+    """GPUs per node: their number, None for as many as Devices names; and type, "" for any."""
 
     count: int | None = None
     kind: str = ""
@@ -49,9 +49,10 @@ class GpuRequest:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a row asks of a cluster; ``None`` and "" where it says nothing.
+    """The resources that a row requests from a cluster; ``None`` and "" for empty cells.
 
-    ``time_s`` is for one repeat, set-up included; ``memory_bytes`` is of a node.
+    ``time_s`` is for one repeat, including set-up; ``memory_bytes`` is per node, and the limit of a
+    row's container.
     """
 
     nodes: int | None = None
@@ -66,7 +67,7 @@ def parse_nodes(text: str) -> int | None:
     """Parse a Nodes cell: a number of at least 1, None if empty.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is not such a number.
     """
     given = text.strip()
     if not given:
@@ -80,7 +81,7 @@ def parse_exclusive(text: str) -> bool | None:
     """Parse an Exclusive cell: yes or no, None if empty.
 
     Raises:
-        UsageError: It is something else.
+        UsageError: It is neither.
     """
     given = text.strip().lower()
     if given in _YES or given in _NO:
@@ -100,10 +101,10 @@ def parse_memory(text: str) -> int | None:
 
 
 def parse_time(text: str) -> float | None:
-    """Parse a Time cell to seconds, None if empty: as Timeout, or with days as Slurm writes them.
+    """Parse a Time cell to seconds, None if empty: as Timeout, or with days in Slurm's format.
 
     Raises:
-        UsageError: It is not a length of time.
+        UsageError: It is not a duration.
     """
     match = _DAYS.fullmatch(text.strip())
     if match is None:

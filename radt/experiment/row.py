@@ -1,4 +1,4 @@
-"""Check the cells of one row, from a file or from the command line, and resolve them."""
+"""Checks and resolves the cells of one row, from a file or from the command line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 def listener_warnings(workloads: Iterable[WorkloadPlan], registry: Registry) -> tuple[str, ...]:
-    """Return warnings about listeners that runs name and that do not work on this machine."""
+    """Return warnings about listeners that runs name but that do not work on this machine."""
     runs = Counter(
         choice.name
         for workload in workloads
@@ -63,7 +63,7 @@ def listener_warnings(workloads: Iterable[WorkloadPlan], registry: Registry) -> 
 
 
 def wrapping_profilers(choices: Iterable[ListenerChoice], registry: Registry) -> Sequence[str]:
-    """Return the names of profilers that put something before a run's command."""
+    """Return the names of profilers that wrap a run's command."""
     return [
         choice.name
         for choice in choices
@@ -73,7 +73,7 @@ def wrapping_profilers(choices: Iterable[ListenerChoice], registry: Registry) ->
 
 
 def profiler_in_container(name: str) -> UsageError:
-    """Return the error for a profiler before the command of a run in a container."""
+    """Return the error for a profiler that would have to wrap the command of a container."""
     return UsageError(
         f"{name} cannot profile inside containers: it would profile docker's client",
         f"Give the row a uv or conda environment, or take {name} out of Listeners",
@@ -84,7 +84,7 @@ T = TypeVar("T")
 
 
 def _inventory() -> Inventory:
-    # Imported here: most experiments divide no GPU.
+    # Imported here: most experiments do not divide GPUs.
     from radt.collocation.inventory import read_inventory
 
     return read_inventory()
@@ -92,11 +92,11 @@ def _inventory() -> Inventory:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The surroundings that the meaning of a row depends on.
+    """The context that the meaning of a row depends on.
 
-    ``folders`` are where its File may be, the experiment's first. ``inventory`` is asked only for
-    rows that divide their GPUs. ``devices`` stands in the place of every row's Devices unless it is
-    empty; with ``cpu`` no row shares a GPU either, so that a file can be tried anywhere.
+    ``folders`` are searched for its File, the experiment's first. ``inventory`` is called only for
+    rows that divide their GPUs. ``devices``, unless empty, overrides every row's Devices; with
+    ``cpu``, Collocation is ignored as well, so that a file can be tried on any machine.
     """
 
     machine: Machine
@@ -109,10 +109,10 @@ class Place:
 
     @classmethod
     def beside(cls, file: Path, machine: Machine, registry: Registry) -> Place:
-        """Return the place of the rows of an experiment file.
+        """Return the context of the rows of an experiment file.
 
         Raises:
-            UsageError: The settings file that holds for it cannot be used.
+            UsageError: The settings file that applies to it cannot be used.
         """
         folder = file.absolute().parent
         folders = (folder, Path.cwd())
@@ -133,8 +133,8 @@ class RowPosition:
 class Row:
     """One row as written: the cells of radt's columns, and those that are logged unchanged.
 
-    ``line`` is the physical line on which it begins; 0 for a row that is in no file.
-    ``is_literal`` means that File and Params have no placeholders.
+    ``line`` is the physical line on which it begins; 0 for a row without a file. With
+    ``is_literal``, braces in File and Params are not placeholders.
     """
 
     values: Mapping[Column, str]
@@ -143,19 +143,30 @@ class Row:
     is_literal: bool = False
 
     def text(self, column: Column) -> str:
-        """Return the cell, "" if the file has no such column or the cell counts as empty."""
+        """Return the cell; "" if the file lacks the column or the cell counts as empty."""
         value = self.values.get(column, "")
         return "" if column.field.is_missing(value) else value
 
 
+def _on_given(collocation: Collocation, devices: Devices, machine: Machine) -> Collocation:
+    """Return the collocation of a row on a scheduler's MIG device: in its instance.
+
+    Rows that name the same device share it, as they would share a GPU.
+    """
+    if devices.mig is None or collocation.mig is not None:
+        return collocation
+    profile = Collocation.parse(devices.mig.profile).mig
+    return replace(collocation, mig=profile, instance=str(machine.mig_devices.index(devices.mig)))
+
+
 class RowCheck:
-    """The check of one row, cell by cell; every problem is handed to ``complain``.
+    """The check of one row, cell by cell; every problem is passed to ``complain``.
 
     Args:
         row: Its cells.
-        spot: Where it stands.
-        place: What its meaning depends on.
-        complain: Takes the column and what is wrong with its cell.
+        spot: Its position in the experiment.
+        place: The context of its meaning.
+        complain: Called with a column and the problem of its cell.
     """
 
     def __init__(
@@ -180,6 +191,8 @@ class RowCheck:
         given = self._place.devices
         devices = self._cell(Column.DEVICES, lambda text: Devices.parse(given or text, machine))
         collocation = self._cell(Column.COLLOCATION, Collocation.parse)
+        if collocation is not None and devices is not None:
+            collocation = _on_given(collocation, devices, machine)
         if given.lower() == CPU:
             collocation = Collocation()
         cpus = self._cell(
@@ -190,17 +203,17 @@ class RowCheck:
         resources = self._resources()
         if given.lower() == CPU:
             resources = replace(resources, gpus=GpuRequest())
-        listeners = columns.parse_listeners(
+        listeners, errors = columns.parse_listeners(
             self._row.text(Column.LISTENERS), self._place.registry, here=machine.is_here
         )
-        for error in listeners.errors:
+        for error in errors:
             self._fail(Column.LISTENERS, error)
         placeholders = self._placeholders(devices)
         params = self._cell(Column.PARAMS, lambda text: self._params(text, placeholders))
         command = self._command(placeholders, params or ())
         environment = self._environment(command)
         if environment is not None:
-            self._check_profilers(listeners.choices, environment)
+            self._check_profilers(listeners, environment)
         if (
             self._failed
             or devices is None
@@ -219,7 +232,7 @@ class RowCheck:
             run_id=self._row.text(Column.RUN).strip(),
             devices=devices,
             collocation=collocation,
-            listeners=listeners.choices,
+            listeners=listeners,
             program=command[0],
             params=command[1],
             params_text=self._row.text(Column.PARAMS).strip(),
@@ -254,7 +267,7 @@ class RowCheck:
             self._fail(Column.LISTENERS, profiler_in_container(name))
 
     def _cell(self, column: Column, parse: Callable[[str], T]) -> T | None:
-        """Parse a cell; its parser has better messages than the schema, so it comes first."""
+        """Parse a cell before the schema checks it: the parser has better messages."""
         text = self._row.text(column)
         try:
             with lookups():
@@ -329,7 +342,7 @@ class RowCheck:
         mappings = self._place.mappings
         folder = self._place.folders[0] if command is None else command[0].folder
         if self._row.text(Column.ENVIRONMENT).strip() in mappings.environments:
-            folder = mappings.folder or folder  # paths in a settings file start there
+            folder = mappings.folder or folder  # relative paths in a settings file start there
         data = self._data()
         return self._cell(
             Column.ENVIRONMENT,
@@ -337,9 +350,9 @@ class RowCheck:
         )
 
     def _data(self) -> tuple[Path, ...]:
-        """Return the Data cell as an absolute path, if that exists.
+        """Return the Data cell as an absolute path, if it exists.
 
-        As the program will name it: a link is not resolved.
+        Links are not resolved: the path must be the one that the program uses.
         """
         return self._cell(Column.DATA, lambda text: self._existing(text.strip())) or ()
 
@@ -349,5 +362,5 @@ class RowCheck:
             return tuple(Path(os.path.abspath(place)) for place in places if place.exists())[:1]  # noqa: PTH100
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
-                return ()  # it describes the data, then
+                return ()  # too long for a path: it is a description of the data
             raise

@@ -13,6 +13,7 @@ from radt.errors import ExperimentError, Problem, RadtError
 from radt.experiment.check import (
     check_table,
     conflicts,
+    machine_warnings,
     positions_of,
     read_header,
     workloads_of,
@@ -21,14 +22,14 @@ from radt.experiment.columns import Column
 from radt.experiment.files import SWEEP_SUFFIXES, RawFile
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.program import launched_script
-from radt.experiment.row import Place, Row, RowCheck, listener_warnings
+from radt.experiment.row import Place, Row, RowCheck
 from radt.experiment.status import StatusWriter
 from radt.experiment.table import Table, parse_table
 from radt.experiment.templates import Mappings
 from radt.listeners.api import Registry
 
 _CSV_SUFFIX = ".csv"
-#: What the name of an experiment file ends with, in lower case.
+#: The suffixes of experiment files, in lower case.
 EXPERIMENT_SUFFIXES = (_CSV_SUFFIX, *SWEEP_SUFFIXES)
 
 
@@ -36,8 +37,8 @@ EXPERIMENT_SUFFIXES = (_CSV_SUFFIX, *SWEEP_SUFFIXES)
 class ExperimentFile:
     """A CSV file as it was read.
 
-    ``shown`` is its name in messages; ``repeat`` is how often it runs every workload, and ``added``
-    the number of rows that are not in the file yet: both are for sweeps.
+    ``shown`` is its name in messages. For sweeps, ``repeat`` is the number of runs of every
+    workload, and ``added`` the number of rows that are not in the file yet.
     """
 
     path: Path
@@ -48,7 +49,7 @@ class ExperimentFile:
 
     @classmethod
     def read(cls, path: Path | str) -> ExperimentFile:
-        """Read a file; `plan` reports what is wrong with its content.
+        """Read a file; problems of its content are reported by `plan`.
 
         Raises:
             ExperimentError: It cannot be read, or is not text.
@@ -58,7 +59,7 @@ class ExperimentFile:
 
     @property
     def note(self) -> str:
-        """What `writer` adds to the file, as a note to the user; "" for nothing."""
+        """Return a note on what `writer` adds to the file; "" for nothing."""
         return ""
 
     def plan(
@@ -68,7 +69,7 @@ class ExperimentFile:
         devices: str = "",
         only: Collection[tuple[str, str]] | None = None,
     ) -> ExperimentPlan:
-        """Return what the file asks for on this machine with these listeners.
+        """Return the plan of the file on this machine with these listeners.
 
         Args:
             machine: This machine.
@@ -77,8 +78,8 @@ class ExperimentFile:
             only: Experiments and labels of the workloads that are to run here; None for all.
 
         Raises:
-            ExperimentError: With every problem of the file.
-            UsageError: The settings file that holds for it cannot be used.
+            ExperimentError: Lists every problem of the file.
+            UsageError: The settings file that applies to it cannot be used.
         """
         place = replace(Place.beside(self.path, machine, registry), devices=devices.strip())
         return check_table(self.path, self.shown, self.table, place, only)
@@ -93,12 +94,12 @@ class ExperimentFile:
 
 
 def is_experiment(path: Path | str) -> bool:
-    """Return whether a file of this name is an experiment, not a program."""
+    """Return whether a file of this name is an experiment rather than a program."""
     return os.fspath(path).lower().endswith(EXPERIMENT_SUFFIXES)
 
 
 def open_source(path: Path | str) -> ExperimentFile:
-    """Read an experiment file, or expand a sweep; ``plan`` reports what is wrong with its content.
+    """Read an experiment file, or expand a sweep; problems of its content are reported by ``plan``.
 
     Raises:
         ExperimentError: It cannot be read, or is not an experiment file.
@@ -107,7 +108,7 @@ def open_source(path: Path | str) -> ExperimentFile:
     if shown.lower().endswith(_CSV_SUFFIX):
         return ExperimentFile.read(path)
     if shown.lower().endswith(SWEEP_SUFFIXES):
-        # Imported here: only sweeps need the parser of YAML.
+        # Imported here: only sweeps need the YAML parser.
         from radt.experiment.sweep import SweepFile
 
         return SweepFile.read(path)
@@ -136,15 +137,15 @@ def direct_plan(
     model: str = "",
     data: str = "",
 ) -> ExperimentPlan:
-    """Return the plan of one program; the options mean what the columns mean.
+    """Return the plan of one program; the parameters have the meaning of the columns.
 
-    ``file`` and ``arguments`` are taken as they are, nothing is filled into them. The experiment is
-    named after the program unless it is given; without a workload the run stands for itself, as a
-    script does that is started without radt.
+    ``file`` and ``arguments`` are taken literally, without placeholders. The experiment is named
+    after the program unless it is given. Without a workload, the run has none, like a script that
+    is started without radt.
 
     Raises:
-        ExperimentError: With every problem of the options.
-        UsageError: The settings file that holds here cannot be used.
+        ExperimentError: Lists every problem of the parameters.
+        UsageError: The settings file that applies here cannot be used.
     """
     given = os.fspath(file)
     values = {
@@ -186,17 +187,17 @@ def direct_plan(
         raise ExperimentError(
             f"radt {given}", sorted(problems, key=lambda problem: bool(problem.column))
         )
-    if not workload:  # it shares the hardware with nobody, and has no workload to be named after
+    if not workload:  # it shares the hardware with no other run, so its workload needs no name
         workloads = tuple(
             replace(plan, label="", runs=(replace(run, workload=""),)) for plan in workloads
         )
-    return ExperimentPlan(run.program.path, workloads, listener_warnings(workloads, registry))
+    return ExperimentPlan(run.program.path, workloads, machine_warnings(workloads, place))
 
 
 def _called(given: str, arguments: Sequence[str]) -> str:
     """Name an experiment after a File: ``train`` for train.py, a module by its name.
 
-    A launcher on PATH gives it the name of the script that it launches.
+    For a launcher on PATH, it is the name of the script that it launches.
     """
     if "/" not in given and not given.endswith(".py") and not Path(given).exists():
         launched = launched_script(arguments)

@@ -1,4 +1,4 @@
-"""Write statuses and run ids back into an experiment file that its user may be editing.
+"""Writes statuses and run ids back into an experiment file that its user may be editing.
 
 An edit replaces single cells of the file's text and leaves everything else unchanged.
 """
@@ -17,13 +17,13 @@ from radt.experiment.columns import Column, Header
 from radt.experiment.files import SharedFile
 from radt.experiment.table import Cell, Record, Table, parse_table
 
-#: Longer texts would make the file unreadable; the whole story is in the run's log.
+#: Longer texts would make the file unreadable; the run's log has all details.
 MAX_STATUS_LENGTH = 120
 
 
 @dataclass(frozen=True, slots=True)
 class RowStatus:
-    """The new status of a row; ``run_id`` None leaves the Run cell unchanged."""
+    """The new status of a row; with ``run_id`` None the Run cell stays unchanged."""
 
     text: str
     run_id: str | None = None
@@ -36,23 +36,23 @@ class StatusSink(Protocol):
         """Write several rows at once.
 
         Raises:
-            StatusError: They could not be written; they go with the next call.
+            StatusError: They could not be written; the next call includes them.
         """
 
     def flush(self) -> None:
-        """Write what could not be written before.
+        """Write statuses that could not be written before.
 
         Raises:
-            StatusError: As above.
+            StatusError: See `set_many`.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What identifies a row when the file has changed.
+    """The identity of a row, to find it when the file has changed.
 
-    ``identity`` is all that the user wrote in it, ``ordinal`` and ``twins`` are its place among
-    rows of the same identity and their number, ``run_id`` is what its Run cell says.
+    ``identity`` is all that the user wrote in it; ``ordinal`` and ``twins`` are its position among
+    rows with the same identity, and their number; ``run_id`` is its Run cell.
     """
 
     line: int
@@ -63,10 +63,10 @@ class _Known:
 
 
 class StatusWriter:
-    """Keeps the Status and Run cells of a file; safe from several threads.
+    """Updates the Status and Run cells of a file. Thread-safe.
 
-    Every write reads the file again, so that edits made meanwhile stay. A row is found by what the
-    user wrote in it, not by its line: lines may be added, moved and removed while runs go on. The
+    Every write reads the file again, so that concurrent edits are kept. A row is found by what the
+    user wrote in it, not by its line: lines may be added, moved and removed during the runs. The
     caller holds the `ExperimentLock` of the file.
 
     Args:
@@ -95,10 +95,10 @@ class StatusWriter:
         """Write several rows at once, by the lines they were planned at.
 
         Raises:
-            StatusError: The file cannot be written or is not a table just now; what was to be
-                written goes with the next call.
-            RowsChangedError: The user has changed or removed a row; the other rows are written,
-                this one's status is given up.
+            StatusError: The file cannot be written or is not a table at the moment; the next call
+                includes these statuses.
+            RowsChangedError: The user has changed or removed a row. The other rows are written;
+                the status of this one is dropped.
         """
         with self._lock:
             for line in statuses:
@@ -111,7 +111,7 @@ class StatusWriter:
             self._write()
 
     def flush(self) -> None:
-        """Write what could not be written before; nothing happens if all was.
+        """Write statuses that could not be written before, if there are any.
 
         Raises:
             StatusError: See `set_many`.
@@ -199,7 +199,7 @@ def _known_rows(table: Table) -> dict[int, _Known]:
 
 
 def _header_of(table: Table) -> Header:
-    assert table.header is not None  # _parse has seen to it
+    assert table.header is not None  # ensured by _parse
     return Header.of(table.header)
 
 
@@ -233,7 +233,7 @@ class RowEdit:
 
 @dataclass(frozen=True, slots=True)
 class _Splice:
-    """``text[start:end]`` becomes ``new``."""
+    """The replacement of ``text[start:end]`` by ``new``."""
 
     start: int
     end: int
@@ -243,9 +243,9 @@ class _Splice:
 def edited(table: Table, header: Header, edits: Sequence[RowEdit]) -> str:
     """Return the text with these cells changed.
 
-    Columns that are missing are added at the end. A column whose cells are all padded to one width
-    stays so: it is widened, in all its rows, where a value needs more room. Other cells keep their
-    blanks where the value fits into them. A cell that has its value already is not touched.
+    Missing columns are added at the end. A column whose cells are all padded to one width stays
+    aligned: if a value needs more room, the column is widened in all rows. Other cells keep their
+    padding if the value fits. A cell that has its value already is not touched.
     """
     splices: list[_Splice] = []
     wanted = list(dict.fromkeys(column for edit in edits for column in edit.values))
@@ -327,14 +327,14 @@ def _new_columns(
     for row in table.rows:
         count = len(row.cells)
         if any(header.name(index) is not None for index in range(count, old_width)):
-            continue  # somebody is at work on this row
+            continue  # incomplete: the user is editing this row
         own = values.get(row.start, {})
         appended: list[str] = ["" for _ in range(count, old_width)]
         for index, column in enumerate(columns, start=old_width):
             core = encoded(own.get(column, ""), index, quoted=False)
             if index >= count:
                 appended.append(core)
-            elif core:  # the row has more commas than the header, with nothing after them
+            elif core:  # the row has additional trailing commas
                 splices.append(_Splice(row.cells[index].start, row.cells[index].end, core))
         if appended:
             splices.append(_Splice(row.end, row.end, "".join(f",{core}" for core in appended)))
@@ -343,7 +343,7 @@ def _new_columns(
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """The layout of a column: ``width`` if padding gives all cells one, blanks before a value."""
+    """The layout of a column: ``width`` if all cells are padded to one, blanks before a value."""
 
     width: int | None
     lead: int
@@ -372,10 +372,10 @@ class _Layout:
 
 
 def _is_set(table: Table, header: Header, index: int) -> bool:
-    """Return whether a column of cells of one width has it on purpose.
+    """Return whether cells of equal width are intended alignment rather than coincidence.
 
-    `` Status`` above ``RUNNING`` is not, where the header has blanks after its commas, rows have
-    none, and no other column is even.
+    `` Status`` above ``RUNNING`` is a coincidence if only the header has blanks after its commas
+    and no other column is aligned.
     """
 
     def column(of: int) -> list[Cell]:
@@ -402,7 +402,7 @@ def _is_spaced(table: Table, header: Header) -> bool:
 
 
 def _room(text: str, cell: Cell, lead: int) -> int:
-    """Return the width that a cell offers: its own if it is padded, else none."""
+    """Return the width to keep for a cell: its own if it is padded, else 0."""
     raw = text[cell.start : cell.end]
     blanks = len(raw) - len(raw.strip())
     return len(raw) if blanks > lead or not raw.strip() else 0

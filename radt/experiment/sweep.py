@@ -1,4 +1,4 @@
-"""Sweeps: YAML files that say which values parameters take, expanded into a CSV file beside them.
+"""Sweeps: YAML files with the values of parameters, expanded into a CSV file beside them.
 
 ::
 
@@ -10,10 +10,10 @@
       lr: {min: 0.001, max: 0.1, distribution: log_uniform}
       batch-size: {values: [32, 64, 128]}
 
-``radt sweep.yaml`` writes ``sweep.csv`` and runs that. From then on the CSV is the state: it holds
-the statuses, and may be edited. A comment in it has a hash of the expansion. While the hash fits,
-the CSV is left alone. When the YAML changes, rows with parameters that the CSV does not have are
-added at its end. No row is ever changed or removed.
+``radt sweep.yaml`` writes ``sweep.csv`` and runs that. From then on the CSV is the state: it has
+the statuses, and may be edited. A comment in it contains a hash of the expansion. As long as the
+hash matches, the CSV is not changed. When the YAML changes, rows with parameters that are not in
+the CSV are appended. No row is ever changed or removed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,7 @@ from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusWriter, encoded, with_columns
 from radt.experiment.sweep_expand import Combination
-from radt.experiment.sweep_parameters import PARAMETERS
-from radt.experiment.sweep_spec import SweepSpec, parse_spec
+from radt.experiment.sweep_spec import PARAMETERS, SweepSpec, parse_spec
 from radt.experiment.sweep_yaml import parse_yaml
 from radt.experiment.table import Table, parse_table
 from radt.listeners.api import Registry
@@ -50,11 +49,11 @@ _OTHER_LINES = re.compile(r" \(with line [\d, ]+\)$")
 
 @dataclass(frozen=True)
 class SweepFile(ExperimentFile):
-    """A sweep and its CSV: ``path``, ``shown`` and ``table`` are those of the CSV as expanded.
+    """A sweep and its CSV: ``path``, ``shown`` and ``table`` are those of the expanded CSV.
 
-    ``content`` are the bytes of the CSV as read (None if there is none yet), ``first_added`` is
-    the line from which on rows are not in it, ``orphans`` the number of rows that have not run and
-    that a changed sweep does not ask for.
+    ``content`` are the bytes of the CSV as read (None if it does not exist yet), ``first_added`` is
+    the line of the first row that is not in it, ``orphans`` the number of its rows that have not
+    run and are not part of the changed sweep.
     """
 
     sweep: str = ""
@@ -67,7 +66,7 @@ class SweepFile(ExperimentFile):
 
     @classmethod
     def read(cls, path: Path | str) -> SweepFile:
-        """Read and expand a sweep; `plan` reports what is wrong with its keys.
+        """Read and expand a sweep; problems of its keys are reported by `plan`.
 
         Raises:
             ExperimentError: It cannot be read or is not YAML, or the CSV beside it cannot be read
@@ -85,7 +84,7 @@ class SweepFile(ExperimentFile):
         old = None if content is None else content.decode(errors="surrogateescape")
         if old is not None and _MARK.search(old) is None:
             raise _foreign(csv_shown, raw.path.name, old)
-        if problems:  # the cells are checked with one row, so that all problems are reported
+        if problems:  # check the cells with a single row, so that all problems are reported
             old, rows = None, spec.rows([Combination(())])
         text = _expanded(old, rows, spec.at_once, raw.path.name)
         table = parse_table(text)
@@ -107,7 +106,7 @@ class SweepFile(ExperimentFile):
 
     @property
     def note(self) -> str:
-        """What `writer` adds to the CSV, as a note to the user; "" for nothing."""
+        """Return a note on what `writer` adds to the CSV; "" for nothing."""
         if self.content == self._new_content:
             return ""
         parts = [f"added {plural(self.added, 'row')} to {self.shown}"]
@@ -128,11 +127,11 @@ class SweepFile(ExperimentFile):
         devices: str = "",
         only: Collection[tuple[str, str]] | None = None,
     ) -> ExperimentPlan:
-        """Return what the CSV asks for on this machine with these listeners.
+        """Return the plan of the CSV on this machine with these listeners.
 
         Raises:
-            ExperimentError: With all problems, of rows in the CSV or of the sweep.
-            UsageError: The settings file that holds for it cannot be used.
+            ExperimentError: Lists all problems, of rows in the CSV or of the sweep.
+            UsageError: The settings file that applies to it cannot be used.
         """
         problems = list(self.problems)
         try:
@@ -148,7 +147,7 @@ class SweepFile(ExperimentFile):
         return replace(plan, warnings=(*self.spec.notes, *plan.warnings))
 
     def writer(self) -> StatusWriter:
-        """Write the added rows, and return what writes statuses; the caller holds the lock.
+        """Write the added rows, and return the writer of statuses; the caller holds the lock.
 
         Raises:
             StatusError: The CSV cannot be written, or has changed since it was read.
@@ -184,7 +183,7 @@ class SweepFile(ExperimentFile):
         return self._new_content
 
     def _in_sweep(self, problem: Problem) -> Problem:
-        """Return a problem of an expanded row as one of the key that its cell comes from."""
+        """Convert a problem of an expanded row to one of the key that its cell comes from."""
         key = (problem.column or "").lower()
         if key == Column.PARAMS.lower() and key not in self.spec.lines:
             key = PARAMETERS
@@ -195,11 +194,11 @@ class SweepFile(ExperimentFile):
 def _expanded(
     old: str | None, rows: Sequence[Mapping[str, str]], at_once: int | None, sweep: str
 ) -> str:
-    """Return the text of the CSV with the rows that it lacks added at its end.
+    """Return the text of the CSV with its missing rows appended.
 
     Args:
-        old: Its text as it is; None for a new file.
-        rows: The cells that the sweep asks for.
+        old: Its current text; None for a new file.
+        rows: The cells of the sweep's rows.
         at_once: The number of rows in a workload; None for all.
         sweep: The name of the YAML file.
     """
@@ -207,17 +206,17 @@ def _expanded(
     names = list(dict.fromkeys([*IN_EVERY_TABLE, *(name for row in rows for name in row)]))
     names = [name for name in names if name in IN_EVERY_TABLE or any(r.get(name) for r in rows)]
     if old is None:
-        # Columns of the user's own are quoted, so that none looks like a misspelt one of radt's.
+        # The user's own columns are quoted, so that none is taken for a misspelling.
         first_line = ",".join(name if Column.named(name) else f'"{name}"' for name in names)
         old = (
             f"# Expanded from {sweep} by radt. Statuses go here; rows may be edited.\n"
             f"{first_line}\n"
         )
     mark = _MARK.search(old)
-    assert mark is not None  # the caller has checked it, or it was written above
+    assert mark is not None  # checked by the caller, or written above
     table = parse_table(old)
     if mark["hash"] == f" ({digest})" or table.header is None or table.defects:
-        return old  # unchanged, or damaged: the check of the table reports that
+        return old  # unchanged, or damaged, which the check of the table reports
     end = mark.end() - len(mark["hash"] or "")
     table = parse_table(f"{old[:end]} ({digest}){old[mark.end() :]}")
     assert table.header is not None
@@ -243,7 +242,7 @@ def _expanded(
 
 
 def _key(params: str) -> frozenset[tuple[str, tuple[str, ...]]] | None:
-    """Return what makes two Params the same run, in any order; None if they cannot be split."""
+    """Return a key that equal runs share, whatever the order of Params; None if unparsable."""
     try:
         return frozenset(param_words(shlex.split(params)).items())
     except ValueError:

@@ -1,9 +1,10 @@
 """The runs of a sweep: every combination of values, or some drawn at random.
 
-The expansion does not depend on the order in which parameters or values are written. A random
-choice hashes the seed with the alternatives instead of calling a generator in turn. So the same
-seed gives the same runs after the file was reordered, more trials add to the earlier ones, and a
-new value changes only the trials that take it.
+The expansion does not depend on the order of parameters or values in the file. A random choice
+hashes the seed with the alternatives instead of using a sequential generator. Therefore the same
+seed gives the same runs after reordering, more trials extend the earlier ones, and a new value
+changes only the trials that draw it. Only `words` knows how a style formats a value; quoting for a
+cell is done by `radt.experiment.sweep_spec.SweepSpec.rows`.
 """
 
 from __future__ import annotations
@@ -11,15 +12,97 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import NormalDist
+from typing import TypeAlias
 
 from radt.errors import UsageError
-from radt.experiment.sweep_words import Style, Value, words
 
-#: A sweep of more runs is a mistake: at a minute each it takes a week.
+#: The types of values in YAML. Mappings only occur in W&B's sweeps, for nested parameters.
+Value: TypeAlias = "str | int | float | bool | list[Value] | dict[str, Value] | None"
+
+#: Words that start with a dash but that argparse accepts as values.
+_NUMBER = re.compile(r"-\d+|-\d*\.\d+|-", re.ASCII)
+#: Texts that Hydra reads as another type.
+_KEYWORDS = ("true", "false", "null", "nan", "inf", "-inf", "+inf")
+#: Other texts in lists that Hydra reads without quotes.
+_PLAIN = re.compile(r"[A-Za-z_/.+-][\w/.+-]*", re.ASCII)
+
+
+class Style(StrEnum):
+    """The way a parameter is passed to a program."""
+
+    #: As for argparse: a flag or nothing for booleans, nothing for null, several words for a list
+    #: (``nargs="+"``).
+    OPTION = "--name value"
+    #: The same, with ``--no-name`` for false (``argparse.BooleanOptionalAction``).
+    ON_OFF = "--name/--no-name"
+    #: One word with the value as Python prints it, for any type. W&B's default.
+    TEXT = "--name=value"
+    #: As for Hydra and OmegaConf: ``lr=0.1``, ``amp=true``, ``sizes=[1,2]``; nothing for null.
+    ASSIGNMENT = "name=value"
+    # The argument macros of W&B's sweep commands, besides ``args``, which is TEXT.
+    ARGS_NO_EQUALS = "args_no_equals"
+    ARGS_NO_BOOLEAN_FLAGS = "args_no_boolean_flags"
+    ARGS_NO_HYPHENS = "args_no_hyphens"
+
+
+def words(name: str, value: Value, style: Style) -> list[str]:
+    """Return the arguments that pass a value; empty if there is nothing to pass.
+
+    >>> words("sizes", [1, 2], Style.OPTION), words("amp", False, Style.ON_OFF)
+    (['--sizes', '1', '2'], ['--no-amp'])
+    """
+    match style, value:
+        case Style.OPTION | Style.ON_OFF | Style.ASSIGNMENT, None:
+            return []
+        case Style.OPTION | Style.ARGS_NO_BOOLEAN_FLAGS, False:
+            return []
+        case Style.OPTION | Style.ON_OFF | Style.ARGS_NO_BOOLEAN_FLAGS, True:
+            return [f"--{name}"]
+        case Style.ON_OFF, False:
+            return [f"--no-{name}"]
+        case Style.OPTION | Style.ON_OFF, list():
+            return [f"--{name}", *map(str, value)]
+        case Style.ARGS_NO_EQUALS, _:
+            return [f"--{name}", str(value)]
+        case Style.ARGS_NO_HYPHENS, _:
+            return [f"{name}={value}"]
+        case Style.ASSIGNMENT, _:
+            return [f"{name}={_assigned(value)}"]
+        case Style.OPTION | Style.ON_OFF, _ if not is_option(str(value)):
+            return [f"--{name}", str(value)]
+    return [f"--{name}={value}"]
+
+
+def is_option(word: str) -> bool:
+    """Return whether argparse takes a word for an option in any position."""
+    return word.startswith("-") and _NUMBER.fullmatch(word) is None
+
+
+def _assigned(value: Value, *, is_item: bool = False) -> str:
+    """Return a value in the syntax of Hydra's overrides; text outside of lists is unchanged."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case list():
+            return f"[{','.join(_assigned(item, is_item=True) for item in value)}]"
+        case str() if is_item and (_PLAIN.fullmatch(value) is None or value.lower() in _KEYWORDS):
+            # A backslash is literal unless a quote follows, including the closing one.
+            return "'" + re.sub(r"(\\*)('|\Z)", _escaped_quote, value) + "'"
+    return str(value)
+
+
+def _escaped_quote(match: re.Match[str]) -> str:
+    return match[1] * 2 + (r"\'" if match[2] else "")
+
+
+#: A sweep of more runs is a mistake: at a minute each, it would take a week.
 MAX_RUNS = 10_000
 
 #: Draws without a new combination before a random sweep of few trials gives up.
@@ -29,14 +112,14 @@ _DIGITS = 6
 
 
 class SweepMethod(StrEnum):
-    """How runs are chosen."""
+    """The way runs are chosen."""
 
     GRID = "grid"
     RANDOM = "random"
 
 
 class Distribution(StrEnum):
-    """How numbers are drawn: between two limits, these included, or around a mean."""
+    """The distribution of numbers: between two limits, both included, or around a mean."""
 
     UNIFORM = "uniform"
     LOG_UNIFORM = "log_uniform"  # the logarithm is uniform; the limits are the values' own
@@ -52,13 +135,13 @@ class Distribution(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of these values, as YAML parsed them; of several parameters a list with one for each."""
+    """One of these values, as YAML parsed them; for several parameters, a list of one for each."""
 
     values: tuple[Value, ...]
 
     @property
     def size(self) -> int:
-        """The number of values."""
+        """Return the number of values."""
         return len(self.values)
 
 
@@ -66,9 +149,9 @@ class Choice:
 class Range:
     """A number drawn from a distribution.
 
-    ``low`` and ``high`` are its limits; ``low`` is the mean of a normal one, ``high`` the mean and
-    a standard deviation. With a ``step`` numbers are rounded to multiples of it, also to one that
-    lies beyond a limit, as W&B does.
+    ``low`` and ``high`` are its limits; for a normal distribution, ``low`` is the mean, and
+    ``high`` the mean plus the standard deviation. With a ``step``, numbers are rounded to multiples
+    of it, even to a multiple beyond a limit, as in W&B.
     """
 
     low: float
@@ -80,7 +163,7 @@ class Range:
     def size(self) -> int | None:
         """The number of values that a grid takes; None for infinitely many.
 
-        Those with a step are W&B's: they start at the lower limit and do not reach the upper one.
+        With a step, they are W&B's: they start at the lower limit and exclude the upper one.
         """
         if self.distribution is Distribution.INT:
             return int(self.high) - int(self.low) + 1
@@ -90,12 +173,12 @@ class Range:
 
     @property
     def values(self) -> Iterator[Value]:
-        """The values that a grid takes."""
+        """Yield the values that a grid takes."""
         step = self.step or 1.0
         return (_plain(self.low + index * step, step) for index in range(self.size or 0))
 
     def at(self, number: int) -> Value:
-        """Return the number for one of 2**64 hashes, rounded to `_DIGITS` or to the step."""
+        """Map one of 2**64 hashes to a number, rounded to `_DIGITS` or to the step."""
         if self.distribution is Distribution.INT:
             low, high = int(self.low), int(self.high)
             return low + number * (high - low + 1) // 2**64
@@ -107,7 +190,7 @@ class Range:
 
     def _quantile(self, number: int) -> float:
         if self.distribution.is_normal:
-            share = ((number >> 12) + 0.5) / 2**52  # neither 0 nor 1, where it is infinite
+            share = ((number >> 12) + 0.5) / 2**52  # excludes 0 and 1, where inv_cdf is infinite
             drawn = self.low + (self.high - self.low) * NormalDist().inv_cdf(share)
             return drawn if self.distribution is Distribution.NORMAL else math.exp(drawn)
         share = number / 2**64
@@ -129,12 +212,12 @@ class Parameter:
     """A parameter of a sweep: the values it takes, and how they are passed.
 
     Attributes:
-        names: Its name on the command line, dotted for a nested one; of parameters that vary
-            together all names.
-        source: What its values come from.
+        names: Its name on the command line, dotted if nested; for parameters that vary together,
+            all of their names.
+        source: The source of its values.
         style: How a value becomes arguments.
-        when: Other parameters by name, and the texts of those of their values with which it is
-            passed; empty for always.
+        when: The condition to pass it: other parameters by name, with the texts of their matching
+            values; empty for always.
         outer: The names of the parameters that it is nested in, outermost first.
     """
 
@@ -145,18 +228,18 @@ class Parameter:
     outer: tuple[str, ...] = ()
 
     def assigned(self, value: Value) -> tuple[Assignment, ...]:
-        """Return what a value of it assigns to its names."""
+        """Return the assignments of a value to each of its names."""
         values = value if len(self.names) > 1 and isinstance(value, list) else [value]
         pairs = zip(self.names, values, strict=True)
         return tuple(Assignment(self, name, each) for name, each in pairs)
 
     def applies(self, chosen: Iterable[Assignment]) -> bool:
-        """Return whether it is passed beside these values of the parameters before it."""
+        """Return whether it is passed, given the values of the parameters before it."""
         texts = {each.name: str(each.value) for each in chosen}
         return all(texts.get(name) in allowed for name, allowed in self.when.items())
 
     def draw(self, seed: int, trial: int) -> Value:
-        """Return the value of a trial; of a list the one of highest hash (rendezvous hashing)."""
+        """Return the value of a trial; from a list, that of highest hash (rendezvous hashing)."""
         name = ", ".join(self.names)
         if isinstance(self.source, Range):
             return self.source.at(_hash(seed, name, trial))
@@ -173,7 +256,7 @@ class Assignment:
 
     @property
     def words(self) -> list[str]:
-        """The arguments that pass it."""
+        """Return the arguments that pass it."""
         return words(self.name, self.value, self.parameter.style)
 
 
@@ -185,17 +268,17 @@ class Combination:
 
     @property
     def values(self) -> dict[str, Value]:
-        """The values by name."""
+        """Return the values by name."""
         return {each.name: each.value for each in self.assignments}
 
     @property
     def key(self) -> frozenset[tuple[str, str]]:
-        """What makes two combinations the same run, whatever their order."""
+        """Return a key that equal combinations share, whatever their order."""
         return frozenset((name, str(value)) for name, value in self.values.items())
 
     @property
     def arguments(self) -> list[str]:
-        """The program's arguments; ``name=value`` comes first, or an option might swallow it."""
+        """Return the program's arguments; ``name=value`` first, so that no option consumes it."""
         passed = [each.words for each in self.assignments]
         passed.sort(key=lambda arguments: bool(arguments) and arguments[0].startswith("-"))
         return list(itertools.chain(*passed))
@@ -208,9 +291,9 @@ def expand(
 
     Args:
         parameters: All of them, in the file's order.
-        method: A grid takes the first ``trials`` combinations; a random sweep draws.
-        seed: Of a random sweep.
-        trials: The largest number of runs; None for all.
+        method: A grid takes the first ``trials`` combinations; a random sweep draws them.
+        seed: The seed of a random sweep.
+        trials: The maximum number of runs; None for all.
 
     Raises:
         UsageError: There are more than `MAX_RUNS`, or infinitely many.
@@ -234,7 +317,7 @@ def expand(
 def _space_size(parameters: Sequence[Parameter]) -> int | None:
     """Return the number of combinations; None if there are infinitely many.
 
-    Where parameters have conditions they are counted, but not further than they are of interest.
+    With conditions, combinations are counted one by one, up to the limit.
     """
     sizes = [parameter.source.size for parameter in parameters]
     if None in sizes:
@@ -278,7 +361,7 @@ def _draw(parameters: Sequence[Parameter], seed: int, count: int) -> tuple[Combi
 
 
 def _hash(seed: int, *parts: object) -> int:
-    """Return 64 bits that depend on these parts alone, in any process and version."""
+    """Return 64 bits that depend only on these parts, in any process and version."""
     spelled = (sorted(part) if isinstance(part, frozenset) else part for part in parts)
     text = repr((seed, *spelled))
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

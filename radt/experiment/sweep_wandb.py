@@ -1,8 +1,8 @@
-"""W&B's sweep files: the keys that radt's do not have, and what they mean here.
+"""W&B's sweep files: the keys that radt's do not have, and their meaning here.
 
-A file with ``program`` is one of W&B's. The source of keys and distributions is
-https://docs.wandb.ai/models/sweeps/sweep-config-keys, that of a command's macros
-`wandb.sdk.launch.sweeps.utils`. What would have another effect here is refused, or named in a note.
+A file with ``program`` is a W&B sweep. The source of keys and distributions is
+https://docs.wandb.ai/models/sweeps/sweep-config-keys, that of a command's macros is
+`wandb.sdk.launch.sweeps.utils`. Keys with another effect here are refused, or described in a note.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from dataclasses import dataclass
 import yaml
 
 from radt.errors import Problem, UsageError
-from radt.experiment.sweep_expand import Combination
-from radt.experiment.sweep_words import Style, Value, words
+from radt.experiment.sweep_expand import Combination, Style, Value, words
 from radt.experiment.sweep_yaml import Entry, collecting, line_of, text_of
 
 PROGRAM, COMMAND, RUN_CAP = "program", "command", "run_cap"
-#: Keys that say how W&B runs or shows a sweep, with the reason why they have no effect here.
+#: Keys that control how W&B runs or shows a sweep, with the reason why they have no effect here.
 IGNORED: Mapping[str, str] = {
     "early_terminate": "every run goes on to its end",
     "metric": "radt optimises none, and target ends no sweep",
@@ -31,14 +30,14 @@ IGNORED: Mapping[str, str] = {
     "apiversion": "",
     "kind": "",
 }
-#: Keys for W&B's servers and other optimisers, and radt's own for what ``program`` and
-#: ``command`` say.
+#: Keys for W&B's servers and other optimisers, and keys of radt that ``program`` and ``command``
+#: replace.
 REFUSED = ("job", "image_uri", "scheduler", "metrics", "file", "params", "style")
-#: The Experiment of the runs: the first of these.
+#: Keys that name the Experiment of the runs; the first one present counts.
 EXPERIMENT = ("project", "name")
 KEYS = (PROGRAM, COMMAND, RUN_CAP, *IGNORED, *REFUSED, *EXPERIMENT)
 
-#: The macros of a command that pass parameters; None for all in one word.
+#: The macros of a command that pass parameters; None passes all in one word.
 _ARGS: Mapping[str, Style | None] = {
     "args": Style.TEXT,
     "args_json": None,
@@ -56,7 +55,7 @@ _VARIABLE = re.compile(r"\$\{envvar:([A-Z0-9_]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a sweep of W&B runs: a File cell, and arguments with macros among them."""
+    """The command of a W&B sweep: a File cell, and arguments that may contain macros."""
 
     file: str
     pieces: tuple[str, ...]
@@ -79,13 +78,13 @@ def _filled(piece: str, values: dict[str, Value]) -> Iterator[str]:
 
 
 def _nested(combination: Combination) -> dict[str, Value]:
-    """Return nested parameters as W&B passes them: a mapping, by the name of the outermost."""
+    """Return nested parameters as W&B passes them: a mapping under the outermost name."""
     result: dict[str, Value] = {}
     for assignment in combination.assignments:
         place, parameter = result, assignment.parameter
         for key in parameter.outer:
             inner = place.setdefault(key, {})
-            assert isinstance(inner, dict)  # what is nested is no value itself
+            assert isinstance(inner, dict)  # a parameter with nested ones has no value itself
             place = inner
         place[assignment.name.removeprefix(".".join((*parameter.outer, "")))] = assignment.value
     return result
@@ -129,7 +128,7 @@ def _piece(node: yaml.Node) -> str:
 
 
 def _started(pieces: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the File cell of a command, and what comes after it."""
+    """Return the File cell of a command, and the words after it."""
     rest = list(pieces[1:] if pieces[:1] == [_ENV] else pieces)
     if rest[:1] and rest[0] in _PYTHONS:
         if rest[1:2] == [_PROGRAM]:
@@ -143,7 +142,7 @@ def _started(pieces: Sequence[str]) -> tuple[str, Sequence[str]]:
 
 
 def notes(entries: Mapping[str, Entry], command: Command) -> Iterator[str]:
-    """Yield what is different from W&B."""
+    """Yield differences from W&B."""
     ignored = [key for key in IGNORED if key in entries]
     ignored += [key for key in EXPERIMENT if key in entries][1:]
     if ignored:

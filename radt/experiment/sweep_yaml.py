@@ -1,6 +1,6 @@
-"""The YAML of sweeps: nodes that know their lines, and the values that they hold.
+"""The YAML of sweeps: nodes with their lines, and their values.
 
-PyYAML reads the text, as it did for radT 0.2, so that both take the same text for the same value
+PyYAML reads the text, as in radT 0.2, so that both read the same value from the same text
 (``1e-3`` is text, ``1.0e-3`` a number).
 """
 
@@ -16,11 +16,11 @@ from yaml.reader import ReaderError
 
 from radt.errors import ExperimentError, Problem, UsageError
 from radt.experiment.check import UNREADABLE
-from radt.experiment.sweep_words import Value
+from radt.experiment.sweep_expand import Value
 
 _MERGE = "tag:yaml.org,2002:merge"
 _NULL = "tag:yaml.org,2002:null"
-#: Remedies for PyYAML's messages, by a part of them.
+#: Remedies for PyYAML's messages, by a part of the message.
 _REMEDIES: Mapping[str, str] = {
     "'\\t'": "Indent with blanks, not tabs",
     "sequence entries are not allowed here": 'Put a dash that stands alone in quotes: "-"',
@@ -73,7 +73,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
     number: int | None = None
     if isinstance(error, yaml.MarkedYAMLError):
         mark, opened = error.problem_mark or error.context_mark, error.context_mark
-        # Where a bracket or quote is not closed, its line helps, not the end of the file.
+        # For an unclosed bracket or quote, its own line helps more than the end of the file.
         if opened is not None and mark is not None and mark.index >= len(text.rstrip()):
             mark = opened
         number = mark.line + 1 if mark is not None else None
@@ -98,7 +98,7 @@ class Entry:
 
 @contextmanager
 def collecting(problems: list[Problem], line: int | None, column: str) -> Iterator[None]:
-    """Turn a `UsageError` into a problem at this place, and go on."""
+    """Turn a `UsageError` into a problem at this place, and continue."""
     try:
         yield
     except UsageError as error:
@@ -110,10 +110,10 @@ def collecting(problems: list[Problem], line: int | None, column: str) -> Iterat
 def entries_of(
     mapping: yaml.MappingNode, problems: list[Problem], parent: str = ""
 ) -> dict[str, Entry]:
-    """Return the entries of a mapping, merged aliases included; duplicates become problems.
+    """Return the entries of a mapping, with merged aliases; duplicates become problems.
 
     Args:
-        parent: The key that the mapping is the value of; empty for the whole file.
+        parent: The key of the mapping; empty for the whole file.
     """
     seen: set[str] = set()
     for key, _ in mapping.value:
@@ -156,7 +156,7 @@ def text_of(node: yaml.Node) -> str:
     The items of a list are joined with a plus, as in cells of CSV files.
 
     Raises:
-        UsageError: It is a mapping, or a list of other things than texts.
+        UsageError: It is a mapping, or a list with items that are not texts.
     """
     if isinstance(node, yaml.ScalarNode):
         return "" if is_null(node) else node.value.strip()
@@ -172,7 +172,7 @@ def value_of(node: yaml.Node) -> Value:
     """Return the value that YAML parses a scalar, or a list of them, to.
 
     Raises:
-        UsageError: It is a mapping, or nothing that an argument can hold.
+        UsageError: It is a mapping, or a value that an argument cannot hold.
     """
     if isinstance(node, yaml.SequenceNode):
         return [value_of(item) for item in node.value]

@@ -1,13 +1,13 @@
-"""Split the text of an experiment file into records and cells that know their place.
+"""Splits the text of an experiment file into records and cells that know their positions.
 
-The ``csv`` module gives neither physical lines of cells nor their place in the text; both are
-needed here, for messages that point at a line and for writing one cell without touching the
-others. The rules are the ``csv`` module's with ``skipinitialspace``: cells are separated by
-commas; a cell in double quotes may hold commas, newlines and doubled quotes; blanks around it do
-not count; a quote within an unquoted cell is an ordinary character.
+The ``csv`` module reports neither physical lines of cells nor their positions in the text. Both are
+needed here: for messages that point at a line, and to write one cell without changing the others.
+The rules are those of the ``csv`` module with ``skipinitialspace``: cells are separated by commas;
+a cell in double quotes may contain commas, newlines and doubled quotes; blanks around it are
+ignored; a quote within an unquoted cell is an ordinary character.
 
-Two things are added. A line that starts with ``#`` is a comment, also where a spreadsheet has put
-it in quotes and added empty cells. A line of blanks, or of empty cells alone, is not a record.
+There are two additions. A line that starts with ``#`` is a comment, even if a spreadsheet has
+quoted it and added empty cells. A line of blanks, or of empty cells only, is not a record.
 
 Experiment files are read as a whole (`parse_table`), in UTF-8 and with commas only, because radt
 writes into them. Logs of other programs may be long and come in any dialect (`TableStream`).
@@ -26,7 +26,7 @@ from typing import BinaryIO
 
 BOM = "\ufeff"
 UTF_16 = "utf-16"
-#: What may separate cells: experiment files have commas.
+#: Possible separators of cells; experiment files have commas.
 SEPARATORS = (",", ";", "\t")
 
 _NEWLINE = re.compile(r"\r\n|\n|\r")
@@ -34,9 +34,9 @@ _COMMENT = re.compile(r"[ \t]*#[^\r\n]*")
 _BLANK = re.compile(r"[^\S\r\n]*(?=[\r\n]|\Z)")
 #: A line without these consists of separators and plain cells.
 _SPECIAL = re.compile('["#]')
-#: Excel writes this line to say what separates cells.
+#: Excel writes this line to declare the separator.
 _SEPARATOR_HINT = re.compile(r'\s*"?sep=(.?)"?[\s,]*\Z', re.IGNORECASE)
-#: Limits of a line, and of a record over several lines: what is larger is not a table.
+#: Limits of a line, and of a record over several lines: a larger text is not a table.
 _MAX_LINE_CHARS = 2**20
 _MAX_RECORD_CHARS = 2**16
 _MAX_TRIES = 50
@@ -44,7 +44,7 @@ _MAX_TRIES = 50
 
 @dataclass(frozen=True, slots=True)
 class _Patterns:
-    """What cells look like with one separator."""
+    """The patterns of cells with one separator."""
 
     unquoted: re.Pattern[str]
     quoted: re.Pattern[str]
@@ -125,7 +125,7 @@ class Table:
 
 
 def parse_table(text: str) -> Table:
-    """Split the whole text; this never fails: problems with quotes are in ``defects``."""
+    """Split the whole text. Never fails: problems with quotes are in ``defects``."""
     reader = _Reader(text)
     records = [record for record in reader.records() if record.kind is RecordKind.DATA]
     if records and _SEPARATOR_HINT.match(text, records[0].start, records[0].end):
@@ -139,14 +139,14 @@ def parse_table(text: str) -> Table:
 
 
 def encoding_of(start: bytes) -> str:
-    """Return the encoding that the first bytes of a text name; without any, it is UTF-8."""
+    """Return the encoding that a byte order mark names; without one, UTF-8."""
     marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
     return UTF_16 if start.startswith(marks) else "utf-8-sig"
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A record without the places of its cells; ``line`` is its first physical line."""
+    """A record without the positions of its cells; ``line`` is its first physical line."""
 
     line: int
     cells: list[str]
@@ -155,19 +155,19 @@ class Row:
 class TableStream:
     """The records of a table in any dialect, one at a time, so that it may be long.
 
-    A byte order mark gives the encoding; a line ``sep=`` or the header itself gives the separator.
-    Bytes that are not text become U+FFFD.
+    A byte order mark determines the encoding, a line ``sep=`` or the header itself the separator.
+    Undecodable bytes become U+FFFD.
 
     Args:
         stream: A file at its start.
-        at_rest: Whether nobody writes to it any more. Otherwise a last line without an end is left
-            out, because the rest of it is still to come.
+        at_rest: True if the file is no longer written to. Otherwise a last line without a line end
+            is left out, because the rest of it is still to come.
 
     Attributes:
         comments: The comments above the header.
         header: The first record; None if there is none.
-        separator: What separates cells.
-        defects: Places in what was read so far where quotes do not match; those rows are left out.
+        separator: The separator of cells.
+        defects: Unmatched quotes in the part read so far; their rows are left out.
     """
 
     def __init__(self, stream: BinaryIO, *, at_rest: bool = True) -> None:
@@ -203,14 +203,14 @@ class TableStream:
             size += len(line)
             may_go_on = bool(line) and size < _MAX_RECORD_CHARS and tries < _MAX_TRIES
             if may_go_on and tries and '"' not in line.replace('""', ""):
-                continue  # nothing here closes the quote
+                continue  # this line does not close the quote
             text = "".join(held)
             if self.separator not in SEPARATORS:
                 self.separator = max(SEPARATORS, key=lambda each: _count(text, each))
             reader = _Reader(text, self.separator, first)
             records = list(reader.records())
             if reader.is_open and may_go_on:
-                tries += 1  # a cell goes on in the next line, or a quote is never closed
+                tries += 1  # a cell continues on the next line, or a quote is never closed
                 continue
             self.defects += reader.defects
             yield from self._sound(records, {defect.line for defect in reader.defects})
@@ -224,7 +224,7 @@ class TableStream:
                 yield Row(record.line, [cell.value for cell in record.cells])
 
     def _line(self, number: int) -> str:
-        """Return the next line; "" at the end of what can be read."""
+        """Return the next line; "" at the end of the readable part."""
         line = "" if self._is_cut else self._text.readline(_MAX_LINE_CHARS)
         if line.endswith(("\n", "\r")):
             return line
@@ -235,7 +235,7 @@ class TableStream:
         return line if self._at_rest and not self._is_cut else ""
 
     def _is_above(self, line: str) -> bool:
-        """Return whether a line is not the header, and keep what it says."""
+        """Return whether a line precedes the header, and keep its information."""
         if _COMMENT.match(line):
             self.comments.append(line.strip())
         elif hint := _SEPARATOR_HINT.match(line):
@@ -251,14 +251,14 @@ def _count(text: str, separator: str) -> int:
 
 
 class _Reader:
-    """A pass over the text, from ``position``, that counts physical lines."""
+    """A parser at ``position`` in the text that counts physical lines."""
 
     def __init__(self, text: str, separator: str = ",", line: int = 1) -> None:
         self.text = text
         self.position = len(BOM) if text.startswith(BOM) else 0
         self.line = line
         self.defects: list[Defect] = []
-        #: Whether no quote follows one that opens a cell.
+        #: True if no quote follows one that opens a cell.
         self.is_open = False
         self._separator = separator
         self._patterns = _patterns(separator)
@@ -304,7 +304,7 @@ class _Reader:
         return self._badly_quoted(quoted, index)
 
     def _badly_quoted(self, quoted: re.Match[str] | None, index: int) -> Cell:
-        """Record the defect, and go on at the next comma or, if that is far off, the next line."""
+        """Record the defect; continue at the next comma or, if that is far away, the next line."""
         start, line = self.position, self.line
         if quoted is not None and _NEWLINE.search(quoted.group()) is None:
             self.defects.append(
@@ -318,8 +318,8 @@ class _Reader:
             self.position = quoted.end()
             end = self._skip(self._patterns.unquoted)
         else:
-            # What closes it, if anything, is some later cell's quote. Only this line is given up,
-            # so that problems of the following ones are found in the same go.
+            # A quote that would close it belongs to a later cell. Skip only this line, so that
+            # problems of the following lines are found in the same pass.
             self.defects.append(
                 Defect(
                     line,

@@ -1,8 +1,8 @@
 """Placeholders in commands (``{Model}``, ``{Letter}``, ``{AnyColumn}``), and commands of models.
 
-Words are filled after they were split, so that a value with blanks stays one word. A name in braces
-has to be a column; what is not a name is left as it is, so JSON, ``{1,2}``, ``{epoch:02d}`` and
-``${…}`` survive. ``{{Model}}`` is the text ``{Model}``.
+Placeholders are filled after splitting into words, so that a value with blanks stays one word. A
+name in braces must be a column; braces around anything else are left alone, such as JSON,
+``{1,2}``, ``{epoch:02d}`` and ``${…}``. ``{{Model}}`` is the text ``{Model}``.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from radt.errors import UsageError
 from radt.experiment.columns import NEAR_MISS, WRITTEN, Column, did_you_mean
 from radt.setting_values import SETTINGS_NAME, SettingsFile, find_settings
 
-#: Stands in the commands of ``[models]`` for each word of the row's Params.
+#: In the commands of ``[models]``, stands for each word of the row's Params.
 PARAMS_PLACEHOLDER = Column.PARAMS
 LETTER_PLACEHOLDER = "Letter"
 NODE_PLACEHOLDER, NODES_PLACEHOLDER, MASTER_PLACEHOLDER = "Node", Column.NODES, "Master"
-#: Known when the row starts (`radt.runner.spread.placed`), and left as they are until then.
+#: Known only when the row starts (`radt.runner.spread.placed`), and unchanged until then.
 AT_START = (NODE_PLACEHOLDER, NODES_PLACEHOLDER, MASTER_PLACEHOLDER)
-#: What changes from start to start, and what is itself being filled.
+#: Columns that change with every start, and Params, which is being filled itself.
 BARRED = WRITTEN | {Column.PARAMS}
 
 _PLACEHOLDER = re.compile(r"\{\{(?P<kept>[^{}]*)\}\}|(?<!\$)\{(?P<name>[^{}]*)\}")
 _BRACES = re.compile(r"(?<!\$)\{[^{}]*\}")
-#: For spaces within braces while a text is split; no argument can hold it.
+#: Replaces spaces within braces during splitting; no argument can contain it.
 _SPACE = "\0"
-#: One word in braces, which must be a column.
+#: A single word in braces must be a column.
 _WORD = re.compile(r"[^\W\d_]\w*")
-#: What may be the name of a column; `{"a": 1}` and `{1,2}` are not.
+#: A possible name of a column; `{"a": 1}` and `{1,2}` are not.
 _NAME = re.compile(r"[^\W\d_][\w .()/%-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Placeholders:
-    """The values of placeholders of one row: texts by the names of columns, in any case.
+    """The values of a row's placeholders: texts by the names of columns, in any case.
 
-    ``barred`` columns may not be filled in. ``source`` says what is being filled where that is not
-    a cell of the row itself, for messages.
+    ``barred`` columns may not be used. ``source`` describes the text being filled if it is not a
+    cell of the row itself, for messages.
     """
 
     values: Mapping[str, str]
@@ -60,7 +60,7 @@ class Placeholders:
 
         Args:
             word: Any text.
-            params: What ``{Params}`` stands for, None where it may not stand at all.
+            params: The value of ``{Params}``, None if it is not allowed.
 
         Raises:
             UsageError: The column of a placeholder is missing or empty.
@@ -81,7 +81,7 @@ class Placeholders:
         return _PLACEHOLDER.sub(filled, word)
 
     def escaped(self, text: str) -> str:
-        """Return a word that `fill` makes this text of."""
+        """Return the word that `fill` converts to this text."""
 
         def kept(match: re.Match[str]) -> str:
             return f"{{{match[0]}}}" if self._means_a_column(match[0][1:-1]) else match[0]
@@ -91,7 +91,7 @@ class Placeholders:
     def split(self, text: str) -> list[str]:
         """Split a command line as a shell would, without filling placeholders.
 
-        ``{Batch Size}`` stays in one word without quotes.
+        ``{Batch Size}`` stays one word, even without quotes.
 
         Raises:
             ValueError: A quote is not closed.
@@ -106,8 +106,8 @@ class Placeholders:
     def expand(self, words: Sequence[str], params: Sequence[str]) -> list[str]:
         """Return the words of a command from ``[models]`` with placeholders filled.
 
-        A word with ``{Params}`` stands there once for each of the row's parameters; where no word
-        has it, they come last.
+        A word with ``{Params}`` is repeated for each of the row's parameters; if no word has it,
+        the parameters are appended.
 
         Raises:
             UsageError: See `fill`.
@@ -172,9 +172,9 @@ ENVIRONMENTS_TABLE = "environments"
 
 @dataclass(frozen=True, slots=True)
 class ModelCommand:
-    """The command of a model: ``program`` is what a File cell would name, ``arguments`` follow.
+    """The command of a model: ``program`` is like a File cell, ``arguments`` follow.
 
-    Placeholders are not filled. ``source`` is where it stands, for messages.
+    Placeholders are not filled. ``source`` is where it is defined, for messages.
     """
 
     program: str
@@ -184,7 +184,7 @@ class ModelCommand:
 
 @dataclass(frozen=True, slots=True)
 class Mappings:
-    """The two tables of the nearest settings file; ``file`` is None where there is none."""
+    """The two tables of the nearest settings file; ``file`` is None if there is none."""
 
     file: SettingsFile | None = None
     models: Mapping[str, str] = field(default_factory=dict)
@@ -192,10 +192,10 @@ class Mappings:
 
     @classmethod
     def of(cls, folder: Path) -> Mappings:
-        """Return the tables that hold for experiments in this folder.
+        """Return the tables that apply to experiments in this folder.
 
         Raises:
-            UsageError: The file cannot be read, or a table is not what it should be.
+            UsageError: The file cannot be read, or a table is invalid.
         """
         file = find_settings(folder)
         if file is None:
@@ -204,18 +204,18 @@ class Mappings:
 
     @property
     def folder(self) -> Path | None:
-        """The folder in which relative paths of the settings file start."""
+        """Return the folder that relative paths of the settings file refer to."""
         return None if self.file is None else self.file.path.parent
 
     def command(self, model: str, split: Callable[[str], list[str]] = shlex.split) -> ModelCommand:
-        """Return the command of a model: that of its name, else of the first matching pattern.
+        """Return the command for a model: by its exact name, else by the first matching pattern.
 
         Args:
             model: The row's Model.
-            split: Makes words of a command line.
+            split: Splits a command line into words.
 
         Raises:
-            UsageError: There is none, or it is none.
+            UsageError: There is no command, or it is invalid.
         """
         key = model if model in self.models else None
         if key is None:
@@ -262,7 +262,7 @@ def _texts(file: SettingsFile, name: str) -> dict[str, str]:
 
 
 def _dotted(key: str, table: Mapping[str, Any]) -> str:
-    """Return the name that TOML took for a path of tables: ``timm.resnet26`` without quotes."""
+    """Return a model's name that TOML read as nested tables: ``timm.resnet26`` without quotes."""
     while table:
         inner, value = next(iter(table.items()))
         key = f"{key}.{inner}"

@@ -1,9 +1,9 @@
-"""Import from MLflow every minute: ``python -m radt.importers``, beside a dashboard.
+"""Import from MLflow every minute: ``python -m radt.importers``, as a helper of a dashboard.
 
 A separate process, because MLflow and Arrow need hundreds of megabytes. It reads one line of JSON
-from its standard input, with the tracking URI and the store (the command line would be readable by
-all users), writes each `radt.importers.status.ImportStatus` as a line of JSON, and exits when its
-input ends.
+from its standard input with the tracking URI and the store (all users could read a command line),
+writes each `radt.importers.importing.ImportStatus` as a line of JSON, and exits when its input
+ends.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from radt.delivery.process import block_pandas
 block_pandas()  # before anything imports Arrow
 
 from radt.errors import RadtError  # noqa: E402
+from radt.importers.importing import ImportStatus, Progress  # noqa: E402
 from radt.importers.mlflow import MlflowReader  # noqa: E402
 from radt.importers.mlflow_import import MlflowImport  # noqa: E402
-from radt.importers.status import ImportStatus  # noqa: E402
 from radt.store.writer import StoreWriter  # noqa: E402
 
 log = logging.getLogger(__name__)
@@ -42,50 +42,47 @@ def main() -> None:
         return
     threading.Thread(target=_end_with_input, daemon=True).start()
     os.nice(_NICENESS)
-    importer = _Importer(str(task["tracking_uri"]), str(task["store"]))
+    source = MlflowReader(str(task["tracking_uri"]))
+    progress = _Progress()
     while True:
         began_s = time.monotonic()
-        importer.run_once()
+        _print(_import_once(source, str(task["store"]), progress))
         time.sleep(max(_INTERVAL_S, _SHARE * (time.monotonic() - began_s)))
 
 
 def _end_with_input() -> None:
-    """Exit at once, even during an import: the next one resumes it."""
+    """Exit at once, even during an import, which the next process resumes."""
     sys.stdin.read()
     os._exit(0)
 
 
-class _Importer:
-    """Imports, and prints its status."""
+def _import_once(source: MlflowReader, store: str, progress: Progress) -> ImportStatus:
+    """Import new data; errors are returned, not raised."""
+    try:
+        source.connect()
+        with StoreWriter(store) as writer:
+            result = MlflowImport(source, writer, progress=progress).run()
+    except RadtError as error:
+        return ImportStatus.of_error(error)
+    # The dashboard continues, and the next attempt may succeed.
+    except Exception as error:
+        log.exception("importing from %s", source.where)
+        return ImportStatus.of_error(
+            RadtError(
+                f"importing from {source.where} failed: {type(error).__name__}",
+                "The terminal of `radt dashboard` says more",
+            )
+        )
+    return ImportStatus.of_result(result)
 
-    def __init__(self, tracking_uri: str, store: str) -> None:
-        self._source = MlflowReader(tracking_uri)
-        self._store = store
+
+class _Progress:
+    """Prints the progress of an import, at most once per `_PROGRESS_S`."""
+
+    def __init__(self) -> None:
         self._printed_s = 0.0
 
-    def run_once(self) -> None:
-        """Import new data; errors are printed, not raised."""
-        try:
-            self._source.connect()
-            with StoreWriter(self._store) as writer:
-                result = MlflowImport(self._source, writer, progress=self._progress).run()
-        except RadtError as error:
-            _print(ImportStatus.of_error(error))
-        # The dashboard continues, and the next attempt may succeed.
-        except Exception as error:
-            log.exception("importing from %s", self._source.where)
-            _print(
-                ImportStatus.of_error(
-                    RadtError(
-                        f"importing from {self._source.where} failed: {type(error).__name__}",
-                        "The terminal of `radt dashboard` says more",
-                    )
-                )
-            )
-        else:
-            _print(ImportStatus.of_result(result))
-
-    def _progress(self, done: int, total: int) -> None:
+    def __call__(self, done: int, total: int) -> None:
         if time.monotonic() - self._printed_s >= _PROGRESS_S:
             self._printed_s = time.monotonic()
             _print(ImportStatus(done=done, total=total))

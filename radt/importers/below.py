@@ -1,7 +1,7 @@
-"""Files of a source, found and opened without leaving the folder that was given.
+"""Find and open files of a source without leaving the given folder.
 
-Who imports a folder of others need not trust it: a link, or a path in a log, may lead to any file
-of the importing user, and what an import copies is shown by the dashboard.
+The folder may belong to somebody whom the importing user does not trust: a link, or a path in a
+log, may lead to any file of that user, and the dashboard shows the files that an import copies.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ class SourceFile:
 
     @property
     def full(self) -> Path:
-        """The path, for its names; only `open` may read it."""
+        """Return the path, for its names; use only `open` to read the file."""
         return self.root / self.path
 
     def beside(self, path: str) -> SourceFile:
-        """Return the file that this one, or its folder, names by a relative path."""
+        """Return the file at a path relative to this file's folder."""
         folder = self.path.rpartition("/")[0]
         return SourceFile(self.root, f"{folder}/{path}" if folder else path)
 
     def open(self) -> BinaryIO:
-        """
+        """Open the file for reading.
+
         Raises:
             OSError: It is not a regular file, or the path leaves the folder.
         """
@@ -47,16 +48,17 @@ class SourceFile:
             raise OSError(error.errno, error.strerror, str(self)) from error
 
     def stat(self) -> os.stat_result:
-        """
+        """Return the file's status.
+
         Raises:
-            OSError: It is gone.
+            OSError: The file no longer exists.
         """
         return self.full.lstat()
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The files of a source in the order of their paths, and what was not looked into."""
+    """The files of a source in the order of their paths, and entries that were skipped."""
 
     files: list[SourceFile]
     left_out: list[str]
@@ -73,7 +75,7 @@ def find_files(place: Path, pattern: str) -> Found:
     for entry in _entries(root, left_out):
         is_wanted = fnmatchcase(entry.name, pattern)
         if entry.is_symlink() and (is_wanted or Path(entry.path).is_dir()):
-            # What it leads to is found by itself if it is in the folder, too.
+            # If its target is in the folder, too, it is found there.
             target = Path(os.path.realpath(entry.path))
             if not target.is_relative_to(root.resolve()):
                 left_out.append(f"{entry.path}: a link to {target}")
@@ -83,7 +85,7 @@ def find_files(place: Path, pattern: str) -> Found:
 
 
 def first_link(root: Path, skip: Collection[str]) -> Path | None:
-    """Return a link below a folder that another program is going to read, if there is one.
+    """Return a link below a folder that another program is going to read; None if there is none.
 
     Args:
         root: The folder.
@@ -96,7 +98,7 @@ def first_link(root: Path, skip: Collection[str]) -> Path | None:
 def _entries(
     root: Path, left_out: list[str], skip: Collection[str] = ()
 ) -> Iterator[os.DirEntry[str]]:
-    """Yield all that is below a folder; folders that cannot be listed are added to ``left_out``."""
+    """Yield all entries below a folder; folders that cannot be listed are added to ``left_out``."""
     folders = [str(root)]
     while folders:
         folder = folders.pop()

@@ -1,12 +1,12 @@
 """CSV logs in any dialect: a file is a run, a row is a step, a column is a metric.
 
-What is special about the logs of some programs:
+Peculiarities of some programs:
 
 * Lightning's ``CSVLogger`` leaves cells empty and writes ``hparams.yaml`` beside its file.
 * Keras' ``CSVLogger`` writes ``NA`` for a metric that an epoch lacks.
 * TensorBoard's page exports one metric of one run per file, ``run-RUN-tag-TAG.csv``.
-* stable-baselines3's ``Monitor`` writes a comment in JSON above its header. A row is an episode
-  with its reward ``r``, its length ``l`` and its end ``t`` in seconds; as in the plots of
+* stable-baselines3's ``Monitor`` writes a JSON comment above its header. A row is an episode
+  with its reward ``r``, its length ``l`` and its end ``t`` in seconds. As in the plots of
   stable-baselines3, the step is the number of steps in the environment so far.
 
 Without a column of times, all points have the file's modification time.
@@ -26,31 +26,34 @@ from radt.experiment.table import Row, TableStream
 from radt.importers.below import SourceFile, find_files
 from radt.importers.files import (
     NS_PER_S,
+    PARAMS,
     FileRun,
     FileSource,
     Point,
     file_run,
     guarded,
+    params_in,
+    read_params,
 )
-from radt.importers.params import PARAMS, params_in, read_params
 from radt.importers.source import RunFacts, SourceSeries
 from radt.model import NO_STEP
 
 _STEPS = ("step", "global_step", "_step", "iteration", "iter", "epoch")
 _TIMES = ("time", "timestamp", "wall_time", "created_at", "_timestamp", "date", "datetime")
-#: Smaller numbers (before September 2001) are not a time of day but seconds since the run's start.
+#: Smaller numbers (before September 2001) are seconds since the run's start instead of times of
+#: day.
 _EARLIEST_S = 1e9
 _LATEST_S = 9e9
-#: The names that browsers give to files of TensorBoard's page, and the columns in these.
+#: File names that browsers give to exports of TensorBoard's page, and the columns of these files.
 _EXPORTED = re.compile(r"run-(?P<run>.+)-tag-(?P<tag>.+)\.csv")
 _EXPORTED_COLUMNS = ["wall_time", "step", "value"]
-#: Cells that hold no value, and truth values.
+#: Cells without a value, and truth values.
 _WORDS = {"": None, "na": None, "n/a": None, "null": None, "none": None, "true": 1.0, "false": 0.0}
 _LINES_SHOWN = 5
 
 
 def source(place: Path) -> FileSource:
-    """Return a CSV file, or all of a folder, as a source.
+    """Return a CSV file, or all CSV files of a folder, as a source.
 
     Raises:
         UsageError: There is none.
@@ -79,7 +82,7 @@ def source(place: Path) -> FileSource:
 def _name(path: Path, root: Path) -> str:
     parts = path.relative_to(root).parts
     *folders, name = (*parts[:-1], parts[-1].removesuffix(".csv"))
-    # Lightning and stable-baselines3 give all their files the same name.
+    # Lightning and stable-baselines3 give all of their files the same name.
     return "/".join(folders if name in ("metrics", "monitor") and folders else [*folders, name])
 
 
@@ -104,14 +107,14 @@ def _points(
 
 
 class _LeftOut:
-    """What of a file cannot be read: each kind of problem once, with its lines."""
+    """Collects the unreadable parts of a file: each kind of problem once, with its lines."""
 
     def __init__(self, file: SourceFile) -> None:
         self._file = file
         self._kinds: dict[Hashable, tuple[str, list[int], int]] = {}
 
     def add(self, kind: Hashable, line: int, text: str) -> None:
-        """Note a problem; of several of a kind, the first one's text is shown."""
+        """Record a problem; for several of a kind, the first one's text is shown."""
         first, lines, count = self._kinds.get(kind, (text, [], 0))
         self._kinds[kind] = (first, [*lines, line][:_LINES_SHOWN], count + 1)
 
@@ -129,8 +132,8 @@ class _Log:
         file: The file.
         table: Its content.
         header: The first record.
-        taken: The metrics that the run has from its other files; those of this one are added.
-        facts: Gets what the file says besides points.
+        taken: Metrics of the run's other files; those of this file are added.
+        facts: Receives the file's other information.
     """
 
     def __init__(
@@ -160,7 +163,7 @@ class _Log:
         self._series = dict(self._metrics(header, taken))
         #: Columns with at least one number.
         self._numeric: set[int] = set()
-        #: The decimal mark, once a number has shown it.
+        #: The decimal mark, once a number has revealed it.
         self._mark = "." if table.separator == "," else ""
 
     def points(self, modified_ns: int) -> Iterator[Point]:
@@ -196,7 +199,7 @@ class _Log:
             yield place, SourceSeries(name)
 
     def _is_whole(self, row: Row) -> bool:
-        """Return whether a row has a cell for each column and none besides."""
+        """Return whether a row has a cell for each column and no others."""
         if len(row.cells) < self._width:
             text = f"expected {len(self._names)} cells, got {len(row.cells)}"
         elif beside := [cell for cell in row.cells[len(self._names) :] if cell] or [
@@ -209,7 +212,7 @@ class _Log:
         return False
 
     def _number(self, row: Row, place: int) -> float | None:
-        """Return the number in a cell, or None; what is neither empty nor a number is noted."""
+        """Return a cell's number or None; report a cell that is neither empty nor a number."""
         cell = row.cells[place]
         try:
             number = self._parsed(cell)
@@ -222,10 +225,10 @@ class _Log:
         return number
 
     def _parsed(self, cell: str) -> float | None:
-        """Return a number with a decimal point, or with a comma where all others have one, too.
+        """Parse a number with a decimal point, or with a comma if all other numbers have one, too.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: The cell is not a number.
         """
         try:
             number = float(cell)
@@ -260,7 +263,7 @@ class _Log:
             try:
                 moment = datetime.fromisoformat(cell)
             except ValueError:
-                seconds = self._number(row, self._time_at)  # which notes it
+                seconds = self._number(row, self._time_at)  # records the problem
             else:
                 seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
         if seconds is None:
@@ -274,7 +277,7 @@ def _column(keys: Sequence[str], names: Sequence[str]) -> int | None:
 
 
 def _has_only_numbers(names: Sequence[str]) -> bool:
-    """Return whether a header is a row of values; whole numbers alone may be names."""
+    """Return whether a header is a row of values; integers alone may be names."""
     try:
         return any(not float(name).is_integer() for name in names if name)
     except ValueError:
@@ -282,7 +285,7 @@ def _has_only_numbers(names: Sequence[str]) -> bool:
 
 
 def _monitor_start(comments: Sequence[str], keys: Sequence[str], facts: RunFacts) -> float | None:
-    """Return when an environment of stable-baselines3 began, and take its name; else None."""
+    """Return the start time of a stable-baselines3 environment and record its name; else None."""
     if not comments or list(keys[:3]) != ["r", "l", "t"]:
         return None
     try:

@@ -1,40 +1,51 @@
-"""What sources in files share: when a file changed, points from its start, when it began and ended.
+"""Common parts of file sources: change detection, complete reading, and start and end times.
 
-A file is read from its start when it changed; what the store has is skipped by the import. The
-digest of a run holds the size and time of its files, and whether they are at rest: what may still
-be written to is read once more when it no longer is.
+A file that has changed is read from its start; the import skips the points that the store has. The
+digest of a run covers the size and time of its files, and whether they are at rest: a file that may
+still be written to is read once more when it is at rest.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import time
 from array import array
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
+import yaml
 
 from radt.errors import RadtError, SourceError, cut
 from radt.importers.below import SourceFile
-from radt.importers.source import Media, Piece, RunFacts, SourceRun, SourceSeries, Stored
+from radt.importers.source import Media, RunFacts, SourcePiece, SourceRun, SourceSeries, Stored
 from radt.model import NO_STEP
 from radt.store.records import Samples
 
 NS_PER_S = 1_000_000_000
-#: Later times do not fit the store's nanoseconds.
+#: Later times do not fit into the store's nanoseconds.
 _LATEST_S = 9e9
-#: What no database takes as text: NUL, and bytes that are not UTF-8.
+#: Not valid text for any database: NUL, and bytes that are not UTF-8.
 _NOT_TEXT = re.compile("[\0\ud800-\udfff\ufffd]")
-#: Problems of a run that are named; a damaged file may have a million.
+#: Maximum number of listed problems per run; a damaged file may have a million.
 _MAX_PROBLEMS = 200
+#: Lightning's file of parameters.
+PARAMS = "hparams.yaml"
+#: Maximum nesting of names, and of values within a parameter.
+MAX_DEPTH = 50
+#: Maximum size of a parameter file, also after its aliases are expanded.
+_MAX_CHARS = 2**18
+_STARTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 T = TypeVar("T")
-#: Nobody writes to a file that is as old as this.
+#: A file this old is no longer being written.
 AT_REST_S = 300.0
-#: Points of one series that are read before they are handed on.
+#: Points of one series to read before they are yielded.
 _POINTS_PER_PIECE = 20_000
 
 
@@ -51,15 +62,15 @@ class FileRun(SourceRun):
 
     @property
     def modified_ns(self) -> int:
-        """When the last of them was written."""
+        """Return the time of the latest write to any of the files."""
         return max(file.stat().st_mtime_ns for file in self.files)
 
 
 def file_run(key: str, experiment: str, title: str, files: Sequence[SourceFile]) -> FileRun:
-    """Return a run; ``key`` identifies it and gives its id.
+    """Return a run; ``key`` identifies it and determines its id.
 
     Raises:
-        OSError: A file is gone.
+        OSError: A file no longer exists.
     """
     stats = [(str(file), file.stat()) for file in files]
     newest_ns = max(stat.st_mtime_ns for _, stat in stats)
@@ -79,7 +90,7 @@ def file_run(key: str, experiment: str, title: str, files: Sequence[SourceFile])
 
 @dataclass(slots=True)
 class Point:
-    """One value. Without ``has_time`` the time is that of the file."""
+    """One value. Without ``has_time``, the time is that of the file."""
 
     series: SourceSeries
     time_ns: int
@@ -89,9 +100,10 @@ class Point:
 
 
 def time_ns(seconds: float) -> int:
-    """
+    """Convert seconds since 1970 to nanoseconds.
+
     Raises:
-        ValueError: It is no time that the store can hold.
+        ValueError: The store cannot represent the time.
     """
     if not abs(seconds) < _LATEST_S:
         raise ValueError(f"a time of {seconds} s since 1970")
@@ -104,7 +116,8 @@ class Reader(Protocol):
     def __call__(self, run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
         """Yield the points of a run, each series in an order that does not change.
 
-        Fills in ``facts``; ``started_ns`` and ``ended_ns`` stay None where the points say it.
+        Fills in ``facts``; ``started_ns`` and ``ended_ns`` stay None if they follow from the
+        points.
 
         Raises:
             SourceError: The run is unreadable.
@@ -112,29 +125,26 @@ class Reader(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class FileSource:
     """Runs in files of one tracker.
 
-    Args:
-        where: What was given, for people.
-        runs: All runs.
-        read: Reads one.
-        left_out: Files and folders that were not looked into, with the reason.
+    Attributes:
+        where: The given location, for display.
+        all_runs: All runs.
+        read_run: Reads a run.
+        left_out: Files and folders that were skipped, with the reason.
     """
 
+    where: str
+    all_runs: Sequence[FileRun]
+    read_run: Reader
+    left_out: Sequence[str]
     grows_only = True
-
-    def __init__(
-        self, where: str, runs: Sequence[FileRun], read: Reader, left_out: Sequence[str]
-    ) -> None:
-        self.where = where
-        self.left_out = left_out
-        self._runs = runs
-        self._read = read
 
     def runs(self) -> Sequence[FileRun]:
         """Return all runs."""
-        return self._runs
+        return self.all_runs
 
     def prepare(self, runs: Sequence[SourceRun]) -> None:
         """Do nothing: files are read one by one."""
@@ -144,12 +154,12 @@ class FileSource:
         run: SourceRun,
         stored: Stored,
         facts: RunFacts,
-        whole: Collection[SourceSeries] = (),  # noqa: ARG002 - all is read anyway
-    ) -> Iterator[Piece | Media]:
+        whole: Collection[SourceSeries] = (),  # noqa: ARG002 - everything is read anyway
+    ) -> Iterator[SourcePiece | Media]:
         """Yield all points of a run.
 
         Raises:
-            SourceError: Nothing of it can be read, or points are gone.
+            SourceError: No part of the run can be read, or points were removed.
         """
         assert isinstance(run, FileRun)
         columns: dict[SourceSeries, _Columns] = {}
@@ -179,10 +189,10 @@ class FileSource:
             facts.ended_ns = max(facts.started_ns, facts.started_ns if last_ns is None else last_ns)
 
     def _storable(self, run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
-        """Yield what the store can hold; the rest is named once for each metric or file."""
+        """Yield the parts that the store can hold; report others once per metric or file."""
         of_names: dict[str, str] = {}
         refused: set[tuple[str, str]] = set()
-        for part in guarded(run.where, self._read(run, facts), facts):
+        for part in guarded(run.where, self.read_run(run, facts), facts):
             name = part.path if isinstance(part, Media) else part.series.metric
             if name not in of_names:
                 of_names[name] = "the name is not text" if _NOT_TEXT.search(name) else ""
@@ -197,10 +207,10 @@ class FileSource:
 
 
 def guarded(where: str, parts: Iterator[T], facts: RunFacts) -> Iterator[T]:
-    """Yield what a reader takes from a file or record; what it fails at becomes a problem.
+    """Yield the parts that a reader takes from a file or record; turn its failures into problems.
 
-    Files of others may hold anything: numbers of any size, endless nesting, invalid messages. No
-    list of what their parsers raise would be complete, and the rest has to be imported.
+    Untrusted files may contain anything: numbers of any size, endless nesting, invalid messages. No
+    list of their parsers' exceptions would be complete, and the rest has to be imported.
     """
     try:
         yield from parts
@@ -221,7 +231,7 @@ def _fits(number: int) -> bool:
 
 
 class _Columns:
-    """Points of one series that were not handed on, and how many were."""
+    """Points of one series that were not yielded yet, and the number that were."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -234,23 +244,101 @@ class _Columns:
         self.steps.append(point.step)
         self.has_times &= point.has_time
 
-    def piece(self, series: SourceSeries) -> Piece:
-        """Hand the points on."""
+    def piece(self, series: SourceSeries) -> SourcePiece:
+        """Return the collected points as a piece and start the next one."""
         steps = np.array(self.steps, dtype=np.int64)
         samples = Samples(
             np.array(self.times, dtype=np.int64),
             np.array(self.values, dtype=np.float64),
             steps if (steps != NO_STEP).any() else None,
         )
-        piece = Piece(series, self.first, samples, self.has_times)
+        piece = SourcePiece(series, self.first, samples, self.has_times)
         self.first += len(samples)
         self.times, self.values, self.steps = array("q"), array("d"), array("q")
         return piece
 
 
 def rewritten(run: SourceRun, what: str) -> SourceError:
-    """Return the error of a run that is not the one that was imported."""
+    """Return the error for a file that differs from the imported one."""
     return SourceError(
         f"{run.where} was rewritten since it was imported: {what}",
         "Give the new file another name to import it as a new run",
     )
+
+
+# -- parameters ------------------------------------------------------------------------------------
+
+
+def params_in(folder: Path, root: Path) -> list[SourceFile]:
+    """Return the file of parameters that Lightning writes beside its logs, if it exists."""
+    path = folder / PARAMS
+    return [SourceFile(root, path.relative_to(root).as_posix())] if os.path.lexists(path) else []
+
+
+def read_params(file: SourceFile, facts: RunFacts) -> None:
+    """Read parameters that Lightning wrote."""
+    for key, value in guarded(str(file), _params(file), facts):
+        facts.params[key] = value
+
+
+def _params(file: SourceFile) -> Iterator[tuple[str, str]]:
+    """Yield the parameters in a file.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is not text, is too large, or is nested too deep.
+        yaml.YAMLError: It is not YAML.
+    """
+    with file.open() as stream:
+        text = stream.read(_MAX_CHARS + 1).decode()
+    if len(text) > _MAX_CHARS:
+        raise ValueError(f"parameters of more than {_MAX_CHARS:,} characters")
+    _check_aliases(text)
+    data = yaml.safe_load(text)
+    if isinstance(data, dict):
+        yield from ((key, str(value)) for key, value in flattened(data))
+
+
+def _check_aliases(text: str) -> None:
+    """Check the expanded size of a text before it is loaded.
+
+    Raises:
+        ValueError: Aliases expand to too much or refer to themselves, or it is nested too deep.
+        yaml.YAMLError: It is not YAML.
+    """
+    sizes: dict[str, int] = {}
+    # Anchors and sizes of the open collections; the first entry is the document.
+    open_: list[tuple[str | None, int]] = [(None, 0)]
+    for event in yaml.parse(text, yaml.SafeLoader):
+        if isinstance(event, _STARTS):
+            open_.append((event.anchor, 1))
+            if len(open_) > MAX_DEPTH:
+                raise ValueError(f"parameters nested deeper than {MAX_DEPTH}")
+            continue
+        if isinstance(event, _ENDS):
+            anchor, size = open_.pop()
+        elif isinstance(event, yaml.ScalarEvent):
+            anchor, size = event.anchor, 1 + len(event.value)
+        elif isinstance(event, yaml.AliasEvent):
+            anchor, size = None, sizes.get(str(event.anchor), _MAX_CHARS)
+        else:
+            continue
+        if anchor is not None:
+            sizes[anchor] = size
+        outer, so_far = open_.pop()
+        open_.append((outer, so_far + size))
+        if so_far + size > _MAX_CHARS:
+            raise ValueError("aliases (*name) that stand for too much, or for themselves")
+
+
+def flattened(data: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the leaves of nested dicts with their keys joined by dots.
+
+    >>> dict(flattened({"a": {"b": 1}}))
+    {'a.b': 1}
+    """
+    if isinstance(data, dict) and data:
+        for key, value in data.items():
+            yield from flattened(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, data

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from sys import intern
 from typing import Any
@@ -25,6 +26,7 @@ from sqlalchemy.exc import ArgumentError
 
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind, translated_errors
 from radt.delivery.mlflow.target import MlflowTarget
+from radt.delivery.mlflow.variables import FOR_COMMANDS, set_client_defaults
 from radt.errors import TrackingError, UsageError
 from radt.importers.below import first_link
 from radt.importers.source import RefusedError, SourceRun
@@ -33,18 +35,21 @@ from radt.model import RunStatus
 from radt.store.records import Samples
 from radt.tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, RUN_ID, WORKLOAD_ID
 
-#: Runs per request, whose last metrics, parameters and tags are in the response.
+#: Runs per request; the response includes their last metrics, parameters and tags.
 RUNS_PER_PAGE = 500
 #: Points per request: MLflow's maximum.
 POINTS_PER_PAGE = 25_000
-#: Replacement of infinity in MLflow's databases (mlflow/store/tracking/sqlalchemy_store.py).
+#: A page of runs or points takes a server longer than requests of other commands.
+_PATIENCE = {**FOR_COMMANDS, "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
+#: MLflow's replacement of infinity in its databases (mlflow/store/tracking/sqlalchemy_store.py).
 _LARGEST = 1.7976931348623157e308
 NS_PER_MS = 1_000_000
-#: Endpoint for points of one metric of up to 100 runs; MLflow's pages use it, its client does not.
+#: Endpoint for points of one metric of up to 100 runs; used by MLflow's pages but not by its
+#: client.
 _BULK = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
 _request: Any = http_request
 _page_token: Any = SearchUtils.create_page_token
-#: Some programs log nanoseconds although MLflow expects milliseconds; later times do not fit.
+#: Some programs log nanoseconds although MLflow expects milliseconds; such times would not fit.
 _MAX_MS = 2**63 // NS_PER_MS - 1
 _SHORT_ID = 8
 #: Folders of a file store that an import does not read.
@@ -71,7 +76,7 @@ class MlflowRun(SourceRun):
 
 
 class MlflowReader:
-    """One MLflow, read only. Thread-safe after `connect`.
+    """Reads from one MLflow. Thread-safe after `connect`.
 
     Args:
         uri: ``http(s)://…``, ``sqlite:///FILE``, ``postgresql://…``, or the folder of a file store.
@@ -103,38 +108,37 @@ class MlflowReader:
                 f"{link} is a link, which MLflow would follow out of {self.where}",
                 "Replace it by what it leads to, or delete it",
             )
+        set_client_defaults(_PATIENCE)
         with self._errors():
             self._target.connect()
 
     def experiments(self) -> dict[str, str]:
         """Return the ids of all undeleted experiments, by name."""
-        ids: dict[str, str] = {}
-        token = None
-        while True:
-            with self._errors():
-                page = self._client.search_experiments(ViewType.ACTIVE_ONLY, page_token=token)
-            ids |= {str(experiment.name): str(experiment.experiment_id) for experiment in page}
-            if not (token := page.token):
-                return ids
+        search = partial(self._client.search_experiments, ViewType.ACTIVE_ONLY)
+        return {str(each.name): str(each.experiment_id) for each in self._all(search)}
 
     def runs(self, experiment_id: str, experiment: str) -> Iterator[MlflowRun]:
         """Yield the undeleted runs of an experiment, without parameters and metrics."""
+        search = partial(
+            self._client.search_runs,
+            [experiment_id],
+            run_view_type=ViewType.ACTIVE_ONLY,
+            max_results=RUNS_PER_PAGE,
+        )
+        return (self._run_of(run, experiment) for run in self._all(search))
+
+    def _all(self, search: Callable[..., Any]) -> Iterator[Any]:
+        """Yield the results of a search, page by page."""
         token = None
         while True:
             with self._errors():
-                page = self._client.search_runs(
-                    [experiment_id],
-                    run_view_type=ViewType.ACTIVE_ONLY,
-                    max_results=RUNS_PER_PAGE,
-                    page_token=token,
-                )
-            for run in page:
-                yield self._run_of(run, experiment)
+                page = search(page_token=token)
+            yield from page
             if not (token := page.token):
                 return
 
     def details(self, run_id: str, experiment: str) -> tuple[MlflowRun, Run]:
-        """Return a run as `runs` does, and MLflow's own object."""
+        """Return a run as `runs` does, together with MLflow's own object."""
         with self._errors():
             run = self._client.get_run(run_id)
         return self._run_of(run, experiment), run
@@ -150,7 +154,7 @@ class MlflowReader:
         """
         token = _page_token(first) if first else None
         with self._errors():
-            # The client reads all pages; only its store can begin at a given page.
+            # The client reads all pages; only its store can start at a given page.
             page = self._client._tracking_client.store.get_metric_history(  # noqa: SLF001
                 run_id, metric, max_results=POINTS_PER_PAGE, page_token=token
             )
@@ -159,8 +163,8 @@ class MlflowReader:
     def histories(self, run_ids: Sequence[str], metric: str) -> dict[str, Samples]:
         """Return all points of a metric by run, for runs whose points fit in one response.
 
-        One request takes a database about as long for 100 short runs as for one: SQLite searches
-        all points of the metric each time.
+        One request for 100 short runs takes a database about as long as for one run: SQLite
+        searches all points of the metric each time.
         """
         store = self._client._tracking_client.store  # noqa: SLF001
         try:
@@ -183,7 +187,7 @@ class MlflowReader:
         for run_id, point in points:
             points_of.setdefault(str(run_id), []).append(point)
         if len(points) >= POINTS_PER_PAGE:
-            points_of.popitem()  # they are in the order of runs: the last run may be incomplete
+            points_of.popitem()  # sorted by run, so the last run may be incomplete
         return {run_id: samples_of(of_run) for run_id, of_run in points_of.items()}
 
     def _run_of(self, run: Run, experiment: str) -> MlflowRun:
@@ -230,9 +234,11 @@ class MlflowReader:
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
-        """Raises:
-        RefusedError: MLflow refuses this request, or no longer has the run.
-        TrackingError: MLflow does not respond.
+        """Translate errors of requests.
+
+        Raises:
+            RefusedError: MLflow refuses this request, or no longer has the run.
+            TrackingError: MLflow does not respond.
         """
         try:
             with translated_errors():
@@ -247,7 +253,7 @@ class MlflowReader:
 
 
 class _Point:
-    """A point in JSON, with the attributes of MLflow's points."""
+    """A point from JSON, with the attributes of MLflow's points."""
 
     __slots__ = ("step", "timestamp", "value")
 
@@ -275,7 +281,7 @@ def _clipped(time_ms: int) -> int:
 
 
 def _path_in(uri: str) -> Path | None:
-    """Return the file or folder that a URI names, if it names one."""
+    """Return the file or folder of a URI; None for a server."""
     parts = urlsplit(uri)
     if parts.scheme.lower() == "sqlite":
         try:

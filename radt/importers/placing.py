@@ -1,9 +1,9 @@
-"""Where runs of a source belong: experiments, workloads and letters.
+"""Assign runs of a source to experiments, workloads and letters.
 
-Runs with nested runs become workloads, and the nested runs their runs; a parent with metrics of its
-own is one of these runs, too. Every other run is a workload of its own. A parent that is deleted,
-or in another experiment, groups nothing. A run that was imported keeps its workload, label and
-letter, whatever comes later.
+A parent with nested runs becomes a workload, and the nested runs become its runs; a parent with its
+own metrics is one of these runs, too. Every other run is a separate workload. A parent that is
+deleted or in another experiment does not group anything. Later imports never change the workload,
+label and letter of an imported run.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ def place_runs(
     stored_runs: Iterable[RunRecord],
     stored_workloads: Iterable[WorkloadRecord],
 ) -> list[Placed]:
-    """Return where runs belong, the oldest first.
+    """Return the places of runs, oldest first.
 
     Args:
         listing: Runs that radt did not record.
-        stored_runs: Runs that the store has already, those of the same experiments among them.
-        stored_workloads: All workloads of the store.
+        stored_runs: Runs in the store, including those of the same experiments.
+        stored_workloads: All workloads in the store.
     """
     known_runs = {run.run_id: run for run in stored_runs}
     workloads = {workload.workload_id: workload for workload in stored_workloads}
@@ -90,10 +90,10 @@ def _with_status(workload: WorkloadRecord, run: SourceRun) -> WorkloadRecord:
 
 
 def _record(run: SourceRun, workload: WorkloadRecord, letter: str) -> RunRecord:
-    """Return a run's record in a workload. No source knows on which devices it ran."""
+    """Return a run's record in a workload. No source records the devices it ran on."""
     return RunRecord(
         *(run.run_id, workload.workload_id, workload.experiment, workload.label, letter),
-        # The name of a run on its own is its workload's label.
+        # The name of a single run is already its workload's label.
         run.name if workload.workload_id == run.run_id else run.title,
         run.started_ns,
         devices="",
@@ -104,7 +104,7 @@ def _record(run: SourceRun, workload: WorkloadRecord, letter: str) -> RunRecord:
 
 
 def _groups(ordered: Sequence[SourceRun]) -> Iterable[tuple[SourceRun, Sequence[SourceRun]]]:
-    """Return the runs that form a workload, each group with the run that gives it its name."""
+    """Return groups of runs that form a workload, each with the run that names it."""
     by_id = {run.run_id: run for run in ordered}
     parents: dict[str, str] = {}
     for run in ordered:
@@ -122,7 +122,7 @@ def _groups(ordered: Sequence[SourceRun]) -> Iterable[tuple[SourceRun, Sequence[
 
 
 def labels(title: str) -> Iterable[str]:
-    """Yield a run's name, then with numbers: many runs are called ``train``."""
+    """Yield a run's name, then numbered variants: many runs are called ``train``."""
     yield title
     for number in count(2):
         yield f"{title} ({number})"

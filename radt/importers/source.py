@@ -1,4 +1,4 @@
-"""What every source of runs says of them: MLflow, TensorBoard, W&B, CSV logs."""
+"""Interface of all sources of runs: MLflow, TensorBoard, W&B, CSV logs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from radt.store.records import Samples
 
 
 class RefusedError(TrackingError):
-    """MLflow answers, but not with what was asked for."""
+    """MLflow refuses a request."""
 
 
 @dataclass(frozen=True, slots=True)
 class SourceSeries:
-    """One metric of a run. ``entity`` is the device, with the machine where it is named."""
+    """One metric of a run. ``entity`` is the device, with the machine if it has a name."""
 
     metric: str
     scope: Scope = Scope.RUN
@@ -31,11 +31,11 @@ class SourceSeries:
 
 @dataclass(frozen=True, slots=True)
 class SourceRun:
-    """A run as a source lists it, without what takes much memory.
+    """A run as listed by a source, without its larger data.
 
     ``digest`` changes with the run: one that was imported with the same digest is not read again.
     ``title`` names its workload. ``name`` is its own name if it is alone there. ``status`` is None
-    where only reading the run tells it. ``tracking_uri`` is MLflow's, and empty for files.
+    if it is only known after reading the run. ``tracking_uri`` is MLflow's, and empty for files.
     """
 
     run_id: str
@@ -47,7 +47,7 @@ class SourceRun:
     started_ns: int = 0
     ended_ns: int | None = None
     parent_id: str = ""
-    #: Whether it is a run itself and not only the parent of others.
+    #: False if it is only the parent of other runs.
     has_series: bool = True
     command: str = ""
     tracking_uri: str = ""
@@ -55,16 +55,16 @@ class SourceRun:
 
     @property
     def where(self) -> str:
-        """What messages call it."""
+        """Return the name of the run in messages."""
         return f"run {self.run_id}"
 
 
 @dataclass(slots=True)
 class RunFacts:
-    """What a source says of a run besides points; it fills this in while it is read.
+    """Data of a run besides its points, filled in while it is read.
 
-    ``problems`` name what cannot be read, ``left_out`` what is not imported. A run that
-    ``is_empty`` is not stored before there is something in it.
+    ``problems`` describe unreadable parts, ``left_out`` parts that are not imported. A run that
+    ``is_empty`` is not stored until it has data.
     """
 
     status: RunStatus = RunStatus.FINISHED
@@ -82,10 +82,10 @@ class RunFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Successive points of a series, of which ``first`` came before.
+class SourcePiece:
+    """Successive points of a series, starting with number ``first``.
 
-    Without ``has_times`` the times are no property of the points, and do not tell them apart.
+    Without ``has_times``, the times do not belong to the points and do not distinguish them.
     """
 
     series: SourceSeries
@@ -96,18 +96,19 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """A file of a run: its path among the run's artifacts, and a file to copy, or the content."""
+    """A file of a run: its path among the run's artifacts, and the content or a file to copy."""
 
     path: str
     content: SourceFile | bytes
 
     @property
     def shown(self) -> str:
-        """What messages call it."""
+        """Return the name of the file in messages."""
         return cut(str(self.content) if isinstance(self.content, SourceFile) else self.path, 200)
 
     def open(self) -> BinaryIO:
-        """
+        """Open the content for reading.
+
         Raises:
             OSError: The file cannot be read, or leads out of its source.
         """
@@ -116,37 +117,37 @@ class Media:
 
 
 class Stored(Protocol):
-    """What the store has of the run that is read."""
+    """The store's state of the run that is being read."""
 
     def count(self, series: SourceSeries) -> int:
-        """Return the number of points that the store has."""
+        """Return the number of stored points."""
         ...
 
     def has_steps(self, series: SourceSeries) -> bool:
-        """Return whether the last of them has a step."""
+        """Return whether the last stored point has a step."""
         ...
 
     def has(self, series: SourceSeries, point: Samples) -> bool:
-        """Return whether it has a point, wherever."""
+        """Return whether the store has a point, at any position."""
         ...
 
 
 class Source(Protocol):
-    """Runs that others recorded."""
+    """Runs that other programs recorded."""
 
     @property
     def where(self) -> str:
-        """What was given, for people."""
+        """Return the given location, for display."""
         ...
 
     @property
     def grows_only(self) -> bool:
-        """Whether a run that lacks points that it had before is another run."""
+        """Return True if a run whose earlier points are missing must be another run."""
         ...
 
     @property
     def left_out(self) -> Sequence[str]:
-        """What was not looked into, with the reason."""
+        """Return skipped files and folders with the reason."""
         ...
 
     def runs(self) -> Sequence[SourceRun]:
@@ -158,20 +159,20 @@ class Source(Protocol):
         ...
 
     def prepare(self, runs: Sequence[SourceRun]) -> None:
-        """Read ahead what is cheaper to read of several new runs at once."""
+        """Read ahead for several new runs, where that needs fewer requests."""
         ...
 
     def read(
         self, run: SourceRun, stored: Stored, facts: RunFacts, whole: Collection[SourceSeries] = ()
-    ) -> Iterator[Piece | Media]:
+    ) -> Iterator[SourcePiece | Media]:
         """Yield a run's points, and fill in ``facts``.
 
-        Pieces of a series follow each other. The first one begins with the last point that the
-        store has, or earlier, so that points that came before it are noticed; the import then reads
-        those series once more, as ``whole``, with all of their points.
+        Pieces of a series follow each other. The first one starts with the last point that the
+        store has, or earlier, so that points inserted before it are noticed. The import then reads
+        those series again with all of their points, as ``whole``.
 
         Raises:
-            SourceError: Nothing of it can be read.
-            RefusedError: MLflow has no such run.
+            SourceError: No part of the run can be read.
+            RefusedError: MLflow does not have the run.
         """
         ...

@@ -1,14 +1,14 @@
-"""TensorBoard's event files, in TensorBoard's messages: a folder with event files is a run.
+"""TensorBoard's event files, decoded with TensorBoard's messages: a folder of event files is a run.
 
-What writers spread over several folders for one training comes together in one run:
+Folders that writers create for one training are combined into one run:
 
-* ``SummaryWriter.add_hparams`` writes into a folder of its own below the run's,
+* ``SummaryWriter.add_hparams`` writes into a separate folder below the run's,
 * ``SummaryWriter.add_scalars`` into one for each curve, ``loss_train`` for curve ``train`` of
   ``loss``,
-* Keras into ``train`` and ``validation``, with nothing beside them.
+* Keras into ``train`` and ``validation``, without files in the folder above.
 
-Scalars are metrics, hyper-parameters parameters, images and texts artifacts. As in TensorBoard,
-reading stops at damage; what follows it in the file is lost.
+Scalars become metrics, hyper-parameters parameters, images and texts artifacts. As in TensorBoard,
+reading a file stops at the first damage; the rest of the file is lost.
 """
 
 from __future__ import annotations
@@ -29,30 +29,32 @@ from tensorboard.util import tensor_util
 from radt.errors import UsageError
 from radt.importers.below import SourceFile, find_files
 from radt.importers.files import (
+    PARAMS,
     FileRun,
     FileSource,
     Point,
     file_run,
     guarded,
+    params_in,
+    read_params,
     time_ns,
 )
-from radt.importers.params import PARAMS, params_in, read_params
 from radt.importers.source import Media, RunFacts, SourceSeries
 from radt.model import RunStatus
 
-#: As TensorBoard finds them.
+#: Part of the file name by which TensorBoard finds event files.
 _MARK = "tfevents"
-#: Files of its profiler: they hold no events.
+#: Suffix of its profiler's files, which contain no events.
 _PROFILE_SUFFIX = ".profile-empty"
 _KERAS = frozenset({"validation", "val", "test", "eval"})
 _KERAS_TRAIN = "train"
 _HPARAMS = "hparams"
 _FAILURE = int(api_pb2.Status.Value("STATUS_FAILURE"))
-#: Events of a file that are looked at to learn what its folder is.
+#: Number of events of a file to read in order to classify its folder.
 _FIRST_EVENTS = 20
 #: A record: length, its checksum, the event, its checksum.
 _HEAD, _FOOT = struct.Struct("<QI"), struct.Struct("<I")
-#: Of what is imported, images are largest; a record of a graph may be larger.
+#: Images are the largest records that are imported; a graph's record may be larger.
 _MAX_RECORD_BYTES = 2**26
 _AROUND_BYTES = 16
 _PNG, _GIF = b"\x89PNG", b"GIF8"
@@ -60,7 +62,7 @@ _PNG, _GIF = b"\x89PNG", b"GIF8"
 
 @dataclass(frozen=True, slots=True)
 class _Folder:
-    """A folder with event files, and what its metrics are called in the run.
+    """A folder with event files, and how its metrics are named in the run.
 
     ``prefix`` and ``suffix`` go around their tags.
     """
@@ -70,7 +72,7 @@ class _Folder:
     suffix: str = ""
 
     def metric(self, tag: str) -> str:
-        # Many have called theirs hparam/… already.
+        # Many scripts already use tags such as hparam/….
         prefix = "" if tag.startswith(self.prefix.rstrip("s/") or "\0") else self.prefix
         return f"{prefix}{tag}{self.suffix}"
 
@@ -118,7 +120,7 @@ def source(place: Path) -> FileSource:
 
 
 def _runs(files: Mapping[Path, tuple[SourceFile, ...]]) -> dict[Path, list[_Folder]]:
-    """Return the folders of each run, by the run's own."""
+    """Return the folders of each run, by the run's own folder."""
     runs: dict[Path, list[_Folder]] = {}
     for folder, of_folder in sorted(files.items()):
         parent, name = folder.parent, folder.name
@@ -136,8 +138,8 @@ def _runs(files: Mapping[Path, tuple[SourceFile, ...]]) -> dict[Path, list[_Fold
 
 
 def _part_of_parent(name: str, files: tuple[SourceFile, ...]) -> _Folder | None:
-    """Return the part that a folder is of the run above it; None for a run of its own."""
-    # What cannot be read here is named when the run is imported.
+    """Return a folder as a part of the run above it; None if it is a run of its own."""
+    # Unreadable parts are reported when the run is imported.
     for value in guarded(str(files[0]), _first_values(files[0]), RunFacts()):
         if value.metadata.plugin_data.plugin_name == _HPARAMS:
             return _Folder(files, prefix="hparams/")
@@ -153,10 +155,10 @@ def _first_values(file: SourceFile) -> Iterator[Any]:
 
 
 class _Events:
-    """The records of a file. After them, ``problems`` name what of it cannot be read.
+    """The records of a file. After iteration, ``problems`` describe its unreadable parts.
 
-    Unless the file is ``at_rest``, a last record that is not whole is still being written. The
-    reader of TensorBoard's package would allocate whatever a record gives as its length.
+    Unless the file is ``at_rest``, an incomplete last record is still being written. The reader of
+    TensorBoard's package would allocate whatever length a record declares.
     """
 
     def __init__(self, file: SourceFile, *, at_rest: bool = True) -> None:
@@ -165,7 +167,7 @@ class _Events:
         self.problems: list[str] = []
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the records with the byte at which they begin.
+        """Yield the records with their byte offsets.
 
         Raises:
             OSError: The file cannot be read.
@@ -209,11 +211,11 @@ class _Events:
 
 @dataclass(slots=True)
 class _Reading:
-    """What was read of a folder so far."""
+    """State of reading a folder."""
 
     part: _Folder
     facts: RunFacts
-    # Only the first value of a tag has its plugin.
+    # Only the first value of a tag names its plugin.
     plugins: dict[str, str] = field(default_factory=dict)
     series: dict[str, SourceSeries] = field(default_factory=dict)
 
@@ -245,7 +247,7 @@ def _number(value: Any, plugin: str) -> float | None:
         return float(value.simple_value)
     if plugin == "scalars" and value.HasField("tensor"):
         shape = [axis.size for axis in value.tensor.tensor_shape.dim]
-        if any(size != 1 for size in shape):  # TensorBoard would make an array of this size
+        if any(size != 1 for size in shape):  # TensorBoard would allocate an array of this size
             raise ValueError(f"expected a scalar, got a tensor of the shape {shape}")
         return float(tensor_util.make_ndarray(value.tensor).item())
     return None
@@ -275,7 +277,7 @@ def _read_hparams(content: bytes, facts: RunFacts) -> None:
     for name, value in data.session_start_info.hparams.items():
         kind = value.WhichOneof("kind")
         given = getattr(value, kind) if kind else ""
-        # Whole numbers come as floats.
+        # Whole numbers are stored as floats.
         whole = isinstance(given, float) and given.is_integer() and abs(given) < 2**53
         facts.params[name] = str(int(given) if whole else given)
     if data.session_end_info.status == _FAILURE:

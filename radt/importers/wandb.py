@@ -1,12 +1,13 @@
-"""W&B's run folders, ``offline-run-*`` and ``run-*``, without its server.
+"""W&B's run folders, ``offline-run-*`` and ``run-*``, read without W&B's server.
 
-A run's file is a log of LevelDB's format with W&B's own header, and a message of W&B
-(``wandb_internal_pb2.Record``) in each record. Until 0.19 the package had a reader of it
-(``wandb.sdk.internal.datastore``); since then only its programs have, so the few lines that take
-records out of blocks are ours. After damage, reading goes on with the next block.
+A run's file is a log in LevelDB's format with W&B's own header; each record is a message of W&B
+(``wandb_internal_pb2.Record``). Until 0.19 the package had a reader for it
+(``wandb.sdk.internal.datastore``); since then, only its binaries have one, so the few lines that
+extract records from blocks are our own. After damage, reading continues with the next block.
 
-What a script logs are metrics, nested names with dots; W&B's own measurements are series of the
-listener ``wandb``. A run that was resumed has several folders with its id, and is one run.
+Values that a script logs become metrics, with nested names joined by dots; W&B's own measurements
+become series of the listener ``wandb``. A resumed run has several folders with its id and is
+imported as one run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -27,31 +28,32 @@ from wandb.proto import wandb_internal_pb2
 from radt.errors import SourceError, UsageError
 from radt.importers.below import SourceFile, find_files
 from radt.importers.files import (
+    MAX_DEPTH,
     FileRun,
     FileSource,
     Point,
     file_run,
+    flattened,
     guarded,
     time_ns,
 )
-from radt.importers.params import MAX_DEPTH, flattened
 from radt.importers.source import Media, RunFacts, SourceSeries
 from radt.model import NO_STEP, RunStatus, Scope
 from radt.tags import GIT_COMMIT, HOST
 
 _messages: Any = wandb_internal_pb2
-#: The ``listener`` of what W&B itself has measured.
+#: ``listener`` of series that W&B itself measures.
 WANDB = "wandb"
 _PATTERN = "run-*.wandb"
 _HEADER = struct.pack("<4sHB", b":W&B", 0xBEE1, 0)
-#: A fragment: checksum of its kind and data, length, kind.
+#: Header of a fragment: checksum of its kind and data, length, kind.
 _HEAD = struct.Struct("<IHB")
 _BLOCK_BYTES = 32 * 1024
 _FULL, _FIRST, _MIDDLE, _LAST = range(1, 5)
 _CHECKSUMS = {kind: zlib.crc32(bytes([kind])) for kind in (_FULL, _FIRST, _MIDDLE, _LAST)}
-#: Records from the start of a file among which the run is.
+#: Number of records at the start of a file that contain the run's record.
 _FIRST_RECORDS = 20
-#: W&B without a project.
+#: W&B's name for runs without a project.
 _NO_PROJECT = "uncategorized"
 _GPU = re.compile(r"gpu\.(\d+)\.(.+)")
 _UNITS = {"percent": "%", "mb": "MB", "gb": "GB", "watts": "W"}
@@ -65,7 +67,7 @@ def source(place: Path) -> FileSource:
         UsageError: There are none.
     """
     found = find_files(place, _PATTERN)
-    # Their folders' names hold when they began.
+    # The folders' names contain their start times.
     files = sorted(
         found.files,
         key=lambda file: (file.full.parent.name.removeprefix("offline-"), file.full),
@@ -90,8 +92,8 @@ def source(place: Path) -> FileSource:
 
 
 def _about(file: SourceFile) -> Any:
-    """Return what the start of a file says of its run; nothing of one that is damaged."""
-    # What cannot be read here is named when the run is imported.
+    """Return the run's record at the start of a file; an empty one if the file is damaged."""
+    # Unreadable parts are reported when the run is imported.
     for record in islice(guarded(str(file), _messages_of(file), RunFacts()), _FIRST_RECORDS):
         if record.WhichOneof("record_type") == "run":
             return record.run
@@ -104,7 +106,10 @@ def _messages_of(file: SourceFile) -> Iterator[Any]:
 
 
 class _Records:
-    """The records of a file. After them, ``problems`` name damage, and ``is_cut`` a rest."""
+    """The records of a file. After iteration, ``problems`` describe damage.
+
+    ``is_cut`` is True if the last record is incomplete.
+    """
 
     def __init__(self, file: SourceFile) -> None:
         self._file = file
@@ -112,16 +117,17 @@ class _Records:
         self.is_cut = False
 
     def __iter__(self) -> Iterator[bytes]:
-        """
+        """Yield the records.
+
         Raises:
-            SourceError: It is no file of W&B.
+            SourceError: The file was not written by W&B.
             OSError: It cannot be read.
         """
         with self._file.open() as file:
             header = file.read(len(_HEADER))
             if header != _HEADER:
                 if _HEADER.startswith(header):
-                    self.is_cut = True  # just made
+                    self.is_cut = True  # just created
                     return
                 raise SourceError(
                     f"expected a run of W&B in {self._file}, got something else",
@@ -147,7 +153,7 @@ class _Records:
     def _fragments(
         self, block: bytes, at: int, block_at: int
     ) -> Iterator[tuple[int | None, bytes]]:
-        """Yield kind and data of each fragment of a block; None where the rest is damaged."""
+        """Yield kind and data of each fragment of a block; None if the rest is damaged."""
         is_last = len(block) < _BLOCK_BYTES
         while at < len(block) and len(block) - at >= (1 if is_last else _HEAD.size):
             head = block[at : at + _HEAD.size]
@@ -190,7 +196,7 @@ def _read(run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
 
 @dataclass(slots=True)
 class _State:
-    """What the records of a run have said so far."""
+    """State of reading the records of a run."""
 
     facts: RunFacts
     file: SourceFile
@@ -215,10 +221,10 @@ class _State:
         record = _messages.Record.FromString(data)
         kind = record.WhichOneof("record_type")
         if (take := _TAKES.get(kind)) is not None:
-            yield from take(self, getattr(record, kind))
+            yield from take(self, getattr(record, kind)) or ()
 
-    def run(self, record: Any) -> Iterator[Point]:
-        """Take the run's head; a resumed one comes again."""
+    def run(self, record: Any) -> None:
+        """Read the run's record, which is repeated when a run resumes."""
         facts = self.facts
         self.started_ns = _time_ns(record.start_time)
         if facts.started_ns is None:
@@ -236,28 +242,19 @@ class _State:
             GIT_COMMIT: record.git.commit,
         }
         facts.tags |= {key: str(text) for key, text in named.items() if text}
-        yield from self.take_config(record.config)
+        self.take_config(record.config)
 
-    def take_config(self, record: Any) -> Iterator[Point]:
-        for item in record.update:
-            _put(self.config, _keys(item), _value(item))
-        for item in record.remove:
-            _remove(self.config, _keys(item))
+    def take_config(self, record: Any) -> None:
+        _update(self.config, record)
         self.config.pop("_wandb", None)
-        yield from ()
 
-    def environment(self, record: Any) -> Iterator[Point]:
-        """Take the command; parts of it come in several records."""
+    def take_summary(self, record: Any) -> None:
+        _update(self.summary, record)
+
+    def environment(self, record: Any) -> None:
+        """Read the command, whose parts come in several records."""
         if record.program:
             self.facts.command = " ".join([record.program, *record.args])
-        yield from ()
-
-    def take_summary(self, record: Any) -> Iterator[Point]:
-        for item in record.update:
-            _put(self.summary, _keys(item), _value(item))
-        for item in record.remove:
-            _remove(self.summary, _keys(item))
-        yield from ()
 
     def history(self, record: Any) -> Iterator[Point | Media]:
         """Yield a row of metrics, and its files."""
@@ -279,7 +276,7 @@ class _State:
         yield from self._files(row)
 
     def stats(self, record: Any) -> Iterator[Point]:
-        """Yield what W&B measured."""
+        """Yield W&B's measurements."""
         at_ns = _time_ns(record.timestamp)
         self.last_ns = max(self.last_ns, at_ns)
         for item in record.item:
@@ -290,12 +287,11 @@ class _State:
                     self.series[key] = _measured(str(item.key))
                 yield Point(self.series[key], at_ns, number)
 
-    def output(self, record: Any) -> Iterator[Point]:
+    def output(self, record: Any) -> None:
         self.last_ns = max(self.last_ns, _time_ns(record.timestamp))
-        yield from ()
 
     def exit(self, record: Any) -> Iterator[Point]:
-        """Take the end, and what only the summary has: it is a script's last word."""
+        """Read the end of the run, and yield metrics that only its summary has."""
         facts = self.facts
         facts.exit_code = int(record.exit_code)
         facts.status = RunStatus.FAILED if facts.exit_code else RunStatus.FINISHED
@@ -307,7 +303,7 @@ class _State:
             for key, value in self.summary.items()
             if key not in self.logged and not key.startswith("_")
         }
-        self.summary = {}  # a resumed run says what is new
+        self.summary = {}  # a resumed run writes a new summary
         yield from self._numbers(more, self.last_ns, NO_STEP)
 
     def _numbers(self, row: Mapping[str, object], at_ns: int, step: int) -> Iterator[Point]:
@@ -328,7 +324,7 @@ class _State:
             yield from self._files(value)
 
 
-_TAKES = {
+_TAKES: Mapping[str, Callable[[_State, Any], Iterator[Point | Media] | None]] = {
     "run": _State.run,
     "config": _State.take_config,
     "environment": _State.environment,
@@ -341,7 +337,7 @@ _TAKES = {
 
 
 def _measured(key: str) -> SourceSeries:
-    """Return what a measurement is; W&B documents its names."""
+    """Return the series of a measurement; W&B documents the names."""
     unit = next((unit for ending, unit in _UNITS.items() if key.lower().endswith(ending)), "")
     if (gpu := _GPU.fullmatch(key)) is not None:
         return SourceSeries(f"system/gpu.{gpu[2]}", Scope.GPU, WANDB, unit, f"gpu{gpu[1]}", _METHOD)
@@ -354,7 +350,8 @@ def _keys(item: Any) -> Sequence[str]:
 
 
 def _value(item: Any) -> object:
-    """
+    """Return the value of an item.
+
     Raises:
         RecursionError: Its brackets are nested too deep.
     """
@@ -365,8 +362,16 @@ def _value(item: Any) -> object:
     return value
 
 
+def _update(tree: dict[str, object], record: Any) -> None:
+    for item in record.update:
+        _put(tree, _keys(item), _value(item))
+    for item in record.remove:
+        _remove(tree, _keys(item))
+
+
 def _put(tree: dict[str, object], keys: Sequence[str], value: object) -> None:
-    """
+    """Set a nested value.
+
     Raises:
         ValueError: Names are nested too deep.
     """
@@ -390,7 +395,7 @@ def _remove(tree: dict[str, object], keys: Sequence[str]) -> None:
 
 
 def _without_media(row: Mapping[str, object]) -> dict[str, object]:
-    """Return a row without images, tables, histograms: their numbers are no metrics."""
+    """Return a row without images, tables and histograms, whose numbers are not metrics."""
     return {
         key: _without_media(value) if isinstance(value, dict) else value
         for key, value in row.items()

@@ -1,4 +1,5 @@
-"""Training frameworks that record themselves: one module a library, imported with the library only.
+"""Integrations that record training frameworks: one module per library, imported only with it.
 
-`radt.autolog` switches on those of the libraries that a script imports.
+Their hooks call a `recorder.TrainingRecorder`, guarded by `hooks`, so that no error of radt reaches
+the training. `radt.autolog` switches on those of the libraries that a script imports.
 """

@@ -25,9 +25,9 @@ class RadtTracker(GeneralTracker):  # type: ignore[misc]
 
     ``accelerator.log`` logs values, ``init_trackers(config=…)`` parameters;
     ``accelerator.get_tracker("radt", unwrap=True)`` is the `radt.Run`. A loop over a prepared
-    loader is an epoch while the models train, and a span called ``validate`` while they are in
-    ``eval()``; a step of the first prepared optimizer is a step. Beside MLflow's tracker, whose
-    values radt records, it logs none itself.
+    loader is an epoch if the models are in training mode, and a span called ``validate`` if they
+    are in ``eval()``. A step of the first prepared optimizer is a step. With MLflow's tracker,
+    whose values radt records, this tracker logs no values, so that none is recorded twice.
     """
 
     name = "radt"
@@ -59,19 +59,19 @@ class RadtTracker(GeneralTracker):  # type: ignore[misc]
     @on_main_process  # type: ignore[untyped-decorator]
     @guarded
     def log(self, values: Mapping[str, Any], step: int | None = None, **kwargs: Any) -> None:
-        """Record values, without a step at one that counts itself."""
+        """Record values. Without a step, the run counts the steps."""
         if not self.loops.logs_to_mlflow:
             self._recorder.run.log(values, step)
 
     @on_main_process  # type: ignore[untyped-decorator]
     @guarded
     def finish(self) -> None:
-        """Mark the end of the last epoch; the run goes on."""
+        """Mark the end of the last epoch. The run continues."""
         self.loops.end()
 
 
 class _Loops:
-    """The loops over loaders that an accelerator prepared, which its trackers do not hear of."""
+    """Tracks the loops over an accelerator's prepared loaders, of which trackers see nothing."""
 
     def __init__(self, recorder: TrainingRecorder) -> None:
         self._recorder = recorder
@@ -89,12 +89,12 @@ class _Loops:
 
     @property
     def logs_to_mlflow(self) -> bool:
-        """Whether MLflow's tracker logs the same values, and they come to the run."""
+        """True if MLflow's tracker logs the same values and they reach the run."""
         trackers = () if self.accelerator is None else self.accelerator.trackers
         return any(one.name == "mlflow" and copies(one.active_run.info.run_id) for one in trackers)
 
     def begins(self, loader: Any) -> None:
-        """A loop over a loader begins."""
+        """Mark the start of a loop over a loader."""
         accelerator = self.accelerator
         if accelerator is None or not accelerator.is_main_process:
             return
@@ -108,18 +108,18 @@ class _Loops:
             self._validation_loader = weakref.ref(loader)
 
     def ends(self, loader: Any) -> None:
-        """A loop over a loader has ended; an epoch lasts until the next one begins."""
+        """Mark the end of a loop over a loader. An epoch lasts until the next one begins."""
         if self._validation_loader is not None and self._validation_loader() is loader:
             self._validation_loader = None
             self._recorder.end_span()
 
     def step(self, optimizer: Any) -> None:
-        """An optimizer was called."""
+        """Record a step of an optimizer."""
         accelerator = self.accelerator
         loader = None if self._training_loader is None else self._training_loader()
         if accelerator is None or loader is None or not accelerator.sync_gradients:
             return
-        if optimizer is accelerator._optimizers[0]:  # noqa: SLF001 - nothing else has them
+        if optimizer is accelerator._optimizers[0]:  # noqa: SLF001 - not public elsewhere
             samples = getattr(loader, "total_batch_size", None)
             steps = accelerator.gradient_accumulation_steps
             self._recorder.end_step(samples * steps if samples else None)
@@ -162,6 +162,6 @@ call_after(AcceleratedOptimizer, "step", _step)
 
 
 def add_to(accelerator: Any, *args: Any, **kwargs: Any) -> None:
-    """Have an accelerator that was made record itself (`radt.autolog`)."""
+    """Make a new accelerator record itself (`radt.autolog`)."""
     if not any(isinstance(one, RadtTracker) for one in accelerator.log_with):
         accelerator.log_with.append(RadtTracker())

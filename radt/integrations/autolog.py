@@ -1,4 +1,4 @@
-"""`radt.autolog`: have the libraries that a script imports record their training."""
+"""`radt.autolog`: make the libraries that a script imports record their training."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import sys
 from radt.integrations.hooks import call_after, when_imported
 from radt.run.target import switched_off
 
-#: What MLflow logs by itself and radt has no integration for.
+#: Libraries with autologging in MLflow and no integration in radt.
 _MLFLOW_LIBRARIES = ("sklearn", "xgboost", "lightgbm", "statsmodels")
 
 
 def autolog() -> None:
-    """Record whatever trains in this process, with the libraries that are or will be imported.
+    """Record all training in this process with libraries that are imported now or later.
 
-    Lightning, transformers, Keras, Accelerate and TensorBoard's ``SummaryWriter`` record themselves
-    as their `radt.integrations` do, which the script needs not name then. Where the script imports
-    mlflow, its autologging is switched on for scikit-learn, XGBoost, LightGBM and statsmodels, but
-    not for their models as artifacts.
+    Lightning, transformers, Keras, Accelerate and TensorBoard's ``SummaryWriter`` then record
+    themselves with their `radt.integrations`, which the script need not name. If the script imports
+    mlflow, MLflow's autologging is switched on for scikit-learn, XGBoost, LightGBM and statsmodels,
+    but without models as artifacts.
 
-    It opens no run: what trains or logs joins the open run (``radt.init()``,
-    ``with radt.Run():``, a row of an experiment), or begins one: a run of MLflow is one of radt
-    with the same begin and end, anything else lasts until the process ends.
-    A second call changes nothing.
+    It opens no run: anything that trains or logs joins the open run (``radt.init()``, ``with
+    radt.Run():``, a row of an experiment), or begins one. A run of MLflow becomes a run of radt
+    with the same start and end; any other run lasts until the process ends. A second call changes
+    nothing.
     """
     if switched_off():
         return

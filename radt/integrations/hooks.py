@@ -1,4 +1,4 @@
-"""What integrations share: guards around their hooks, wrapped methods, and waiting for imports."""
+"""Shared parts of the integrations: guards around hooks, wrapped methods, and import hooks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from radt.run.notices import warn_once
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+Hook = Callable[..., None]
 
 
 @contextmanager
 def needs(package: str, module: str) -> Iterator[None]:
-    """Import the package of an integration within this.
+    """Import an integration's package within this context.
 
     Raises:
-        MissingPackageError: It is not installed.
+        MissingPackageError: The package is not installed.
     """
     try:
         yield
@@ -35,7 +36,7 @@ def needs(package: str, module: str) -> Iterator[None]:
 
 
 def guarded(function: Callable[Parameters, Result]) -> Callable[Parameters, Result | None]:
-    """Have a hook say once what goes wrong in it, and return None then: training goes on."""
+    """Make a hook report its first failure and return None, so that training goes on."""
 
     @wraps(function)
     def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result | None:
@@ -48,8 +49,28 @@ def guarded(function: Callable[Parameters, Result]) -> Callable[Parameters, Resu
     return call
 
 
+def in_one_process(is_first: Callable[..., bool]) -> Callable[[Hook], Hook]:
+    """Return a decorator that runs a callback's hook, `guarded`, only in the process that logs.
+
+    Args:
+        is_first: Returns True in that process, given the arguments of a hook after ``self``.
+    """
+
+    def decorate(function: Hook) -> Hook:
+        on_first = guarded(function)
+
+        @wraps(function)
+        def call(callback: Any, *args: Any, **kwargs: Any) -> None:
+            if is_first(*args, **kwargs):
+                on_first(callback, *args, **kwargs)
+
+        return call
+
+    return decorate
+
+
 def call_after(owner: type, name: str, action: Callable[..., object]) -> None:
-    """Have a method of a class call an action with its own arguments when it has returned, once."""
+    """Make a method of a class call an action with the same arguments on return. Once only."""
     original = getattr(owner, name)
     if action in getattr(original, "radt_actions", ()):
         return
@@ -66,7 +87,7 @@ def call_after(owner: type, name: str, action: Callable[..., object]) -> None:
 
 
 class _ImportWatch(MetaPathFinder):
-    """Calls actions once the modules that they wait for have been imported."""
+    """Runs actions after the import of the modules that they wait for."""
 
     def __init__(self) -> None:
         self.actions: dict[str, list[Callable[[], object]]] = {}
@@ -77,7 +98,7 @@ class _ImportWatch(MetaPathFinder):
         path: Sequence[str] | None,
         target: ModuleType | None = None,
     ) -> ModuleSpec | None:
-        actions = self.actions.pop(fullname, None)  # others find it now, without this one
+        actions = self.actions.pop(fullname, None)  # removed: the search below skips this finder
         if actions is None:
             return None
         spec = find_spec(fullname)
@@ -100,7 +121,7 @@ _watch = _ImportWatch()
 
 
 def when_imported(module: str, action: Callable[[], object]) -> None:
-    """Call an action as soon as a module has been imported; now if it has been."""
+    """Call an action as soon as a module is imported, or now if it already is."""
     action = guarded(action)
     if module in sys.modules:
         action()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from functools import wraps
-from inspect import signature
-from typing import Any, NamedTuple
+from inspect import BoundArguments, signature
+from typing import Any
 
 from radt.integrations.hooks import guarded, needs
 from radt.integrations.mlflow import autologs
@@ -15,19 +15,21 @@ with needs("keras", __name__):
 
 __all__ = ["RadtCallback"]
 
-#: What ``fit`` takes for arrays if it is not told.
+#: Default of ``fit`` for arrays.
 _DEFAULT_BATCH_SIZE = 32
 
 
 class RadtCallback(Callback):  # type: ignore[misc]
     """Record ``fit`` and ``evaluate`` in the run: ``model.fit(…, callbacks=[RadtCallback()])``.
 
-    Recorded are the values of each epoch at its number, counted from 1; of an evaluation outside of
-    ``fit`` as ``test_loss`` and so on; optimizer, loss and epochs as parameters; epochs, steps, and
-    validation as spans called ``validate``. Training ends where `radt` sets a limit.
+    Records the values of each epoch at its number, counted from 1; values of an evaluation outside
+    of ``fit`` as ``test_loss`` and so on; optimizer, loss and epochs as parameters; epochs, steps,
+    and validation as spans called ``validate``. Training ends at `radt`'s limit.
 
     Args:
-        batch_size: The samples in a batch, to record samples per second; Keras does not tell it.
+        batch_size: Number of samples in a batch, to record samples per second; Keras does not
+            report
+            it.
     """
 
     def __init__(self, batch_size: int | None = None) -> None:
@@ -52,7 +54,7 @@ class RadtCallback(Callback):  # type: ignore[misc]
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:
             params["optimizer"] = type(optimizer).__name__
-            # A float32: without the digits that it does not have.
+            # A float32: drop the digits beyond its precision.
             params["learning_rate"] = float(f"{float(optimizer.learning_rate):.7g}")
         loss = getattr(self.model, "loss", None)
         params["loss"] = loss if isinstance(loss, str) else getattr(loss, "name", None)
@@ -61,7 +63,7 @@ class RadtCallback(Callback):  # type: ignore[misc]
 
     @guarded
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Mark the epoch's begin."""
+        """Mark the start of the epoch."""
         self._recorder.begin_epoch(epoch + 1, self.params.get("epochs"))
 
     @guarded
@@ -72,12 +74,12 @@ class RadtCallback(Callback):  # type: ignore[misc]
 
     @guarded
     def on_test_begin(self, logs: Any = None) -> None:
-        """Mark the begin of validation, or of an evaluation outside of ``fit``."""
+        """Mark the start of validation, or of an evaluation outside of ``fit``."""
         self._recorder.begin_span(VALIDATE if self._is_fitting else TEST)
 
     @guarded
     def on_test_end(self, logs: Any = None) -> None:
-        """Mark its end; outside of ``fit``, record its values."""
+        """Mark the end of an evaluation. Outside of ``fit``, record its values."""
         self._recorder.end_span()
         if not self._is_fitting:
             self._recorder.log({f"test_{name}": value for name, value in (logs or {}).items()})
@@ -92,7 +94,7 @@ class RadtCallback(Callback):  # type: ignore[misc]
 
     @guarded
     def on_train_end(self, logs: Any = None) -> None:
-        """Mark the end of what is open."""
+        """End the open epoch or span."""
         self._is_fitting = False
         self._recorder.end()
 
@@ -102,7 +104,7 @@ class RadtCallback(Callback):  # type: ignore[misc]
 
 
 def record_fit(model_class: type) -> None:
-    """Have ``fit`` of a class of models add a `RadtCallback` where there is none (`autolog`)."""
+    """Make ``fit`` of a model class add a `RadtCallback` if there is none (`autolog`)."""
     original: Any = model_class.fit  # type: ignore[attr-defined]
     if hasattr(original, "recorded_by_radt"):
         return
@@ -110,22 +112,17 @@ def record_fit(model_class: type) -> None:
 
     @wraps(original)
     def fit(model: Any, *args: Any, **kwargs: Any) -> Any:
-        call = prepare(original, model, args, kwargs) or BoundCall((model, *args), kwargs)
+        call = prepare(original, model, args, kwargs)
+        if call is None:
+            return original(model, *args, **kwargs)
         return original(*call.args, **call.kwargs)
 
     fit.__dict__["recorded_by_radt"] = True
     model_class.fit = fit  # type: ignore[attr-defined]
 
 
-class BoundCall(NamedTuple):
-    """Arguments of a call."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-
-def _with_callback(original: Any, model: Any, args: Any, kwargs: Any) -> BoundCall | None:
-    """Return the arguments of ``fit`` with a callback of radt; None if they have one."""
+def _with_callback(original: Any, model: Any, args: Any, kwargs: Any) -> BoundArguments | None:
+    """Return the arguments of ``fit`` with a `RadtCallback`; None if they already have one."""
     bound = signature(original).bind(model, *args, **kwargs)
     given = bound.arguments.get("callbacks") or []
     if isinstance(given, CallbackList):
@@ -137,4 +134,4 @@ def _with_callback(original: Any, model: Any, args: Any, kwargs: Any) -> BoundCa
     if batch_size is None and hasattr(bound.arguments.get("x"), "shape"):
         batch_size = _DEFAULT_BATCH_SIZE
     bound.arguments["callbacks"] = [*callbacks, RadtCallback(batch_size)]
-    return BoundCall(bound.args, bound.kwargs)
+    return bound

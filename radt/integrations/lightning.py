@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
-from radt.integrations.hooks import guarded, needs
+from radt.integrations.hooks import guarded, in_one_process, needs
 from radt.integrations.mlflow import autologs
 from radt.integrations.recorder import TEST, VALIDATE, TrainingRecorder
 from radt.run.mlflow_calls import copies
@@ -16,44 +17,26 @@ from radt.run.run import Run
 from radt.run.steps import first_dimension
 
 with needs("lightning", __name__):
-    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
-        from pytorch_lightning.callbacks import Callback
-        from pytorch_lightning.loggers.logger import Logger, rank_zero_experiment
-        from pytorch_lightning.utilities import rank_zero_only
-    else:
-        try:
-            from lightning.pytorch.callbacks import Callback
-            from lightning.pytorch.loggers.logger import Logger, rank_zero_experiment
-            from lightning.pytorch.utilities import rank_zero_only
-        except ModuleNotFoundError:
-            from pytorch_lightning.callbacks import Callback
-            from pytorch_lightning.loggers.logger import Logger, rank_zero_experiment
-            from pytorch_lightning.utilities import rank_zero_only
+    is_old = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
+    package = "lightning.pytorch"
+    if is_old or find_spec("lightning") is None:
+        package = "pytorch_lightning"
+    Callback: Any = import_module(f"{package}.callbacks").Callback
+    loggers: Any = import_module(f"{package}.loggers.logger")
+    rank_zero_only: Any = import_module(f"{package}.utilities").rank_zero_only
 
 __all__ = ["LightningLogger", "RadtCallback"]
 
-_Hook = Callable[..., None]
+_hook = in_one_process(lambda trainer, *_args, **_kwargs: trainer.is_global_zero)
 
 
-def _hook(function: _Hook) -> _Hook:
-    """A hook of a callback, in the process that logs only."""
-    on_rank_zero = guarded(function)
-
-    @wraps(function)
-    def call(callback: Any, trainer: Any, *args: Any, **kwargs: Any) -> None:
-        if trainer.is_global_zero:
-            on_rank_zero(callback, trainer, *args, **kwargs)
-
-    return call
-
-
-class LightningLogger(Logger):  # type: ignore[misc]
+class LightningLogger(loggers.Logger):  # type: ignore[misc]
     """Record a Lightning `Trainer` in the run: ``Trainer(logger=LightningLogger())``.
 
-    What ``self.log`` logs and ``save_hyperparameters`` saves is the run's; it marks epochs, steps
-    and validation as `RadtCallback` does, which the trainer gets if it has none. Checkpoints go to
-    ``lightning_logs/RUN_ID``. Beside Lightning's ``MLFlowLogger``, whose values radt records, it
-    logs none itself.
+    Values of ``self.log`` and ``save_hyperparameters`` go to the run. A trainer without a
+    `RadtCallback` gets one, which marks epochs, steps and validation. Checkpoints go to
+    ``lightning_logs/RUN_ID``. With Lightning's ``MLFlowLogger``, whose values radt records, this
+    logger logs no values, so that none is recorded twice.
     """
 
     def __init__(self) -> None:
@@ -63,12 +46,12 @@ class LightningLogger(Logger):  # type: ignore[misc]
 
     @property
     def name(self) -> str:
-        """The folder of the checkpoints."""
+        """Name of the folder with the checkpoints."""
         return "lightning_logs"
 
     @property
     def version(self) -> str:
-        """Id of the run; its folder below `name`."""
+        """Id of the run, and name of its folder below `name`."""
         return self._run_id() or ""
 
     @guarded
@@ -77,7 +60,7 @@ class LightningLogger(Logger):  # type: ignore[misc]
         return self._recorder.run.id
 
     @property
-    @rank_zero_experiment  # type: ignore[untyped-decorator]
+    @loggers.rank_zero_experiment  # type: ignore[untyped-decorator]
     def experiment(self) -> Run:
         """The `radt.Run`: ``self.logger.experiment.log_artifact(path)``."""
         return self._recorder.run
@@ -85,25 +68,20 @@ class LightningLogger(Logger):  # type: ignore[misc]
     @guarded
     @rank_zero_only  # type: ignore[untyped-decorator]
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """Record values; ``epoch``, which Lightning adds, is left out."""
+        """Record values, without ``epoch``, which Lightning adds."""
         if not _logged_through_mlflow(self._trainer):
             values = {name: value for name, value in metrics.items() if name != "epoch"}
             self._recorder.log(values, step)
 
     @guarded
     @rank_zero_only  # type: ignore[untyped-decorator]
-    def log_hyperparams(
-        self,
-        params: dict[str, Any] | Namespace,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *_: Any, **__: Any) -> None:
         """Record parameters."""
         self._recorder.log_params(params)
 
     @guarded
     def log_graph(self, model: Any, input_array: Any = None) -> None:
-        """Give the trainer, which begins now, a `RadtCallback` if it has none; no graph."""
+        """Give the starting trainer a `RadtCallback` if it has none. The graph is not recorded."""
         self._trainer = model.trainer
         if not any(isinstance(one, RadtCallback) for one in self._trainer.callbacks):
             callback = RadtCallback(self._recorder)
@@ -115,8 +93,8 @@ class LightningLogger(Logger):  # type: ignore[misc]
 class RadtCallback(Callback):  # type: ignore[misc]
     """Mark epochs, steps and validation in the run: ``Trainer(callbacks=[RadtCallback()])``.
 
-    Unless the trainer has a `LightningLogger` or an ``MLFlowLogger``, it gets a `LightningLogger`
-    beside its other loggers. Training ends where `radt` sets a limit.
+    A trainer without a `LightningLogger` or ``MLFlowLogger`` gets a `LightningLogger` beside its
+    other loggers. Training ends at `radt`'s limit.
     """
 
     def __init__(self, recorder: TrainingRecorder | None = None) -> None:
@@ -128,13 +106,13 @@ class RadtCallback(Callback):  # type: ignore[misc]
         """Open the run."""
         self._recorder.open()
         names = {type(one).__name__ for one in trainer.loggers}
-        # DummyLogger: Lightning tries something out, such as a learning rate.
+        # DummyLogger: Lightning is probing something, such as a learning rate.
         if not (trainer.fast_dev_run or names & {"LightningLogger", "MLFlowLogger", "DummyLogger"}):
             trainer.loggers = [*trainer.loggers, LightningLogger()]
 
     @_hook
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Record what the trainer was told."""
+        """Record the trainer's arguments."""
         params: dict[str, Any] = {"precision": trainer.precision}
         for name in ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val"):
             value = getattr(trainer, name, None)
@@ -147,30 +125,19 @@ class RadtCallback(Callback):  # type: ignore[misc]
 
     @_hook
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Mark the epoch's begin."""
+        """Mark the start of the epoch."""
         total = trainer.max_epochs
         known = total is not None and total > 0
         self._recorder.begin_epoch(trainer.current_epoch + 1, total if known else None)
 
     @_hook
-    def on_train_batch_start(
-        self,
-        trainer: Any,
-        pl_module: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
         """Note when the batch arrived."""
         self._recorder.batch_arrived()
 
     @_hook
     def on_train_batch_end(
-        self,
-        trainer: Any,
-        pl_module: Any,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any
     ) -> None:
         """Record the step."""
         samples = first_dimension(batch)
@@ -179,23 +146,23 @@ class RadtCallback(Callback):  # type: ignore[misc]
 
     @_hook
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """Mark the epoch's end."""
+        """Mark the end of the epoch."""
         self._recorder.end_epoch()
         self._check_limit(trainer)
 
     @_hook
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Mark the begin of validation, or of Lightning's check that it works."""
+        """Mark the start of validation, or of Lightning's sanity check."""
         self._recorder.begin_span("sanity check" if trainer.sanity_checking else VALIDATE)
 
     @_hook
     def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """Mark the begin of a test."""
+        """Mark the start of a test."""
         self._recorder.begin_span(TEST)
 
     @_hook
     def on_predict_start(self, trainer: Any, pl_module: Any) -> None:
-        """Mark the begin of predictions."""
+        """Mark the start of predictions."""
         self._recorder.begin_span("predict")
 
     @_hook
@@ -208,12 +175,12 @@ class RadtCallback(Callback):  # type: ignore[misc]
 
     @_hook
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Mark the end of what is open."""
+        """End the open epoch or span."""
         self._recorder.end()
 
     @_hook
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Mark the end of what is open; the exception goes on."""
+        """End the open epoch or span. Lightning re-raises the exception."""
         self._recorder.end()
 
     def _check_limit(self, trainer: Any) -> None:
@@ -222,7 +189,7 @@ class RadtCallback(Callback):  # type: ignore[misc]
 
 
 def _logged_through_mlflow(trainer: Any) -> bool:
-    """Return whether values of a trainer come to the run by way of MLflow."""
+    """Return True if a trainer's values reach the run through MLflow."""
     if trainer is None:
         return False
     if autologs("pytorch"):
@@ -233,7 +200,7 @@ def _logged_through_mlflow(trainer: Any) -> bool:
 
 
 def add_to(trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """Have a trainer that was made record itself (`radt.autolog`)."""
+    """Make a new trainer record itself (`radt.autolog`)."""
     has_logger = any(isinstance(one, LightningLogger) for one in trainer.loggers)
     has_callback = any(isinstance(one, RadtCallback) for one in trainer.callbacks)
     if not (has_logger or has_callback or trainer.barebones):

@@ -1,4 +1,4 @@
-"""MLflow's autologging: whether it logs a library, and switching it on for those without ours."""
+"""MLflow's autologging: check if it is on, or enable it for libraries without integration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def autologs(flavor: str) -> bool:
-    """Return whether MLflow's autologging of a library is on, and the run gets what it logs."""
+    """Return True if MLflow autologs a library and the run receives its values."""
     mlflow = sys.modules.get("mlflow")
     if mlflow is None:
         return False
@@ -29,9 +29,9 @@ def autologs(flavor: str) -> bool:
 
 
 def autolog_library(name: str) -> None:
-    """Switch on MLflow's autologging of a library, without its models, unless the script did so.
+    """Enable MLflow's autologging of a library, without models, unless the script did so.
 
-    Only where the script has imported both.
+    Applies only if the script has imported both mlflow and the library.
     """
     mlflow = sys.modules.get("mlflow")
     if mlflow is None or name not in sys.modules:
@@ -43,15 +43,15 @@ def autolog_library(name: str) -> None:
 
 
 class HomeServer:
-    """The MLflow of the data folder, for runs that a script opens there before any of radt's."""
+    """The data folder's MLflow, for MLflow runs that a script opens before any run of radt."""
 
     def prepare(self, tracking_uri: str) -> None:
-        """Make its database whole, as the uploader does, before a client connects to it."""
+        """Create or migrate its database, as the uploader does, before a client connects to it."""
         if tracking_uri == Home.resolve(warn=warn_once).tracking_uri(warn=warn_once):
             _connected(tracking_uri)
 
     def experiment(self, tracking_uri: str) -> str | None:
-        """Return the id of the script's experiment, made if it is not there; None elsewhere."""
+        """Return the id of the script's experiment, created if needed; None for other servers."""
         if tracking_uri != Home.resolve(warn=warn_once).tracking_uri(warn=warn_once):
             return None
         from radt.delivery.mlflow.runs import ensure_experiment

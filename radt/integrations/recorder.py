@@ -1,4 +1,4 @@
-"""Record the training loop of a framework in the run of the process."""
+"""Record a framework's training loop in the run of the process."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from radt.run.notices import warn_once
 from radt.run.run import Run, active_run
 from radt.run.session import init
 
-#: The name of spans around validation, as in the documentation's own loops.
+#: Name of validation spans, the same as in the documentation's examples.
 VALIDATE = "validate"
 TEST = "test"
 
 
 class TrainingRecorder:
-    """Marks epochs, steps and spans of a loop that calls back, and logs its values.
+    """Marks epochs, steps and spans of a loop with callbacks, and logs its values.
 
-    Its run is the one that is open, or that the process belongs to; else it begins one, which ends
-    with the process. It is opened by the first call.
+    Uses the open run or the one that the process belongs to. Otherwise the first call begins a run,
+    which ends with the process.
     """
 
     def __init__(self) -> None:
@@ -33,15 +33,15 @@ class TrainingRecorder:
         self._opened_s = 0.0
         self._ended_epochs = 0
         self._total_epochs: int | None = None
-        #: When the next step begins, and when its batch has arrived; None if that is unknown.
+        #: Start of the next step, and arrival of its batch; None if unknown.
         self._ready_ns: int | None = None
         self._arrived_ns: int | None = None
 
     def open(self, name: str | None = None) -> Run:
-        """Return the run of the process, begun if there is none: called before each training.
+        """Return the run of the process, begun if there is none. Call it before each training.
 
         Args:
-            name: What people call the run, if it is begun here.
+            name: Name of the run, if it is begun here.
         """
         run = active_run() or init(name=name)
         if run is not self._run:
@@ -53,13 +53,13 @@ class TrainingRecorder:
 
     @property
     def run(self) -> Run:
-        """The run; opened by the first use."""
+        """The run, opened on first use."""
         return self._run or self.open()
 
     # Values ----------------------------------------------------------------------------------
 
     def log(self, values: Mapping[str, Any], step: int | None = None) -> None:
-        """Record values as `radt.Run.log` does, but without a step if none is given."""
+        """Record values like `radt.Run.log`, but without a step if none is given."""
         if step is not None:
             self.run.log(values, step)
             return
@@ -71,7 +71,7 @@ class TrainingRecorder:
 
         Args:
             params: The parameters.
-            replace: Whether they replace those that the script has set.
+            replace: Replace parameters that the script has set.
         """
         config = self.run.config
         if replace:
@@ -82,11 +82,11 @@ class TrainingRecorder:
     # The loop --------------------------------------------------------------------------------
 
     def begin_epoch(self, number: int, total: int | None = None) -> None:
-        """Mark that an epoch begins; the one before has ended.
+        """Mark the start of an epoch, and the end of the previous one.
 
         Args:
             number: Counted from 1.
-            total: How many there will be; None if that is unknown.
+            total: Number of epochs; None if unknown.
         """
         self.end_epoch()
         self._total_epochs = total
@@ -94,7 +94,7 @@ class TrainingRecorder:
         self._be_ready()
 
     def end_epoch(self) -> None:
-        """Mark that the open epoch ends; harmless without one."""
+        """Mark the end of the open epoch. Harmless without one."""
         epoch, self._epoch = self._epoch, None
         if epoch is not None:
             epoch.end()
@@ -102,14 +102,14 @@ class TrainingRecorder:
         self._ready_ns = self._arrived_ns = None
 
     def batch_arrived(self) -> None:
-        """The loop has its next batch: what went by since the last step was waiting for it."""
+        """Note the arrival of a batch: the time since the last step was spent waiting for it."""
         self._arrived_ns = time.monotonic_ns()
 
     def end_step(self, samples: int | None = None) -> None:
-        """A step of training has ended; see `radt.Run.step`.
+        """Record the end of a training step; see `radt.Run.step`.
 
         Args:
-            samples: The size of its batch in all processes; None if that is unknown.
+            samples: Size of the batch across all processes; None if unknown.
         """
         now_ns, ready_ns, arrived_ns = time.monotonic_ns(), self._ready_ns, self._arrived_ns
         time_s = wait_s = None
@@ -121,27 +121,27 @@ class TrainingRecorder:
         self._be_ready()
 
     def begin_span(self, name: str) -> None:
-        """Mark that something begins which is no step: validation, a test. One at a time."""
+        """Mark the start of a span, such as validation or a test. One at a time."""
         if self._span is None:
             self._span = self.run.span(name).__enter__()
 
     def end_span(self) -> None:
-        """Mark its end; harmless without a begin."""
+        """Mark the end of the span. Harmless without one."""
         span, self._span = self._span, None
         if span is not None:
             span.__exit__(None, None, None)
             self._be_ready()
 
     def end(self) -> None:
-        """Mark the end of whatever is open."""
+        """End the open epoch or span."""
         self.end_span()
         self.end_epoch()
 
     @property
     def limit_reached(self) -> bool:
-        """Whether the epochs or the time that `radt` allows are used up: the loop should end."""
+        """True if `radt`'s epochs or time are used up, so that the loop should end."""
         if self._total_epochs is not None and self._ended_epochs >= self._total_epochs:
-            return False  # it ends by itself
+            return False  # the loop ends by itself
         text = self._limits.reached(self._ended_epochs, time.monotonic() - self._opened_s)
         if text:
             self.run.set_tag(LIMIT_TAG, text)

@@ -1,4 +1,4 @@
-"""TensorBoard as PyTorch writes it: a `SummaryWriter` whose scalars are the run's too."""
+"""A TensorBoard `SummaryWriter` of PyTorch whose scalars are also recorded in the run."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ with needs("tensorboard", __name__):
 
 __all__ = ["SummaryWriter"]
 
-#: Whose calls are not the script's: these libraries' values come by their integrations, and
-#: PyTorch's ``add_hparams`` writes its metrics with a writer of its own.
+#: Callers to ignore: these libraries' values arrive through their integrations, and PyTorch's
+#: ``add_hparams`` writes its metrics with a separate writer.
 _OTHERS = {
     *("lightning", "lightning_fabric", "pytorch_lightning", "transformers", "accelerate", "torch")
 }
-#: From `_is_of_script` to who called the writer: an action, its guard, and the method lie between.
+#: Stack frames from `_is_of_script` to the writer's caller: an action, its guard, the method.
 _FRAMES_BETWEEN = 4
 
 _recorder = TrainingRecorder()
 
 
 class SummaryWriter(torch_tensorboard.SummaryWriter):
-    """Write for TensorBoard as PyTorch's class does, and record scalars in the run.
+    """Write for TensorBoard like PyTorch's class, and record scalars in the run.
 
     ``add_scalar`` and ``add_scalars`` (``main/name``) log values at their global step;
-    ``add_hparams`` records parameters, and its metrics. All else is TensorBoard's only.
+    ``add_hparams`` records parameters and its metrics. Everything else goes to TensorBoard only.
     """
 
 
 def record(writer_class: type) -> None:
-    """Have what a class of writers gets go to the run as well; for PyTorch's, see `autolog`."""
+    """Make a writer class record its values in the run as well; for PyTorch's, see `autolog`."""
     for name, action in (
         ("__init__", _open),
         ("add_scalar", _add_scalar),
@@ -57,12 +57,7 @@ def _open(writer: object, *args: Any, **kwargs: Any) -> None:
 
 
 def _add_scalar(
-    writer: object,
-    tag: str,
-    scalar_value: Any,
-    global_step: Any = None,
-    *args: Any,
-    **kwargs: Any,
+    writer: object, tag: str, scalar_value: Any, global_step: Any = None, *_: Any, **__: Any
 ) -> None:
     if _is_of_script(writer):
         _recorder.log({tag: scalar_value}, global_step)
@@ -73,8 +68,8 @@ def _add_scalars(
     main_tag: str,
     tag_scalar_dict: Mapping[str, Any],
     global_step: Any = None,
-    *args: Any,
-    **kwargs: Any,
+    *_: Any,
+    **__: Any,
 ) -> None:
     if _is_of_script(writer):
         values = {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()}

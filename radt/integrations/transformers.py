@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator
-from functools import wraps
+from collections.abc import Iterator
 from typing import Any
 
-from radt.integrations.hooks import guarded, needs
+from radt.integrations.hooks import in_one_process, needs
 from radt.integrations.recorder import VALIDATE, TrainingRecorder
 from radt.run.mlflow_calls import copies
 
@@ -17,38 +16,29 @@ with needs("transformers", __name__):
 
 __all__ = ["RadtCallback"]
 
-#: Arguments that are recorded whether they were changed or not.
+#: Arguments that are always recorded, even if unchanged.
 _ALWAYS = {
     *("learning_rate", "per_device_train_batch_size", "gradient_accumulation_steps"),
     *("num_train_epochs", "lr_scheduler_type", "optim", "weight_decay", "seed"),
 }
-#: Arguments that say where something goes, not how a model is trained; some are secret.
+#: Arguments about destinations rather than training; some are secret.
 _NEVER = {
     *("output_dir", "logging_dir", "run_name", "report_to", "local_rank", "hub_model_id"),
     *("hub_token", "push_to_hub_token", "trackio_space_id", "project", "disable_tqdm"),
 }
 
 
-def _hook(function: Callable[..., None]) -> Callable[..., None]:
-    """A hook of a callback, in the process that logs only."""
-    on_first_process = guarded(function)
-
-    @wraps(function)
-    def call(callback: Any, args: Any, state: Any, control: Any, **others: Any) -> None:
-        if state.is_world_process_zero:
-            on_first_process(callback, args, state, control, **others)
-
-    return call
+_hook = in_one_process(lambda _args, state, *_rest, **_others: state.is_world_process_zero)
 
 
 class RadtCallback(TrainerCallback):  # type: ignore[misc]
     """Record a `Trainer` in the run: ``Trainer(…, callbacks=[RadtCallback()])``.
 
-    Recorded are all values that the trainer logs, by its own names, at its global step; arguments
-    that differ from their defaults, and the most important ones; the model's configuration where it
+    Records all values that the trainer logs, by its own names, at its global step; arguments that
+    differ from their defaults, and the most important ones; the model's configuration where it
     differs from its defaults (``model.hidden_size``); epochs, optimizer steps, and evaluations as
-    spans called ``validate``. With ``report_to="mlflow"``, whose values radt records, it logs none
-    itself. Training ends where `radt` sets a limit.
+    spans called ``validate``. With ``report_to="mlflow"``, whose values radt records, this callback
+    logs no values, so that none is recorded twice. Training ends at `radt`'s limit.
     """
 
     def __init__(self) -> None:
@@ -57,22 +47,17 @@ class RadtCallback(TrainerCallback):  # type: ignore[misc]
 
     @_hook
     def on_init_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Open the run, before other callbacks open one at MLflow."""
+        """Open the run before other callbacks open one in MLflow."""
         self.open(args)
 
     def open(self, args: Any) -> None:
-        """Open the run, called as ``run_name`` says."""
+        """Open the run, named by ``run_name``."""
         name = getattr(args, "run_name", None)
         self._recorder.open(name if name and name != args.output_dir else None)
 
     @_hook
     def on_train_begin(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        model: Any = None,
-        **others: Any,
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
         """Record arguments and the model's configuration."""
         self.open(args)
@@ -84,7 +69,7 @@ class RadtCallback(TrainerCallback):  # type: ignore[misc]
 
     @_hook
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Mark the epoch's begin."""
+        """Mark the start of the epoch."""
         self._epoch_is_over = False
         number = int(state.epoch or 0) + 1
         # With max_steps, the trainer plans as many epochs as these steps need.
@@ -107,7 +92,7 @@ class RadtCallback(TrainerCallback):  # type: ignore[misc]
 
     @_hook
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Mark the epoch's end; an evaluation that follows is a part of it."""
+        """Mark the end of the epoch. An evaluation that follows is part of it."""
         if control.should_evaluate:
             self._epoch_is_over = True
             self._recorder.begin_span(VALIDATE)
@@ -117,12 +102,12 @@ class RadtCallback(TrainerCallback):  # type: ignore[misc]
 
     @_hook
     def on_prediction_step(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Mark the begin of an evaluation that the script asked for itself."""
+        """Mark the start of an evaluation that the script requested itself."""
         self._recorder.begin_span(VALIDATE)
 
     @_hook
     def on_evaluate(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Mark the end of an evaluation; its values come by `on_log`."""
+        """Mark the end of an evaluation. Its values arrive through `on_log`."""
         self._recorder.end_span()
         if self._epoch_is_over:
             self._epoch_is_over = False
@@ -135,15 +120,8 @@ class RadtCallback(TrainerCallback):  # type: ignore[misc]
         self._recorder.end_span()
 
     @_hook
-    def on_log(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        logs: Any = None,
-        **others: Any,
-    ) -> None:
-        """Record values; ``epoch``, which the trainer adds, is left out."""
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **others: Any) -> None:
+        """Record values, without ``epoch``, which the trainer adds."""
         if "mlflow" in args.report_to and _goes_through_mlflow():
             return
         values = {name: value for name, value in (logs or {}).items() if name != "epoch"}
@@ -151,7 +129,7 @@ class RadtCallback(TrainerCallback):  # type: ignore[misc]
 
     @_hook
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Mark the end of what is open."""
+        """End the open epoch or span."""
         self._recorder.end()
 
     def _stop_at_limit(self, control: Any) -> None:
@@ -166,22 +144,22 @@ def _goes_through_mlflow() -> bool:
 
 
 def _arguments(args: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arguments that matter."""
+    """Yield the arguments worth recording."""
     for one in dataclasses.fields(args):
         value, default = getattr(args, one.name), one.default
         if one.name in _NEVER or not isinstance(value, int | float | str):
             continue
         is_default = value in (default, getattr(default, "value", default))
-        # Some that are None become False.
+        # The trainer turns some None values into False.
         if one.name in _ALWAYS or not (is_default or (default is None and not value)):
             yield one.name, value
 
 
 def _configuration(config: Any) -> dict[str, Any]:
-    """Return what differs from a configuration's defaults, apart from lists and dictionaries."""
+    """Return the non-default values of a configuration, apart from lists and dictionaries."""
     try:
         defaults = type(config)().to_dict()
-    except Exception:  # noqa: BLE001 - some have none
+    except Exception:  # noqa: BLE001 - some have no defaults
         defaults = {}
     differing = {
         name: value
@@ -194,7 +172,7 @@ def _configuration(config: Any) -> dict[str, Any]:
 
 
 def add_to(trainer: Any, *args: Any, **kwargs: Any) -> None:
-    """Have a trainer that was made record itself (`radt.autolog`)."""
+    """Make a new trainer record itself (`radt.autolog`)."""
     callbacks = trainer.callback_handler.callbacks
     if any(isinstance(one, RadtCallback) for one in callbacks):
         return

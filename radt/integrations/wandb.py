@@ -1,7 +1,7 @@
-"""W&B's classes for ``import radt as wandb``: what they hold is recorded in radt's own way.
+"""W&B's classes for ``import radt as wandb``, recorded with radt's own functions.
 
-`radt.log` records an `Image`, a `Table` and `Html` by `radt.Run.log_image`, `log_table` and
-`log_text`. What radt does not record is made without harm, and named once.
+`radt.log` records an `Image`, a `Table` and `Html` with `radt.Run.log_image`, `log_table` and
+`log_text`. Objects that radt does not record can be created; using them causes one warning.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Media:
             warn_once(f"{type(self).__name__}: radt does not record {', '.join(lost)}")
 
     def record(self, run: Run, name: str, step: int) -> None:
-        """Record it as the value of a name.
+        """Record the object under a name.
 
         Raises:
             UsageError: radt does not record such values.
@@ -56,9 +56,9 @@ class Html(_Media):
 
 
 class Image(_Media):
-    """W&B's ``Image``, of which a caption, boxes and masks are not recorded.
+    """W&B's ``Image``, without caption, boxes and masks, which are not recorded.
 
-    As in W&B, tensors of PyTorch have their channels first, and values may be from 0 to 255.
+    As in W&B, PyTorch tensors have their channels first, and values may range from 0 to 255.
     """
 
     def record(self, run: Run, name: str, step: int) -> None:
@@ -66,7 +66,7 @@ class Image(_Media):
 
 
 def _pixels(image: Any) -> Any:
-    """Return an image of W&B's as `radt.Run.log_image` takes it."""
+    """Convert a W&B image for `radt.Run.log_image`."""
     if hasattr(image, "permute") and image.ndim == 3:
         image = image.permute(1, 2, 0)
     kind = str(getattr(image, "dtype", ""))
@@ -76,7 +76,7 @@ def _pixels(image: Any) -> Any:
 
 
 class Table(_Media):
-    """W&B's ``Table``. Images in it are recorded beside it.
+    """W&B's ``Table``. Images in it are recorded next to it.
 
     Args:
         columns: Names of the columns.
@@ -106,14 +106,14 @@ class Table(_Media):
         """Add a row.
 
         Raises:
-            UsageError: It has more or fewer values than there are columns.
+            UsageError: The number of values differs from the number of columns.
         """
         if len(row) != len(self.columns):
             raise UsageError(f"Expected a value for each of {self.columns}, got {len(row)} values")
         self.data.append(list(row))
 
     def add_column(self, name: str, data: Iterable[object]) -> None:
-        """Add a column: a value for each row."""
+        """Add a column, with a value for each row."""
         values = list(data)
         if not self.data:
             self.columns, self.data = [], [[] for _ in values]
@@ -139,9 +139,9 @@ class Table(_Media):
 
 
 class Artifact:
-    """W&B's ``Artifact``: files that `radt.Run.log_artifact` records in a folder of its name.
+    """W&B's ``Artifact``: files that `radt.Run.log_artifact` records in a folder of the same name.
 
-    It has no versions, aliases and metadata.
+    Versions, aliases and metadata are not recorded.
     """
 
     def __init__(self, name: str, type: str = "", **others: object) -> None:  # noqa: A002 - W&B's
@@ -151,7 +151,7 @@ class Artifact:
             warn_once("Artifact: radt does not record metadata and description; use tags")
 
     def add_file(self, local_path: str | os.PathLike[str], name: str = "", **_: object) -> None:
-        """Add a file; one that has another name here gets a folder of that name."""
+        """Add a file. A file with another name here is put into a folder of that name."""
         path = PurePosixPath(self.name, name)
         is_renamed = path.name != Path(local_path).name
         self.files.append((local_path, str(path if is_renamed else path.parent)))
@@ -161,7 +161,7 @@ class Artifact:
         self.files.append((local_path, str(PurePosixPath(self.name, name))))
 
     def add_reference(self, uri: str, *_: object, **__: object) -> None:
-        """Accept it, and warn that it is not recorded."""
+        """Accept a reference, and warn that it is not recorded."""
         warn_once(f"Artifact: the reference {uri!r:.200} is not recorded; use a tag")
 
 
@@ -170,7 +170,7 @@ def _drawn(name: str) -> type[_Media]:
 
 
 class _Plots:
-    """W&B's ``plot``: of a chart, the table is recorded."""
+    """W&B's ``plot``: records the table of a chart."""
 
     def __getattr__(self, name: str) -> Callable[..., _Media]:
         if name.startswith("_"):
@@ -198,10 +198,10 @@ _OTHERS: dict[str, object] = {
 
 
 def of_module(name: str) -> Any:
-    """Return what a name of W&B's module is where radt itself has no such name.
+    """Return the substitute for a name of W&B's module that radt itself lacks.
 
     Raises:
-        AttributeError: There is nothing for it.
+        AttributeError: There is none.
     """
     if name in _OTHERS:
         return _OTHERS[name]

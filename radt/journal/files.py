@@ -1,8 +1,7 @@
-"""The files of one process's journal: its folder, segments of records, and events."""
+"""Files of one process's journal: its folder, segments of records, and events."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -16,7 +15,8 @@ from typing import Any
 
 import radt
 from radt.clock import Clock
-from radt.descriptors import identity, map_shared
+from radt.descriptors import map_shared
+from radt.files import identity, lock
 from radt.journal.format import (
     BLOCK_BYTES,
     BLOCK_SLOTS,
@@ -41,9 +41,9 @@ from radt.journal.format import (
 )
 from radt.procfs import boot_id, own_start_ticks
 
-#: Offset of the lowest byte of a record's kind; no kind exceeds a byte.
+#: Offset of the lowest byte of a record's kind; no kind exceeds one byte.
 _KIND_OFFSET = RECORD_BYTES - 4
-#: Ends a line of which a full disk took only a part; the line is written again.
+#: Ends a line that was only partly written because the disk was full; the line is written again.
 TAKEN_BACK = b"\x18\n"
 
 # Segments -----------------------------------------------------------------------------------------
@@ -53,8 +53,8 @@ class Segment:
     """A mapped file of fixed size, filled with records (`radt.journal.format`).
 
     Its disk blocks are allocated here, so that a full disk is an error of this call: writing to a
-    mapping without a block kills the process (SIGBUS). The pages are also loaded here, to spare
-    logging a page fault for each. No descriptor stays open.
+    mapping without a block kills the process (SIGBUS). The pages are also loaded here, so that
+    logging does not page-fault for each. No descriptor stays open.
 
     Raises:
         OSError: The disk is full, a quota or file size limit is exceeded, or the folder does not
@@ -71,19 +71,18 @@ class Segment:
             os.posix_fallocate(descriptor, 0, HEAD_BYTES + SEGMENT_BYTES)
             whole = map_shared(descriptor, HEAD_BYTES + SEGMENT_BYTES)
         except BaseException:
-            os.unlink(path)  # noqa: PTH108 - part of the time that logging waits
+            os.unlink(path)  # noqa: PTH108 - logging may be waiting for this
             raise
         finally:
             os.close(descriptor)
         self._seals = whole[:RESERVE_OFFSET]
         self.records = whole[HEAD_BYTES:]
         self.reserve = whole[RESERVE_OFFSET : RESERVE_OFFSET + RECORD_BYTES]
-        #: Its only item is how many slots are written.
+        #: One item: the number of written slots.
         self.written = whole[WRITTEN_OFFSET : WRITTEN_OFFSET + WRITTEN.size].cast("I")
-        #: Gives the next slot, which may lie behind the end.
+        #: Returns the next slot, possibly one beyond the end.
         self.take = count().__next__
-        #: Blocks whose last slot is written before one of the others: that one's thread was
-        #: suspended.
+        #: Blocks whose last slot was written before another one, whose thread was suspended.
         self._unsealed: list[int] = []
 
     def seal(self, slot: int) -> None:
@@ -121,7 +120,7 @@ def discard(folder: str, number: int) -> None:
     try:
         os.unlink(f"{folder}/{segment_name(number)}")  # noqa: PTH108
     except OSError:
-        pass  # gone with its folder, or left for the removal of the folder
+        pass  # gone with its folder, or removed with it later
 
 
 # The events file ----------------------------------------------------------------------------------
@@ -130,8 +129,8 @@ def discard(folder: str, number: int) -> None:
 class EventLog:
     """Appends lines atomically. Not thread-safe.
 
-    The script may close the descriptor (libraries for daemons close all) and get its number for a
-    file of its own: `reopen` comes before whatever uses it.
+    The script may close the descriptor (libraries that daemonize close all) and reuse its number
+    for a file of its own, so `reopen` must be called before the descriptor is used.
     """
 
     def __init__(self, folder: str) -> None:
@@ -143,9 +142,9 @@ class EventLog:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self._path, flags, 0o600)
         self._identity = identity(self._descriptor)
-        # Shows that the process is alive, also outside its container.
+        # The lock shows that the process is alive, even to processes outside its container.
         with suppress(OSError):  # a file system without locks; readers use the process id
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(self._descriptor)
 
     def reopen(self) -> None:
         """Open the file again if the script has closed its descriptor.
@@ -189,7 +188,7 @@ class EventLog:
         return 0
 
     def close(self) -> None:
-        """Close the file, unless the script has."""
+        """Close the file unless the script has closed it."""
         if identity(self._descriptor) == self._identity:
             os.close(self._descriptor)
 
@@ -208,7 +207,7 @@ def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
     Raises:
         OSError: The disk is full or the folder may not be written.
     """
-    os.makedirs(journal, exist_ok=True)  # noqa: PTH103 - forked children come this way often
+    os.makedirs(journal, exist_ok=True)  # noqa: PTH103 - forked children call this often
     pid = os.getpid()
     meta = JournalMeta(
         pid=pid,
@@ -232,9 +231,9 @@ def create_folder(journal: str, *, main: bool, rank: int | None) -> str:
             json.dump(fields, file)
         with open(f"{hidden}/{EVENTS_FILE}", "wb") as lines:  # noqa: PTH123
             lines.write(sealed_line({"event": EventKind.META} | fields) + b"\n")
-        os.rename(hidden, f"{journal}/{name}")  # noqa: PTH104 - readers see it whole or not
+        os.rename(hidden, f"{journal}/{name}")  # noqa: PTH104 - atomic for readers
     except OSError:
-        shutil.rmtree(hidden, ignore_errors=True)  # with a full disk, this is retried every second
+        shutil.rmtree(hidden, ignore_errors=True)  # on a full disk, this is retried every second
         raise
     return f"{journal}/{name}"
 
@@ -268,7 +267,7 @@ def _claim_label(journal: str, *, main: bool, rank: int | None) -> str:
 
 
 def _claim(path: str) -> bool:
-    """Return whether the calling process has the label, from now or earlier."""
+    """Return whether the calling process has the label, from this claim or an earlier one."""
     owner = f"{os.getpid()} {own_start_ticks()}"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -279,7 +278,7 @@ def _claim(path: str) -> bool:
     try:
         os.write(descriptor, owner.encode("ascii"))
     except OSError:
-        os.unlink(path)  # noqa: PTH108 - nobody's, had it stayed
+        os.unlink(path)  # noqa: PTH108 - otherwise, the label would belong to nobody
         raise
     finally:
         os.close(descriptor)

@@ -2,30 +2,31 @@
 
 ::
 
-    journal/                    one a run (`radt.home.RunDir.journal`)
+    journal/                    one per run (`radt.home.RunDir.journal`)
     ├── labels/                 claimed process labels: main, child 1, …
-    └── PID-RANDOM/             one a process
-        ├── meta.json           who writes here (`JournalMeta`), with a checksum
-        ├── events.jsonl        that again; names, params, tags, how it ended: a line each, JSON
-        │                       and a checksum
+    └── PID-RANDOM/             one per process
+        ├── meta.json           the process (`JournalMeta`), with a checksum
+        ├── events.jsonl        a copy of it, then names, params, tags and the outcome;
+        │                       each line is JSON and a checksum
         ├── segment-000000.bin  a head, and 32-byte records in the order of their slots
-        └── closed              written last: the size of its content (`End`)
+        └── closed              written last: the size of the content (`End`)
 
 A record is eight-byte aligned, little-endian: monotonic ns (i64), step (i64), value (f64), name id
-(u32), kind (u32). The kind is written last; while it is 0 the record does not exist: it is
+(u32), kind (u32). The kind is written last. While it is 0 the record does not exist: it is
 unfinished, or its writer was killed. An event that is written before the first use of a name id
-gives its name.
+defines its name.
 
-A segment is checked in blocks of 128 records. Its head has a seal for each (u64): the CRC-32 of
-the block's first records in the lower half, in the upper one how many records those are. A block
-is sealed once its last record is written, the last one of a process as it closes its journal. The
-values that a killed process wrote into its last block have no seal; how many slots of the segment
-were written, the head says (u32), so that those that are cut off or overwritten are counted.
+A segment is checked in blocks of 128 records. Its head has a seal for each block (u64): the lower
+half is the CRC-32 of the block's first records, the upper half their number. A block is sealed once
+its last record is written; a process's last block is sealed when it closes its journal. If a
+process is killed, the values in its last block have no seal. Their number follows from the number
+of written slots in the head (u32), so that values that are cut off or overwritten are counted as
+lost.
 
-The head also holds a reserve record, which readers find after the last slot: it counts the records
+The head also holds a reserve record, which readers see after the last slot: it counts the records
 that were not written because there was no space for another segment. Its value and step grow while
 its kind is 0; the kind is set when the process moves on or ends (`RecordKind.DROPPED`, or `VOID` if
-all was written). So the count needs no space and survives a kill.
+everything was written). So the count needs no space and survives a kill.
 
 Version 1 had no checksums and no head; its reserve record followed the others. Imports the standard
 library only.
@@ -43,26 +44,26 @@ from enum import IntEnum, StrEnum
 from typing import Any
 
 FORMAT_VERSION = 2
-#: Native order, so that a field is one aligned store; little-endianness is checked here.
+#: Native byte order, so that a field is one aligned store; checked to be little-endian here.
 RECORD = struct.Struct("@qqdII")
 RECORD_BYTES = 32
-if sys.byteorder != "little":  # pragma: no cover - no such machine trains anything
+if sys.byteorder != "little":  # pragma: no cover - no big-endian machine runs training
     raise ImportError("radt's journal needs a little-endian machine")
 
-#: 8,192 records, without the head: preparing a segment takes about 0.3 ms, which is the longest
-#: that logging ever waits.
+#: 8,192 records, without the head. Preparing a segment takes about 0.3 ms, the longest that logging
+#: ever waits.
 SEGMENT_BYTES = 256 * 1024
 SEGMENT_SLOTS = SEGMENT_BYTES // RECORD_BYTES
 
-#: Sealing a block takes about 3 µs, in less than one of a hundred calls.
+#: Sealing a block takes about 3 µs, in less than 1 % of the calls.
 BLOCK_SLOTS = 128
 BLOCK_BYTES = BLOCK_SLOTS * RECORD_BYTES
-#: One aligned store: a killed process leaves a whole seal or none.
+#: One aligned store: a killed process leaves either a whole seal or none.
 SEAL = struct.Struct("@Q")
 SEALS_BYTES = SEGMENT_SLOTS // BLOCK_SLOTS * SEAL.size
 #: Offset of the reserve record: after the seals.
 RESERVE_OFFSET = SEALS_BYTES
-#: Where the number of written slots stands.
+#: Offset and format of the number of written slots.
 WRITTEN = struct.Struct("@I")
 WRITTEN_OFFSET = RESERVE_OFFSET + RECORD_BYTES
 HEAD_BYTES = 4096
@@ -81,25 +82,25 @@ class RecordKind(IntEnum):
     EPOCH_END = 3
     SPAN_BEGIN = 4  # value: a token that its end repeats
     SPAN_END = 5
-    DROPPED = 6  # value: number of records before this one that could not be written
-    VOID = 7  # a slot that was taken but then not needed
+    DROPPED = 6  # value: number of preceding records that could not be written
+    VOID = 7  # a slot that was taken but not needed
 
 
 class EventKind(StrEnum):
     """Kind of a line of the events file, in its field ``event``."""
 
-    META = "meta"  # the first line, a copy of the file: the fields of `JournalMeta`
+    META = "meta"  # the first line, a copy of the metadata file: the fields of `JournalMeta`
     NAME = "name"  # id, name
     PARAMS = "params"  # values
     TAGS = "tags"  # values
     EPOCHS = "epochs"  # total
     DROPPED = "dropped"  # count
-    FINISH = "finish"  # status, reason; of a child also ended_ns
+    FINISH = "finish"  # status, reason; for a child also ended_ns
 
 
 @dataclass(frozen=True, slots=True)
 class JournalMeta:
-    """The process that writes a journal.
+    """Metadata of the process that writes a journal.
 
     ``label`` names the process within its run: empty for the first, else ``rank 1``, ``child 2``.
     ``start_ticks`` is the kernel's start time of the process, which together with ``boot_id``
@@ -126,10 +127,11 @@ class JournalMeta:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> JournalMeta:
-        """
+        """Build the metadata from JSON. In version 1, without a checksum, damage goes undetected.
+
         Raises:
-            TypeError: Something is missing.
-            ValueError: It is damaged. Without a checksum, as in version 1, that is not known.
+            TypeError: A field is missing.
+            ValueError: The checksum does not match.
         """
         fields = {name: value for name, value in data.items() if name != _CHECKSUM}
         if data.get(_CHECKSUM, _checksum(fields)) != _checksum(fields):
@@ -164,14 +166,14 @@ def seal_of(data: bytes) -> int:
 
 
 def sealed_line(fields: Mapping[str, Any]) -> bytes:
-    """Return a line of text: JSON, a space and the JSON's checksum, without a line end."""
-    # ASCII with escapes: any text survives, including lone surrogates of odd file names.
+    """Encode an event as a line: JSON, a space and the JSON's checksum, without a line end."""
+    # ASCII with escapes preserves any text, including lone surrogates in file names.
     text = json.dumps(fields, separators=(",", ":")).encode("ascii")
     return text + b" %08x" % zlib.crc32(text)
 
 
 def read_line(line: bytes, version: int = FORMAT_VERSION) -> dict[str, Any] | None:
-    """Return the content of a line; None if it is damaged. Lines of version 1 have no checksum."""
+    """Parse a line; return None if it is damaged. Lines of version 1 have no checksum."""
     text = line
     if version > 1:
         text, _, checksum = line.rpartition(b" ")

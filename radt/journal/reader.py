@@ -14,7 +14,7 @@ import numpy as np
 from radt.errors import JournalError
 from radt.journal.format import LABELS_FOLDER, EventKind, JournalMeta, RecordKind
 from radt.journal.segments import Records
-from radt.journal.source import JournalSource, Writing
+from radt.journal.source import JournalSource
 from radt.journal.unwritten import UNWRITTEN, forget_unwritten, unwritten
 from radt.journal.values import JournalSeries
 from radt.model import NO_STEP, MarkerKind, RunStatus
@@ -41,7 +41,7 @@ class ScalarColumn:
 
 @dataclass(frozen=True, slots=True)
 class SpanEvent:
-    """Begin or end of an epoch or span; both have the same ``token``, unique in a process.
+    """Beginning or end of an epoch or span; both have the same ``token``, unique in a process.
 
     ``step`` is the epoch's number, None for spans.
     """
@@ -57,9 +57,9 @@ class SpanEvent:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End of the run as its first process reports it; ``reason`` is empty on success.
+    """End of the run as reported by its first process; ``reason`` is empty on success.
 
-    ``ended_ns`` is its time, monotonic; None if others end the run.
+    ``ended_ns`` is its monotonic time; None if another process ends the run.
     """
 
     status: RunStatus
@@ -67,20 +67,20 @@ class Finish:
     ended_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class JournalBatch:
     """New data in all journals of a run.
 
     ``pids`` are all processes that have a journal. ``dropped`` counts records that could not be
-    written, mostly because the disk was full, ``lost`` those lost in damaged files, ``lost_events``
-    damaged lines of events files (params, tags, names). ``cursors`` belong in the transaction that
-    stores the rest; ``more``: the limit was reached.
+    written, usually because the disk was full; ``lost`` those lost in damaged files;
+    ``lost_events`` damaged lines of events files (params, tags, names). ``cursors`` must be stored
+    in the transaction that stores the rest. ``more``: the limit was reached.
     """
 
     scalars: list[ScalarColumn] = field(default_factory=list)
     spans: list[SpanEvent] = field(default_factory=list)
-    params: Mapping[str, str] = field(default_factory=dict)
-    tags: Mapping[str, str] = field(default_factory=dict)
+    params: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
     epochs_total: int | None = None
     pids: set[int] = field(default_factory=set)
     cursors: list[JournalCursor] = field(default_factory=list)
@@ -101,7 +101,7 @@ _MARKS = {
 
 
 class JournalReader:
-    """Reads the data that is new since the last read, exactly once.
+    """Reads new data since the last read, exactly once.
 
     Args:
         journal_dir: The run's journal folder; may not exist yet.
@@ -115,7 +115,7 @@ class JournalReader:
         self._unreadable: set[str] = set()
         self._turn = 0
         self._run_id = journal_dir.parent.name
-        #: How many values that no journal took are counted already.
+        #: Number of values missing from all journals that was already reported.
         self._unwritten = _counted(cursors)
 
     def read(self, *, final: bool = False, max_records: int = 200_000) -> JournalBatch:
@@ -125,11 +125,11 @@ class JournalReader:
         new reader from the stored cursors.
 
         Args:
-            final: The processes are gone: wait for nothing, take all that is there.
-            max_records: Stop at about this many; ``more`` of the batch then says so.
+            final: The processes have ended: do not wait for unwritten slots, take everything.
+            max_records: Stop after about this many; ``more`` of the batch is then True.
 
         Raises:
-            JournalError, OSError: It could not be read, and the next call reads the same again.
+            JournalError, OSError: Reading failed; the next call reads the same data again.
         """
         before = {name: source.cursor for name, source in self._sources.items()}
         try:
@@ -143,66 +143,41 @@ class JournalReader:
         self._find_sources()
         batch = JournalBatch(pids={source.meta.pid for source in self._sources.values()})
         left = max_records
-        params: dict[str, str] = {}
-        tags: dict[str, str] = {}
-        more = False
-        epochs_total: int | None = None
-        dropped = lost = lost_events = 0
         for source in self._in_turn():
             if source.exhausted:
                 continue
             if left <= 0:
-                more = True
+                batch.more = True
                 break
             before = source.cursor
             records = source.read(left, final=final)
             left -= len(records)
-            more = more or left <= 0
+            batch.more = batch.more or left <= 0
             for event in source.read_events():
                 try:
-                    match event["event"]:
-                        case EventKind.PARAMS:
-                            params |= _texts(event)
-                        case EventKind.TAGS:
-                            tags |= _texts(event)
-                        case EventKind.EPOCHS:
-                            epochs_total = int(event["total"])
-                        case EventKind.DROPPED:
-                            dropped += int(event["count"])
+                    _take(event, batch)
                 except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
                     source.miss_event()
-            dropped += _sort(source, records, batch)
-            lost, source.lost = lost + source.lost, 0
-            lost_events, source.lost_events = lost_events + source.lost_events, 0
+            _sort(source, records, batch)
+            batch.lost, source.lost = batch.lost + source.lost, 0
+            batch.lost_events, source.lost_events = batch.lost_events + source.lost_events, 0
             if source.cursor != before:
                 batch.cursors.append(source.cursor)
         unwritten_now = unwritten(self._run_id)
         if unwritten_now > self._unwritten:
-            dropped += unwritten_now - self._unwritten
+            batch.dropped += unwritten_now - self._unwritten
             batch.cursors.append(JournalCursor(UNWRITTEN, event_offset=unwritten_now))
             self._unwritten = unwritten_now
-        return JournalBatch(
-            scalars=batch.scalars,
-            spans=batch.spans,
-            params=params,
-            tags=tags,
-            epochs_total=epochs_total,
-            pids=batch.pids,
-            cursors=batch.cursors,
-            dropped=dropped,
-            lost=lost,
-            lost_events=lost_events,
-            more=more,
-        )
+        return batch
 
     def finish(self) -> Finish | None:
-        """Return how the run's first process says that the run ended; None if it does not.
+        """Return the end reported by the run's first process; None if there is none.
 
-        That it was read before does not matter: who read it may have died before acting on it.
+        It is also returned if it was read before: that reader may have died before acting on it.
         """
         self._find_sources()
         ending = None
-        # A script that replaced itself has said so more than once.
+        # A script that replaced itself (exec) has several journals; the last one counts.
         for source in sorted(self._sources.values(), key=lambda source: source.meta.created_ns):
             event = None if source.meta.label else source.last_event(EventKind.FINISH)
             if event is not None:
@@ -224,10 +199,10 @@ class JournalReader:
     def being_written(self) -> bool:
         """Return whether a live process has not closed its journal."""
         self._find_sources()
-        return any(source.writing() is Writing.LIVE for source in self._sources.values())
+        return any(source.is_being_written for source in self._sources.values())
 
     def stands_at(self, stored: Mapping[str, JournalCursor]) -> bool:
-        """Return whether this reader is at the store's position: nobody has read since."""
+        """Return whether this reader is at the store's position: nobody else has stored data."""
         return self._unwritten == _counted(stored) and all(
             source.cursor == stored.get(name, JournalCursor(name))
             for name, source in self._sources.items()
@@ -241,9 +216,10 @@ class JournalReader:
     def delete_consumed(
         self, cursors: Iterable[JournalCursor], *, before: Callable[[], None] = lambda: None
     ) -> None:
-        """Remove segments wholly before the cursors, which were stored.
+        """Remove segments completely before the cursors, which were stored.
 
         Args:
+            cursors: The stored positions.
             before: Called before the first removal.
         """
         behind = [
@@ -260,8 +236,8 @@ class JournalReader:
     def remove_finished(self) -> None:
         """Remove the journals that were read to their end and whose processes have exited.
 
-        For a run that has ended and is stored: a journal takes at least half a megabyte, which adds
-        up over thousands of runs.
+        Call it for a run that has ended and is stored: a journal takes at least half a megabyte,
+        which adds up over thousands of runs.
         """
         for source in self._sources.values():
             try:
@@ -284,12 +260,12 @@ class JournalReader:
             try:
                 self._sources[name] = JournalSource(folder, self._cursors.get(name))
             except JournalError as error:
-                # An unreadable journal of one process must not cost those of the others.
-                log.error("%s", error)  # noqa: TRY400 - the message says it all
+                # An unreadable journal of one process must not affect those of the others.
+                log.error("%s", error)  # noqa: TRY400 - the message suffices
                 self._unreadable.add(name)
 
     def _in_turn(self) -> list[JournalSource]:
-        """Return all sources, each time starting with another, so that none starves."""
+        """Return all sources, starting with a different one each time, so that none starves."""
         sources = list(self._sources.values())
         if not sources:
             return []
@@ -305,8 +281,20 @@ def _texts(event: Mapping[str, Any]) -> dict[str, str]:
     return {str(name): str(value) for name, value in event["values"].items()}
 
 
-def _sort(source: JournalSource, records: Records, batch: JournalBatch) -> int:
-    """Sort records into columns and marks; return the number of dropped ones they report."""
+def _take(event: Mapping[str, Any], batch: JournalBatch) -> None:
+    match event["event"]:
+        case EventKind.PARAMS:
+            batch.params |= _texts(event)
+        case EventKind.TAGS:
+            batch.tags |= _texts(event)
+        case EventKind.EPOCHS:
+            batch.epochs_total = int(event["total"])
+        case EventKind.DROPPED:
+            batch.dropped += int(event["count"])
+
+
+def _sort(source: JournalSource, records: Records, batch: JournalBatch) -> None:
+    """Sort records into columns and marks; add up the drops that they report."""
     process = source.meta.label
     scalars = records[records["kind"] == RecordKind.SCALAR]
     order = np.argsort(scalars["name_id"], kind="stable")
@@ -348,4 +336,4 @@ def _sort(source: JournalSource, records: Records, batch: JournalBatch) -> int:
                 )
             )
     batch.spans.sort(key=lambda event: event.monotonic_ns)
-    return int(records["value"][records["kind"] == RecordKind.DROPPED].sum())
+    batch.dropped += int(records["value"][records["kind"] == RecordKind.DROPPED].sum())

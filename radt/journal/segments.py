@@ -18,24 +18,24 @@ from radt.journal.format import (
     segment_name,
 )
 
-#: `radt.journal.format.RECORD`, as an array.
+#: `radt.journal.format.RECORD` as a numpy type.
 RECORD_DTYPE = np.dtype(
     [("time_ns", "<i8"), ("step", "<i8"), ("value", "<f8"), ("name_id", "<u4"), ("kind", "<u4")]
 )
 Records = npt.NDArray[np.void]
 
-#: The slot that a full segment's loss is counted in: it comes after the others.
+#: Slot number of the reserve record, which counts a full segment's losses: the one after the last.
 RESERVE_SLOT = SEGMENT_SLOTS
 
 
 class Segments:
-    """The segments in a journal's folder; all that is returned is a copy.
+    """The segments in a journal's folder. All returned data are copies.
 
     A mapping would kill the reader (SIGBUS) if a file were truncated meanwhile.
 
     Args:
-        folder: The journal's.
-        checked: Its segments have a head with seals, as since version 2 of the format.
+        folder: The journal's folder.
+        checked: Whether segments have a head with seals, as since version 2 of the format.
     """
 
     def __init__(self, folder: Path, *, checked: bool) -> None:
@@ -44,7 +44,7 @@ class Segments:
 
     def numbers(self) -> list[int]:
         """Return the numbers of the segments that exist."""
-        # Not by a pattern: `Path.glob` hides that it cannot read the folder.
+        # Not `Path.glob`, which hides that it cannot read the folder.
         return [
             int(path.stem.removeprefix("segment-"))
             for path in self._folder.iterdir()
@@ -52,14 +52,14 @@ class Segments:
         ]
 
     def after(self, segment: int) -> int | None:
-        """Return the number of the next segment that exists, None at the end."""
+        """Return the number of the next segment that exists; None at the end."""
         if self.size(segment + 1) is not None:
             return segment + 1
-        # A segment that is missing was lost with its disk, or the numbers went on after one.
+        # A missing segment was lost with its disk, or its number was skipped.
         return min((number for number in self.numbers() if number > segment), default=None)
 
     def size(self, segment: int) -> int | None:
-        """Return a segment's number of slots, with the reserve record; None without a file."""
+        """Return a segment's number of slots including the reserve record; None without a file."""
         try:
             size = self._path(segment).stat().st_size
         except FileNotFoundError:
@@ -72,12 +72,12 @@ class Segments:
         return [seal for (seal,) in SEAL.iter_unpack(data)]
 
     def written(self, segment: int) -> int:
-        """Return how many slots a segment's head says were written."""
+        """Return the number of written slots according to a segment's head."""
         (slots,) = WRITTEN.unpack(self.read(segment, WRITTEN_OFFSET, WRITTEN.size))
         return int(slots)
 
     def read(self, segment: int, offset: int, count: int) -> bytes:
-        """Return a copy of a part of a segment; zeros where the file was cut."""
+        """Return a copy of a part of a segment; zeros where the file is truncated."""
         try:
             with self._path(segment).open("rb", buffering=0) as file:
                 file.seek(offset)
@@ -86,7 +86,7 @@ class Segments:
             return bytes(count)
 
     def load(self, segment: int, slot: int, count: int) -> Records:
-        """Return records; zeros where the file was cut.
+        """Return records; zeros where the file is truncated.
 
         Records whose kind is set at the first reading are complete at the second, even on
         processors that reorder stores.

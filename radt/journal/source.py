@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
+import json
 import logging
 import os
 import shutil
 import time
 from dataclasses import dataclass
-from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from radt.errors import JournalError
+from radt.files import lock
 from radt.home import RunDir
 from radt.journal.files import TAKEN_BACK
 from radt.journal.format import (
@@ -22,6 +23,7 @@ from radt.journal.format import (
     BLOCK_SLOTS,
     CLOSED_FILE,
     EVENTS_FILE,
+    FORMAT_VERSION,
     HEAD_BYTES,
     META_FILE,
     RECORD_BYTES,
@@ -29,37 +31,30 @@ from radt.journal.format import (
     SEGMENT_SLOTS,
     End,
     EventKind,
+    JournalMeta,
     RecordKind,
     read_line,
     seal_of,
     segment_name,
 )
-from radt.journal.meta import read_meta
 from radt.journal.segments import RECORD_DTYPE, RESERVE_SLOT, Records, Segments
 from radt.procfs import ProcessId, boot_id, is_shortage
 from radt.store.records import JournalCursor
 
-#: How long to wait for a taken but unwritten slot while its process lives. A thread may be
-#: suspended at that point; one that was interrupted there (Ctrl-C) never writes it.
+#: How long to wait for a slot that was taken but not written while its process lives. Its thread
+#: may be suspended at that point; one that was interrupted there (Ctrl-C) never writes it.
 PATIENCE_S = 2.0
 _BLOCK = 1024
 #: A time this much before the journal's creation, or in the future, is implausible.
 _TIME_SLACK_NS = 60 * 10**9
-#: A wider hole cannot come from threads that were interrupted while they logged.
+#: A wider hole cannot come from threads that were interrupted while logging.
 _THREADS_AMID = 16
 _MAX_NAMES = 10**7
 _KINDS = [kind.value for kind in RecordKind]
-#: What reading a line raises that is not as it was written.
+#: Errors raised when reading a damaged line.
 _DAMAGED_LINE = (ArithmeticError, LookupError, TypeError, ValueError)
 
 log = logging.getLogger(__name__)
-
-
-class Writing(Enum):
-    """Whether a process may write more."""
-
-    LIVE = auto()
-    OVER = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ class JournalSource:
 
     Raises:
         JournalError: The folder is not a journal that this version can read.
-        OSError: There is no free descriptor to look with (`is_shortage`).
+        OSError: This process is out of descriptors or memory (`is_shortage`).
     """
 
     def __init__(self, folder: Path, cursor: JournalCursor | None) -> None:
@@ -85,18 +80,18 @@ class JournalSource:
         self._event_offset = cursor.event_offset
         self._names = list(cursor.names)
         self._hole: tuple[_Slot, float] | None = None
-        #: Slots given up waiting for, which may still be written.
+        #: Slots for which this reader no longer waits, but which may still be written.
         self._late: set[_Slot] = set()
-        #: Everything is read, and nothing more will follow.
+        #: Whether everything was read and nothing more will follow.
         self.exhausted = False
         #: Number of values lost in damaged files; the reader resets it to 0.
         self.lost = 0
-        #: Number of events lost, likewise.
+        #: Number of lost events, likewise.
         self.lost_events = 0
         self._checked = self.meta.format_version > 1
         self._segments = Segments(folder, checked=self._checked)
         self._kept: set[str] = set()
-        #: Amount of data written, once the process has reported it.
+        #: Amount of written data, once the process has reported it.
         self._end: End | None = None
 
     @property
@@ -111,19 +106,18 @@ class JournalSource:
         name = self._names[name_id] if name_id < len(self._names) else ""
         return name or None
 
-    def writing(self) -> Writing:
+    @property
+    def is_being_written(self) -> bool:
         """Return whether the process is alive and has not closed its journal."""
-        if (self._folder / CLOSED_FILE).exists():
-            return Writing.OVER
-        if self.meta.boot_id != boot_id():
-            return Writing.OVER
+        if (self._folder / CLOSED_FILE).exists() or self.meta.boot_id != boot_id():
+            return False
         alive = ProcessId(self.meta.pid, self.meta.start_ticks).alive
-        return Writing.LIVE if alive or _locked(self._folder / EVENTS_FILE) else Writing.OVER
+        return alive or _locked(self._folder / EVENTS_FILE)
 
     def read(self, limit: int, *, final: bool) -> Records:
         """Return up to ``limit`` new records in slot order; ``final`` avoids waiting."""
         # Checked before reading, so that everything a process wrote before its exit is found.
-        over = final or self.writing() is Writing.OVER
+        over = final or not self.is_being_written
         self._end = self._read_end() if over else None
         parts = [self._read_late()] if self._late else []
         count = sum(len(part) for part in parts)
@@ -139,7 +133,7 @@ class JournalSource:
         return np.concatenate(parts) if parts else np.empty(0, RECORD_DTYPE)
 
     def read_events(self) -> list[dict[str, Any]]:
-        """Return new events. Read records first: their names are then defined."""
+        """Return new events. Read records first, so that their names are defined afterwards."""
         events: list[dict[str, Any]] = []
         for line in self._lines(self._event_offset):
             self._event_offset += len(line) + 1
@@ -152,7 +146,7 @@ class JournalSource:
         return events
 
     def last_event(self, kind: EventKind) -> dict[str, Any] | None:
-        """Return the last event of a kind, whether it was read before or not."""
+        """Return the last event of a kind, even if it was read before."""
         for line in reversed(self._lines(0)):
             try:
                 event = self._parsed(line)
@@ -163,7 +157,7 @@ class JournalSource:
         return None
 
     def _lines(self, offset: int) -> list[bytes]:
-        """Return the whole lines of the events file from an offset on, without their ends."""
+        """Return the complete lines of the events file from an offset on, without line ends."""
         try:
             with (self._folder / EVENTS_FILE).open("rb") as file:
                 file.seek(offset)
@@ -177,10 +171,10 @@ class JournalSource:
         self._keep(EVENTS_FILE)
 
     def _event(self, line: bytes) -> dict[str, Any] | None:
-        """Return a line's event for the caller; names are kept here.
+        """Return a line's event for the caller, or None for a name, which is kept here.
 
         Raises:
-            ArithmeticError, LookupError, TypeError, ValueError: It is damaged.
+            ArithmeticError, LookupError, TypeError, ValueError: The line is damaged.
         """
         event = self._parsed(line)
         if event is None or event["event"] != EventKind.NAME:
@@ -193,9 +187,9 @@ class JournalSource:
         return None
 
     def _parsed(self, line: bytes) -> dict[str, Any] | None:
-        """Return a line as an event; None if it counts for nothing. Raises as `_event` does."""
+        """Parse a line; return None for one without an event. Raises as `_event` does."""
         if not line or line + b"\n" == TAKEN_BACK or line.endswith(TAKEN_BACK[:-1]):
-            return None  # a full disk had room for a part of it: it was written again
+            return None  # written only in part on a full disk, then again
         event = read_line(line, self.meta.format_version)
         if event is None:
             if not self._checked:
@@ -204,7 +198,7 @@ class JournalSource:
         return event
 
     def segments_before(self, cursor: JournalCursor) -> list[Path]:
-        """Return the segments that lie wholly before the cursor."""
+        """Return the segments completely before the cursor, except those with late slots."""
         waiting = {slot.segment for slot in self._late}
         return [
             path
@@ -219,11 +213,11 @@ class JournalSource:
         Raises:
             OSError: The files cannot be removed.
         """
-        if self.exhausted and self.writing() is Writing.OVER:
+        if self.exhausted and not self.is_being_written:
             shutil.rmtree(self._folder)
 
     def _step(self, limit: int, *, over: bool) -> tuple[Records, bool]:
-        """Return the next block, and whether there may be more after it."""
+        """Return the next block, and whether more may follow."""
         size = self._segments.size(self._segment)
         if size is None or self._slot >= size:
             following = self._segments.after(self._segment)
@@ -239,7 +233,7 @@ class JournalSource:
             if sealed is not None:
                 self._hole = None
                 return sealed, True
-            # Up to the end of this block, or the reserve record.
+            # Read up to the end of this block, or the reserve record.
             limit = min(limit, BLOCK_SLOTS - self._slot % BLOCK_SLOTS)
         block = self._segments.load(self._segment, self._slot, min(limit, size - self._slot))
         missing = np.flatnonzero(block["kind"] == 0)
@@ -263,11 +257,11 @@ class JournalSource:
         return block[:0], True
 
     def _pass_over(self, width: int, *, over: bool) -> None:
-        """Skip slots that are not written; a living process may still write them."""
+        """Skip unwritten slots, which a live process may still write."""
         if not over:
             self._late |= {_Slot(self._segment, self._slot + i) for i in range(width)}
         elif self._checked:
-            # Of a slot that was taken and not written, all is zero.
+            # A slot that was taken but not written is all zeros.
             hole = (
                 self._segments.load(self._segment, self._slot, width).view(np.uint64).reshape(-1, 4)
             )
@@ -277,7 +271,7 @@ class JournalSource:
         self._hole = None
 
     def _go_to(self, segment: int, *, absent: bool) -> None:
-        """Continue with a later segment; count those skipped, and this one's rest if absent."""
+        """Go on with a later segment; count skipped ones, and this one's rest if it is absent."""
         if self._checked:
             skipped = (segment - self._segment - 1) * SEGMENT_SLOTS
             self._miss(skipped + (max(0, SEGMENT_SLOTS - self._slot) if absent else 0))
@@ -289,7 +283,7 @@ class JournalSource:
             return None
         first = self._slot // BLOCK_SLOTS
         blocks = min(1 + limit // BLOCK_SLOTS, SEGMENT_SLOTS // BLOCK_SLOTS - first)
-        # Read before the records: a block with a seal is complete.
+        # Seals are read before the records: a block with a seal is complete.
         seals = self._segments.seals(self._segment)[first : first + blocks]
         offset = HEAD_BYTES + first * BLOCK_BYTES
         records = self._segments.read(self._segment, offset, blocks * BLOCK_BYTES)
@@ -298,10 +292,10 @@ class JournalSource:
             slots = min(seal >> 32, BLOCK_SLOTS)
             at = block * BLOCK_BYTES
             if block * BLOCK_SLOTS + slots <= stop:
-                break  # no seal, or that of a process's last records, which are read
+                break  # no seal, or the seal of a process's last records, which were read already
             if seal_of(records[at : at + slots * RECORD_BYTES]) != seal:
                 if stop > start:
-                    break  # return the good blocks first
+                    break  # return the intact blocks first
                 self._slot = (first + block) * BLOCK_SLOTS + slots
                 self._miss(slots - start % BLOCK_SLOTS, self._segment)
                 return np.empty(0, RECORD_DTYPE)
@@ -345,22 +339,22 @@ class JournalSource:
             self._miss(int(wrong.sum()), self._segment)
 
     def _written_from(self, slot: int) -> int:
-        """Return how many slots of this segment, starting at ``slot``, were written at most."""
+        """Return the maximum number of written slots of this segment from ``slot`` on."""
         end = self._end
         known = end is not None and end.segment == self._segment and slot < SEGMENT_SLOTS
         return (end.slot if known and end is not None else RESERVE_SLOT + 1) - slot
 
     def _read_end(self) -> End | None:
-        """Return how much there was, as its process said at its end, else as its segments say."""
+        """Return the amount of written data as the process recorded it, else from segment heads."""
         if not self._checked:
             return None
         try:
             return End(**(read_line((self._folder / CLOSED_FILE).read_bytes()) or {}))
-        except (FileNotFoundError, TypeError):  # it was killed, or had no space to say so
+        except (FileNotFoundError, TypeError):  # it was killed, or had no space for the file
             pass
         for number in sorted(self._segments.numbers(), reverse=True):
             slots = self._segments.written(number)
-            if 0 < slots <= SEGMENT_SLOTS:  # else it is a spare one, or damaged itself
+            if 0 < slots <= SEGMENT_SLOTS:  # otherwise it is a spare one, or is itself damaged
                 return End(number, slots, 0)
         return None
 
@@ -373,12 +367,12 @@ class JournalSource:
             self._keep(segment_name(segment))
 
     def _miss_rest(self) -> None:
-        """Count written but missing values, once everything present was read."""
+        """Count written but missing values, once all existing data was read."""
         if not self._checked or self.exhausted:
             return
         for number in self._segments.numbers():
             if self._size_of(segment_name(number)) < HEAD_BYTES + SEGMENT_BYTES:
-                self._keep(segment_name(number))  # how much it held may be gone with its head
+                self._keep(segment_name(number))  # its head with the slot count may be lost
         end = self._end
         if end is None:
             return
@@ -396,7 +390,7 @@ class JournalSource:
             return 0
 
     def _keep(self, name: str) -> None:
-        """Keep a damaged file beside the journal, where it is not removed."""
+        """Keep a damaged file outside of the journal, which will be removed."""
         if name in self._kept:
             return
         self._kept.add(name)
@@ -412,7 +406,7 @@ class JournalSource:
             log.warning("%s could not be kept: %s", self._folder / name, error)
 
     def _left_counting(self, size: int) -> Records:
-        """Return the reserve record if its process was killed while it counted there."""
+        """Return the reserve record if the process was killed while counting in it."""
         last = self._segments.load(self._segment, size - 1, 1)
         if size != RESERVE_SLOT + 1 or not (last["value"] > 0).any():
             return np.empty(0, RECORD_DTYPE)
@@ -428,7 +422,7 @@ class JournalSource:
         return now_s - self._hole[1] >= PATIENCE_S
 
     def _read_late(self) -> Records:
-        """Return records that were written after their turn."""
+        """Return records that were written late, after the reader had skipped their slots."""
         blocks = []
         for slot in sorted(self._late, key=lambda late: (late.segment, late.slot)):
             block = self._segments.load(slot.segment, slot.slot, 1)
@@ -452,10 +446,44 @@ def _locked(path: Path) -> bool:
     """Return whether a process holds the lock on its events, as it does while it lives."""
     try:
         with path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+            return not lock(file.fileno(), shared=True)
     except OSError as error:
-        # There is none, or the file system knows no locks. Who cannot look takes it for held.
+        # The file is missing, or the file system has no locks. A shortage counts as locked.
         return is_shortage(error)
-    return False
+
+
+def read_meta(folder: Path) -> JournalMeta:
+    """Return a journal's metadata, from its file or the copy in the events file.
+
+    Raises:
+        JournalError: Neither can be read, or a later version wrote them.
+    """
+    path = folder / META_FILE
+    try:
+        meta = JournalMeta.from_json(json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        if is_shortage(error):
+            raise
+        copy = _copied_meta(folder)
+        if copy is None:
+            raise JournalError(
+                f"{path} cannot be read: {error}", "The disk may be damaged"
+            ) from error
+        log.warning("%s is damaged: its copy is used", path)
+        meta = copy
+    if meta.format_version > FORMAT_VERSION:
+        raise JournalError(
+            f"{folder} was written by radt {meta.radt_version}, which is newer",
+            "Use one version of radt for training and for collecting",
+        )
+    return meta
+
+
+def _copied_meta(folder: Path) -> JournalMeta | None:
+    try:
+        with (folder / EVENTS_FILE).open("rb") as file:
+            fields = read_line(file.readline().rstrip(b"\n")) or {}
+        kind = fields.pop("event", "")
+        return JournalMeta.from_json(fields) if kind == EventKind.META else None
+    except (OSError, ValueError, TypeError):
+        return None

@@ -1,27 +1,27 @@
-"""Count the values that a run's folder could not take, in the runtime folder: mostly another disk.
+"""Count values that could not be written into a run's folder, in the runtime folder.
 
-A journal counts by itself what it could not take. Until there is one, as on a disk that is full or
-read-only from the run's begin on, the count of all of the run's processes is in one small file
-here. Imports the standard library only.
+That is usually on another disk. A journal counts its own losses. Until a journal exists, as on a
+disk that is full or read-only from the start of the run, one small file here holds the count of all
+of the run's processes. Imports the standard library only.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 from pathlib import Path
 
 from radt.errors import RadtError
+from radt.files import lock
 from radt.home import runtime_dir
 
-#: What stands for the file among a run's journals, in cursors: ``event_offset`` is the count.
+#: Name of this count among a run's cursors: ``event_offset`` is the count.
 UNWRITTEN = "unwritten"
 _COUNT = struct.Struct("@q")
 
 
 def count_unwritten(run_id: str, count: int) -> bool:
-    """Add to a run's count; return False if there is no room here either."""
+    """Add to a run's count; return False if there is no space here either."""
     try:
         path = _path(run_id)
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -29,7 +29,7 @@ def count_unwritten(run_id: str, count: int) -> bool:
     except (OSError, RadtError):
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        lock(descriptor, wait=True)
         os.pwrite(descriptor, _COUNT.pack(_count_in(descriptor) + count), 0)
     except OSError:
         return False
@@ -42,7 +42,7 @@ def unwritten(run_id: str) -> int:
     """Return a run's count.
 
     Raises:
-        OSError: The file is there and cannot be read.
+        OSError: The file exists and cannot be read.
     """
     try:
         descriptor = os.open(_path(run_id), os.O_RDONLY | os.O_CLOEXEC)
@@ -55,11 +55,11 @@ def unwritten(run_id: str) -> int:
 
 
 def forget_unwritten(run_id: str) -> None:
-    """Remove a run's count, which is in the store."""
+    """Remove a run's count once it is in the store."""
     try:
         _path(run_id).unlink(missing_ok=True)
     except (OSError, RadtError):
-        pass  # it goes with the runtime folder
+        pass  # the runtime folder is temporary anyway
 
 
 def _count_in(descriptor: int) -> int:

@@ -1,11 +1,11 @@
-"""Names, values and steps that may be logged, and the errors for others.
+"""Validate names, values and steps that a script logs.
 
-Values of scripts only have a name. Values that radt itself reads inside the process (PyTorch's
+A script's metric only has a name. Values that radt itself reads inside the process (PyTorch's
 memory, the time of a step) have a unit, a scope and a listener, like those of the collector. All of
-that is encoded in the name, which is written once per series, kept with the journal's cursor, and
-begins with a character that script metrics cannot have. Imports the standard library only.
+these are encoded in the name, which is written once per series, kept with the journal's cursor, and
+begins with a character that names of script metrics cannot have. Imports the standard library only.
 
-These errors are mistakes in the script, and the only ones that logging ever raises.
+The errors raised here are mistakes in the script, and the only ones that logging ever raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, Self, SupportsFloat, SupportsIndex
 from radt.errors import UsageError
 from radt.model import NO_STEP, Scope, SeriesKind
 
-#: The ASCII unit separator: `radt.journal.values.checked_name` refuses unprintable characters.
+#: The ASCII unit separator, which `radt.journal.values.checked_name` refuses as unprintable.
 _SEPARATOR = "\x1f"
 
 
@@ -38,7 +38,7 @@ class JournalSeries:
 
     @property
     def name(self) -> str:
-        """Return the name of its values (`radt.journal.writer.JournalWriter.sample`)."""
+        """Return the encoded name (`radt.journal.writer.JournalWriter.sample`)."""
         texts = (self.listener, self.metric, self.unit, self.scope.value, self.kind.value)
         return "".join(_SEPARATOR + text for text in (*texts, self.entity, self.method))
 
@@ -59,7 +59,7 @@ MAX_NAME_LENGTH = 250  # MLflow's limit for the names of metrics and params
 
 
 def to_number(value: SupportsFloat | SupportsIndex) -> float:
-    """Return a value as a float: numbers, booleans, numpy scalars, tensors with one element.
+    """Convert a value to float: numbers, booleans, numpy scalars, tensors with one element.
 
     Raises:
         TypeError: The value is not a single number.
@@ -68,12 +68,12 @@ def to_number(value: SupportsFloat | SupportsIndex) -> float:
     if isinstance(value, (str, bytes, bytearray)):  # float() would parse them
         raise TypeError(f"a metric's value must be a number, not {value!r}")
     try:
-        # torch warns when float() gets a tensor with a gradient, but not with item().
+        # For a tensor with a gradient, torch warns about float() but not about item().
         return float(value.item() if hasattr(value, "item") else value)
     except OverflowError as error:
         raise UsageError("a metric's value is too large for a float", str(error)) from error
     except (TypeError, ValueError, RuntimeError) as error:
-        # numpy and torch raise different errors for several elements, depending on their version.
+        # For several elements, numpy and torch raise various errors, depending on their version.
         raise TypeError(
             f"a metric's value must be a single number, not {type(value).__name__} ({error}); "
             "log a mean, or one element"
@@ -81,7 +81,7 @@ def to_number(value: SupportsFloat | SupportsIndex) -> float:
 
 
 def to_step(step: object, of: object = None) -> int:
-    """Return a step as an integer: integers of Python, numpy and torch; no booleans.
+    """Convert a step to int: integers of Python, numpy and torch, but no booleans.
 
     Args:
         step: The script's value.

@@ -1,12 +1,12 @@
 """Write a process's journal: one record per value, into a mapped file.
 
-The fast path takes a slot by one call that the interpreter does not interrupt and packs a record
-into it: no lock, no system call, no thread. The logged values of a killed process survive, as the
-pages belong to the kernel. When a segment is full, the next one is ready; the thread that moves on
-to it prepares the one after.
+The fast path takes a slot with a single call that the interpreter does not interrupt, and packs a
+record into it: no lock, no system call, no thread. The pages belong to the kernel, so the logged
+values of a killed process survive. When a segment is full, the next one is ready; the thread that
+moves on to it prepares the one after.
 
-Disk and folder errors never raise: records are dropped and counted, and the count is recorded as
-soon as there is space again. Imports the standard library only.
+Disk and folder errors are never raised: records are dropped and counted, and the count is recorded
+as soon as there is space again. Imports the standard library only.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class LogScalar(Protocol):
     def __call__(self, name: str, value: Number, step: SupportsIndex | None = None) -> None: ...
 
 
-#: Of the segment in use: a call that gives the next slot, which may lie behind its end; its
-#: records; where it says how many are written; and a call that seals the block that a slot ends. A
-#: plain tuple, read and replaced as one, and quicker to unpack than a named one.
+#: The segment in use: a call that returns the next slot, possibly one beyond its end; its records;
+#: its number of written slots; and a call that seals the block that ends with a slot. A plain
+#: tuple, because it is replaced atomically and unpacks faster than a named one.
 _Slots = tuple[
     Callable[[], int], memoryview | bytearray, memoryview | bytearray, Callable[[int], None]
 ]
@@ -84,7 +84,7 @@ class JournalWriter:
         _writers.add(self)
 
     def _start_empty(self) -> None:
-        """Start without a folder, a segment, or a lock that a fork could have split."""
+        """Start without a folder, a segment, or locks that another thread held during a fork."""
         self._folder = ""
         self._events: EventLog | None = None
         self._unsaid: deque[tuple[EventKind, Mapping[str, Any]]] = deque(maxlen=MAX_UNSAID)
@@ -104,7 +104,7 @@ class JournalWriter:
     # -- logging --------------------------------------------------------------------------------
 
     def _fast_path(self) -> LogScalar:
-        """Return a closure, which finds its variables without looking into the instance."""
+        """Return a closure, which finds its variables without attribute look-ups."""
         ids = self._ids
         pack_into = RECORD.pack_into
         clock = time.monotonic_ns
@@ -114,7 +114,7 @@ class JournalWriter:
         unnumbered = NO_STEP
 
         def scalar(name: str, value: Number, step: SupportsIndex | None = None) -> None:
-            # Everything that can run foreign code, or fail, comes before a slot is taken.
+            # Everything that can run foreign code or fail comes before a slot is taken.
             if value.__class__ is not float:
                 value = to_number(value)
             if step is None:
@@ -140,13 +140,13 @@ class JournalWriter:
         return scalar
 
     def open(self) -> None:
-        """Create the journal now rather than with the first record, so that it can be found."""
+        """Create the journal now instead of with the first record, so that it can be found."""
         with self._disk():
             if self._spare is None:
                 self._prepare()
 
     def begin(self, kind: RecordKind, name: str, step: int | None = None) -> int:
-        """Record the begin of an epoch or span; return the token for `end`."""
+        """Record the beginning of an epoch or span; return the token for `end`."""
         token = self._token()
         self._record(kind, name, NO_STEP if step is None else step, float(token))
         return token
@@ -158,9 +158,9 @@ class JournalWriter:
     def sample(
         self, name: str, value: float, step: int | None = None, at_ns: int | None = None
     ) -> None:
-        """Record one value of a `radt.journal.values.JournalSeries`, by its ``name``.
+        """Record a value of a `radt.journal.values.JournalSeries`, given its ``name``.
 
-        ``at_ns`` is when it was measured, in monotonic time; now if None.
+        ``at_ns`` is the monotonic time of the measurement; now if None.
         """
         name_id = self._ids.get(name)
         number = NO_STEP if step is None else step
@@ -170,7 +170,7 @@ class JournalWriter:
             self._drop()
 
     def say(self, kind: EventKind, **fields: Any) -> None:
-        """Record a rare event: params, tags, how the run ended."""
+        """Record a rare event: params, tags, the outcome of the run."""
         if self._amid_disk():
             self._deferred.append(lambda: self.say(kind, **fields))
             return
@@ -217,7 +217,7 @@ class JournalWriter:
         *,
         checked: bool = False,
     ) -> None:
-        """Record a value whose name is new or step is unusual, or that needs a new segment."""
+        """Record a value with a new name or an unusual step, or one that needs a new segment."""
         if step != NO_STEP:
             step = to_step(step, name)
         if self._amid_disk():
@@ -232,7 +232,7 @@ class JournalWriter:
     def _place(
         self, kind: RecordKind, name_id: int, step: int, value: float, at_ns: int | None = None
     ) -> bool:
-        """Write a record, in a new segment if needed; return False if there is no space for it."""
+        """Write a record, in a new segment if needed; return False if there is no space."""
         while True:
             slots = self._slots
             take, records, written, seal = slots
@@ -241,7 +241,7 @@ class JournalWriter:
                 time_ns = time.monotonic_ns() if at_ns is None else at_ns
                 RECORD.pack_into(records, slot << 5, time_ns, step, value, name_id, kind)
                 written[0] = slot + 1
-            except struct.error:  # behind the end
+            except struct.error:  # beyond the end
                 if not self._advance(slots):
                     return False
             else:
@@ -250,7 +250,7 @@ class JournalWriter:
                 return True
 
     def _advance(self, full: _Slots) -> bool:
-        """Move on from a full segment; return False if there is no space for another."""
+        """Replace a full segment; return False if there is no space for another."""
         if not self._swap(full):
             with self._disk():  # another thread may be preparing one
                 if self._slots is full and self._spare is None:
@@ -277,14 +277,14 @@ class JournalWriter:
             self._settle_dropped()
             self._segment = spare
             self._slots = spare.take, spare.records, spare.written, spare.seal
-            if self._dropped:  # before there was any segment, and nowhere else to count it
+            if self._dropped:  # dropped before any segment existed, and not counted elsewhere
                 _count(spare.reserve, self._dropped, 0)
-            if self._spare is spare:  # else a signal handler was here first
+            if self._spare is spare:  # otherwise a signal handler has already done this
                 self._spare = None
         return True
 
     def _settle_dropped(self) -> None:
-        """Finish the segment in use, with the count of records dropped after it."""
+        """Finish the segment in use with the count of records dropped after it."""
         with self._state_lock:
             if self._segment is not None:
                 kind = RecordKind.DROPPED if self._dropped else RecordKind.VOID
@@ -294,7 +294,7 @@ class JournalWriter:
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
-        """Hold the lock on files. Records of a signal handler meanwhile are written afterwards."""
+        """Hold the lock on files. Records of a signal handler are deferred until it is released."""
         with self._disk_lock:
             self._disk_owner = threading.get_ident()
             try:
@@ -331,7 +331,7 @@ class JournalWriter:
         return self._events
 
     def _id_of(self, name: str) -> int | None:
-        """Return the number of a name, defining it if needed; None if that cannot be written."""
+        """Return the number of a name, defining it if needed; None if it cannot be written."""
         with self._disk():
             known = self._ids.get(name)
             if known is not None:
@@ -380,7 +380,7 @@ class JournalWriter:
         return count_unwritten(Path(self._journal).parent.name, count)
 
     def start_child(self) -> None:
-        """Reset in a forked child: the open files belong to the parent."""
+        """Reset in a forked child, because the open files belong to the parent."""
         if self._events is not None:
             self._events.close()
         self._main = False
@@ -395,8 +395,8 @@ def _no_slots() -> _Slots:
 
 
 def _count(reserve: memoryview, dropped: int, kind: int) -> None:
-    """Write the reserve record; with kind 0 it is not final."""
-    # Both as step and as value: the record has no seal, so the two must agree.
+    """Write the reserve record, which is not final as long as its kind is 0."""
+    # Both as step and as value: the record has no seal, so the two must match.
     RECORD.pack_into(reserve, 0, time.monotonic_ns(), dropped, float(dropped), 0, kind)
 
 

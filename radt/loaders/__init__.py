@@ -1,6 +1,13 @@
-"""Data loaders that share, resize and repeat data; they need PyTorch (``radt[torch]``).
+"""Data loaders that share, resize and repeat data. They need PyTorch (``radt[torch]``).
 
-Each wraps what a script has and is used in its place; docs/techniques says when each one helps.
+Each loader wraps the script's own loader or dataset and takes its place. docs/techniques describes
+when each one helps.
+
+A `protocol.Loader` has the methods that all share: iterate, ``len``, ``set_epoch``, ``state_dict``,
+``close``. tests/loaders/test_protocol.py tests them for every loader. `batches` says what a batch
+is, for `radt.training`, too. Random choices of the progressive and the echoing loader are pure
+functions of seed, epoch and index (`plan`), so these go on in mid-epoch by planning it again.
+Loaders record ``loader.*`` metrics in the active run, and nothing without one (`paced`).
 """
 
 from typing import TYPE_CHECKING
@@ -24,7 +31,7 @@ __all__ = [
     "SharedLoader",
 ]
 
-#: The module of each name; torch is imported with its first use.
+#: Module of each name, so that torch is imported on first use.
 _MODULES = {
     "BatchScaledLR": "radt.loaders.progressive.rescale",
     "EchoLoader": "radt.loaders.echo.loader",
@@ -34,5 +41,5 @@ _MODULES = {
     "SharedLoader": "radt.loaders.shared.client",
 }
 
-if not TYPE_CHECKING:  # a type checker would take every name for granted
+if not TYPE_CHECKING:  # with `__getattr__`, type checkers would accept any name
     __getattr__, __dir__ = names_with_torch(__name__, _MODULES)

@@ -1,7 +1,7 @@
-"""Shared memory of equal slots, each with a batch: one process writes, others read where it lies.
+"""Shared memory of equal slots, each with a batch: one process writes, others read in place.
 
-The memory is a memfd (memfd_create(2)): it has no name, so nothing is left of it when its last
-process is gone, however that ended.
+The memory is a memfd (memfd_create(2)). It has no name, so the kernel frees it when its last
+process ends, however that happens.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ from radt.errors import LoaderError
 from radt.units import size
 
 _MEMINFO = Path("/proc/meminfo")
-#: proc_pid_pagemap(5): eight bytes a page. The last one says that it is in memory (0x80) or swapped
-#: out (0x40), and that it is of a file (0x20); what it says of pages that are not the reader's own:
+#: proc_pid_pagemap(5): eight bytes per page. Flags in the last byte: page in memory (0x80), swapped
+#: out (0x40), page of a file (0x20). `_SHARED` are the values of pages that are not private to the
+#: reader.
 _PAGEMAP = Path("/proc/self/pagemap")
 _SHARED = bytes(flags for flags in range(256) if not flags & 0xC0 or flags & 0x20)
-#: fcntl(2); Python 3.11 does not name them.
+#: fcntl(2); Python 3.11 has no names for these.
 _F_ADD_SEALS, _F_SEAL_SHRINK, _F_SEAL_GROW = 1033, 2, 4
 
 
 def page_aligned(nbytes: int) -> int:
-    """Return a size rounded up to whole pages, one at least."""
+    """Return a size rounded up to whole pages, at least one."""
     return max(1, -(-nbytes // mmap.PAGESIZE)) * mmap.PAGESIZE
 
 
 class Arena:
-    """The writer's side.
+    """The writer's side of the shared memory.
 
     Args:
-        slots: How many.
-        slot_bytes: Size of each, a multiple of the page size.
+        slots: Number of slots.
+        slot_bytes: Size of each slot, a multiple of the page size.
 
     Raises:
-        LoaderError: There is not so much memory.
+        LoaderError: There is not enough memory.
     """
 
     def __init__(self, slots: int, slot_bytes: int) -> None:
@@ -51,7 +52,7 @@ class Arena:
             f"for {slots} batches of {size(slot_bytes)}"
         )
         remedy = "Use smaller batches, or set buffer or window_bytes lower"
-        available = _available_bytes()
+        available = available_bytes()
         if available is not None and nbytes > available:
             raise LoaderError(f"{what}; {size(available)} are available", remedy)
         try:
@@ -59,17 +60,22 @@ class Arena:
         except OSError as error:
             raise LoaderError(f"{what}; memfd_create failed: {error.strerror}", remedy) from error
         try:
-            # Now rather than by SIGBUS when a page is first written.
+            # Allocate now: otherwise a first write to a page could raise SIGBUS.
             os.posix_fallocate(self.descriptor, 0, nbytes)
-            # A reader that made it shorter would take the memory from under the others.
+            # Seal the size: a reader that shrank the file would break all others.
             fcntl.fcntl(self.descriptor, _F_ADD_SEALS, _F_SEAL_SHRINK | _F_SEAL_GROW)
             self._map = mmap.mmap(self.descriptor, nbytes)
         except OSError as error:
             os.close(self.descriptor)
             raise LoaderError(f"{what}: {error.strerror}", remedy) from error
 
+    @property
+    def memory(self) -> memoryview:
+        """All bytes of all slots."""
+        return memoryview(self._map)
+
     def slot(self, number: int) -> memoryview:
-        """Return the bytes of a slot, to be written."""
+        """Return the bytes of a slot for writing."""
         begin = number * self.slot_bytes
         return memoryview(self._map)[begin : begin + self.slot_bytes]
 
@@ -81,15 +87,15 @@ class Arena:
 
 
 class ArenaView:
-    """A reader's side: a mapping that is private to it, so that others do not see its writes.
+    """A reader's side: a private mapping, so that others do not see its writes.
 
     Args:
-        descriptor: The memfd, which is closed.
-        slots: How many.
-        slot_bytes: Size of each.
-        mutable: Whether somebody may write into batches. A page that was written stays the reader's
-            own, and would hide the next batch; releasing a slot therefore drops its pages if there
-            is such a one among them.
+        descriptor: The memfd. It is closed here.
+        slots: Number of slots.
+        slot_bytes: Size of each slot.
+        mutable: Allow writing into batches. A written page stays private to the reader and would
+            hide
+            the next batch, so releasing a slot drops its pages if one of them was written.
     """
 
     def __init__(self, descriptor: int, slots: int, slot_bytes: int, *, mutable: bool) -> None:
@@ -103,8 +109,8 @@ class ArenaView:
     def slot(self, number: int, released: Callable[[], None]) -> memoryview:
         """Return the bytes of a slot.
 
-        ``released`` is called once when the last view of them is gone: tensors, arrays and their
-        own views included. It may be called in any thread.
+        ``released`` is called once, in any thread, when the last view of the bytes is gone,
+        including tensors, arrays and their views.
         """
         begin = number * self.slot_bytes
         view = memoryview(self._map)[begin : begin + self.slot_bytes]
@@ -117,10 +123,10 @@ class ArenaView:
         released()
 
     def _written(self, begin: int) -> bool:
-        """Return whether a slot has pages of the reader's own, or it is not known.
+        """Return True if a slot has pages private to the reader, or if that is unknown.
 
-        To look costs 0.1 ms for 38 MB; to drop pages that were only read, and to have them mapped
-        again, up to 4 ms.
+        Looking takes 0.1 ms for 38 MB. Dropping pages that were only read, and mapping them again,
+        takes up to 4 ms.
         """
         first, pages = (self._address + begin) // mmap.PAGESIZE, self.slot_bytes // mmap.PAGESIZE
         try:
@@ -132,7 +138,7 @@ class ArenaView:
         return len(flags) < pages or bool(flags.translate(None, delete=_SHARED))
 
 
-def _available_bytes() -> int | None:
-    """Return how much memory the kernel would give; None if it does not say."""
+def available_bytes() -> int | None:
+    """Return the available memory (``MemAvailable``); None if the kernel does not report it."""
     found = re.search(r"^MemAvailable:\s+(\d+) kB", _MEMINFO.read_text(encoding="ascii"), re.M)
     return int(found[1]) * 1024 if found else None

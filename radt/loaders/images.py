@@ -1,4 +1,4 @@
-"""Open images no larger than needed: less to decode, less to resize (``radt[images]``: Pillow)."""
+"""Open images no larger than needed, to decode and resize less (``radt[images]``: Pillow)."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ except ImportError as error:
 
 
 def open_at(source: str | os.PathLike[str] | IO[bytes], size: int) -> Image.Image:
-    """Return an image in RGB whose shorter edge has at least ``size`` pixels, if the file's has.
+    """Return an RGB image whose shorter edge has at least ``size`` pixels, if the file's edge has.
 
-    libjpeg can leave out the finest frequencies of a JPEG: it decodes to 1/2, 1/4 or 1/8 of each
-    edge and skips most of the work. That happens where the result is still large enough; other
-    formats are decoded in full. The result is not resized or turned.
+    libjpeg can skip the finest frequencies of a JPEG: it decodes to 1/2, 1/4 or 1/8 of each edge
+    with much less work. This is used where the result is still large enough; other formats are
+    decoded in full. The image is neither resized nor rotated.
 
     A random crop that keeps a share ``s`` of the edge needs ``open_at(path, ceil(size / s))``.
 
     Args:
         source: Path of the file, or a file open for reading bytes.
-        size: Pixels of the shorter edge that are needed.
+        size: Number of pixels needed along the shorter edge.
 
     Raises:
         LoaderError: The file cannot be read, or is not an image.

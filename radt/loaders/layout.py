@@ -1,135 +1,146 @@
-"""A batch as bytes, and the JSON that says where each tensor lies in them.
+"""A batch as bytes: its tensors and arrays, and a description with their offsets.
 
-A batch is a tensor or NumPy array, a string, number, boolean or None, or a tuple, list or dict of
-such. Tensors and arrays are bytes, the rest is in the JSON. Nothing is pickled: a process that
-reads a layout runs no code of the one that wrote it.
+The description is a pickle with offsets in place of tensors and arrays, so a batch may have any
+structure and any leaves that workers of a ``DataLoader`` may return. Writer and readers belong to
+the same user, which `radt.loaders.wire` checks, and run the same script.
 """
 
 from __future__ import annotations
 
-import json
+import io
 import math
-from collections.abc import Callable
+import pickle
+import struct
+import sys
+from collections import UserDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from radt.errors import LoaderError
+from radt.loaders.batches import Structure
 
-#: Where a tensor may begin: a cache line, more than any type of element needs.
+#: Alignment of tensors: a cache line, which is more than any element type needs.
 _ALIGNMENT_BYTES = 64
+#: Precedes the pickle of a description: number of bytes of the tensors and arrays.
+_TENSOR_BYTES = struct.Struct("<Q")
 
 _REMEDY = (
-    "A batch may have tensors and NumPy arrays on the CPU, strings, numbers, booleans and None, in "
-    "tuples, lists and dicts. Convert it in the loader's collate_fn"
+    "Return tensors on the CPU or a GPU, NumPy arrays and other values that pickle accepts, in any "
+    "structure. Convert the rest in the loader's collate_fn"
 )
 
 
-class Kind(StrEnum):
-    """What a node of a layout's JSON is: its first element."""
-
-    TENSOR = "tensor"
-    ARRAY = "array"
-    TUPLE = "tuple"
-    LIST = "list"
-    DICT = "dict"
-    VALUE = "value"
-
-
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """Where the tensors of a batch lie.
+class TensorAt:
+    """The place of a tensor: strides in elements, without gaps; offset in bytes."""
 
-    ``nbytes`` is the length of the bytes, ``tree`` the batch in JSON values, which holds for each
-    tensor its type, shape, strides (in elements) and offset (in bytes).
-    """
-
-    nbytes: int
-    tree: list[Any]
-
-    def to_json(self) -> bytes:
-        return json.dumps([self.nbytes, self.tree], separators=(",", ":")).encode()
-
-    @classmethod
-    def from_json(cls, text: bytes | bytearray | memoryview) -> Layout:
-        nbytes, tree = json.loads(bytes(text))
-        return cls(nbytes, tree)
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A tensor or array of a batch, and where it goes."""
-
-    source: torch.Tensor | np.ndarray
+    dtype: torch.dtype
+    shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
 
+    def within(self, memory: memoryview | torch.Tensor) -> torch.Tensor:
+        """Return the tensor as a view of memory. Memory of another device is a uint8 tensor."""
+        count = math.prod(self.shape)
+        if not count:
+            device = memory.device if isinstance(memory, torch.Tensor) else None
+            return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
+        if isinstance(memory, torch.Tensor):
+            flat = memory[self.offset : self.offset + count * self.dtype.itemsize].view(self.dtype)
+        else:
+            flat = torch.frombuffer(memory, dtype=self.dtype, count=count, offset=self.offset)
+        return flat.as_strided(self.shape, self.stride)
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrayAt:
+    """The place of an array; offset in bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    def within(self, buffer: memoryview) -> np.ndarray:
+        """Return the array as a view of a buffer."""
+        dtype, count = np.dtype(self.dtype), math.prod(self.shape)
+        if not count or not dtype.itemsize:
+            return np.empty(self.shape, dtype)
+        flat = np.frombuffer(buffer, dtype=dtype, count=count, offset=self.offset)
+        return flat.reshape(self.shape)
+
 
 class Room:
-    """A place for tensors, one after another.
+    """Space for tensors, one after another.
 
     Args:
-        buffer: To make them in; without it, nothing can be made.
+        buffer: Memory for new tensors. Without it, offsets are reserved but no tensor is created.
     """
 
     def __init__(self, buffer: memoryview | None = None) -> None:
         self._buffer = buffer
-        #: By id; it keeps them, so that no other gets the id of one.
-        self._made: dict[int, _Part] = {}
+        #: Keyed by id. Keeps the tensors alive, so that no id is reused.
+        self._made: dict[int, tuple[torch.Tensor, TensorAt]] = {}
         self.nbytes = 0
 
     def reserve(self, nbytes: int) -> int:
-        """Return where the next part begins."""
+        """Return the offset of the next part."""
         offset = -(-self.nbytes // _ALIGNMENT_BYTES) * _ALIGNMENT_BYTES
         self.nbytes = offset + nbytes
         return offset
 
     def tensor(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
-        """Return a contiguous tensor in the buffer; None if there is not so much room."""
+        """Return a contiguous tensor in the buffer; None if it does not fit."""
         count = math.prod(shape)
         offset = self.reserve(count * dtype.itemsize)
         if self._buffer is None or not count or self.nbytes > len(self._buffer):
             return None
         made = torch.frombuffer(self._buffer, dtype=dtype, count=count, offset=offset).view(shape)
-        self._made[id(made)] = _Part(made, made.stride(), offset)
+        self._made[id(made)] = made, TensorAt(dtype, shape, made.stride(), offset)
         return made
 
-    def made(self, tensor: torch.Tensor) -> _Part | None:
-        """Return where a tensor is that was made here; None for others."""
-        return self._made.get(id(tensor))
+    def made(self, tensor: torch.Tensor) -> TensorAt | None:
+        """Return the place of a tensor that was created here; None for others."""
+        found = self._made.get(id(tensor))
+        return None if found is None else found[1]
 
 
 class LaidOut:
-    """A batch with its layout, ready to be written.
+    """A batch with its description, ready to be written.
 
     Args:
-        batch: See above.
-        room: Where some of its tensors may have been made already.
+        batch: A batch.
+        room: Space in which some of its tensors may already lie.
 
     Raises:
-        LoaderError: There is something else in the batch than described above.
+        LoaderError: The batch contains a value that cannot be sent to another process.
     """
 
     def __init__(self, batch: Any, room: Room | None = None) -> None:
-        self._parts: list[_Part] = []
+        self._tensors: list[tuple[torch.Tensor, TensorAt]] = []
+        self._arrays: list[tuple[np.ndarray, _ArrayAt]] = []
         self._room = Room() if room is None else room
-        tree = self._node(batch, "batch")
-        self.layout = Layout(self._room.nbytes, tree)
-        self.description = self.layout.to_json()
+        try:
+            pickled = _pickled(batch, self._place_of)
+        except Exception as error:  # pickling may raise anything
+            raise LoaderError(f"{_unfit(batch)} cannot be shared: {error}", _REMEDY) from error
+        self.tensor_bytes = self._room.nbytes
+        self.description = _TENSOR_BYTES.pack(self.tensor_bytes) + pickled
 
     @property
     def nbytes(self) -> int:
-        """Bytes of tensors and description."""
-        return self.layout.nbytes + len(self.description)
+        """Size of the tensors and the description."""
+        return self.tensor_bytes + len(self.description)
 
     def write_described(self, buffer: memoryview) -> int:
-        """Write the tensors to a buffer's beginning and the layout's JSON to its end.
+        """Write the tensors to the start of a buffer and the description to its end.
 
         Returns:
-            The length of the JSON; 0, and nothing is written, if the buffer is too small.
+            The length of the description, or 0 with nothing written if the buffer is too small.
         """
         if self.nbytes > len(buffer):
             return 0
@@ -137,139 +148,151 @@ class LaidOut:
         buffer[len(buffer) - len(self.description) :] = self.description
         return len(self.description)
 
+    def is_on(self, device: torch.device) -> bool:
+        """Return True if all tensors are on this GPU and there are no arrays."""
+        return not self._arrays and all(tensor.device == device for tensor, _ in self._tensors)
+
+    def parts_in(self, memory: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield each tensor's view of memory on its device (uint8), and the tensor."""
+        return ((place.within(memory), tensor) for tensor, place in self._tensors)
+
     def write(self, buffer: memoryview) -> None:
-        """Copy the tensors to the beginning of a buffer, of ``layout.nbytes`` or more."""
-        for part in self._parts:
-            if isinstance(part.source, torch.Tensor):
-                shape = tuple(part.source.shape)
-                target = _tensor(buffer, part.source.dtype, shape, part.stride, part.offset)
-                target.copy_(part.source)
-            else:
-                _array(buffer, part.source.dtype, part.source.shape, part.offset)[...] = part.source
+        """Copy the tensors to the start of a buffer of at least ``tensor_bytes``."""
+        for tensor, its_place in self._tensors:
+            its_place.within(buffer).copy_(tensor)
+        for array, place in self._arrays:
+            place.within(buffer)[...] = array
 
-    def _node(self, value: Any, place: str) -> list[Any]:
+    def _place_of(self, value: Any) -> TensorAt | _ArrayAt | None:
+        """Return the place of a tensor or array; None for values to pickle."""
         if isinstance(value, torch.Tensor):
-            return self._tensor_node(value, place)
-        if isinstance(value, np.ndarray):
-            return self._array_node(value, place)
-        if value is None or isinstance(value, (bool, int, float, str)):
-            if isinstance(value, np.generic):
-                return [Kind.VALUE, value.item()]
-            return [Kind.VALUE, value]
-        if type(value) in (tuple, list):
-            kind = Kind.TUPLE if isinstance(value, tuple) else Kind.LIST
-            return [kind, [self._node(v, f"{place}[{i}]") for i, v in enumerate(value)]]
-        if type(value) is dict:
-            items = []
-            for key, item in value.items():
-                if type(key) not in (str, int):
-                    raise LoaderError(f"the key {key!r} of {place} is not a string or int", _REMEDY)
-                items.append([key, self._node(item, f"{place}[{key!r}]")])
-            return [Kind.DICT, items]
-        raise LoaderError(f"{place} is a {type(value).__name__}, which cannot be shared", _REMEDY)
+            if value.layout != torch.strided or value.is_quantized:
+                return None
+            return self._tensor(value)
+        if type(value) in (np.ndarray, np.memmap) and not value.dtype.hasobject:
+            if value.dtype.fields is not None:
+                return None
+            place = _ArrayAt(value.dtype.str, value.shape, self._room.reserve(value.nbytes))
+            self._arrays.append((value, place))
+            return place
+        return None
 
-    def _tensor_node(self, tensor: torch.Tensor, place: str) -> list[Any]:
-        if tensor.device.type != "cpu":
-            raise LoaderError(
-                f"{place} is a tensor on {tensor.device}; a shared loader gives tensors on the CPU",
-                "Leave them on the CPU in the loader, and move them to the device in the script",
-            )
-        if tensor.layout != torch.strided or tensor.is_quantized:
-            raise LoaderError(f"{place} is a sparse or quantized tensor", _REMEDY)
-        name = str(tensor.dtype).removeprefix("torch.")
-        if (part := self._room.made(tensor)) is None:
+    def _tensor(self, tensor: torch.Tensor) -> TensorAt:
+        if tensor.device.type not in ("cpu", "cuda"):
+            raise ValueError(f"it is on the device {tensor.device}")
+        if (place := self._room.made(tensor)) is None:
             tensor = tensor.detach()
-            # As dense as the source allows: channels_last stays channels_last.
+            # Keep a dense memory format: channels_last stays channels_last.
             stride = tuple(torch.empty_like(tensor, device="meta").stride())
             offset = self._room.reserve(tensor.numel() * tensor.element_size())
-            part = _Part(tensor, stride, offset)
-            self._parts.append(part)
-        return [Kind.TENSOR, name, list(tensor.shape), list(part.stride), part.offset]
-
-    def _array_node(self, array: np.ndarray, place: str) -> list[Any]:
-        if array.dtype.hasobject or array.dtype.fields is not None:
-            raise LoaderError(f"{place} is an array of {array.dtype}", _REMEDY)
-        offset = self._room.reserve(array.nbytes)
-        self._parts.append(_Part(array, (), offset))
-        return [Kind.ARRAY, array.dtype.str, list(array.shape), offset]
+            place = TensorAt(tensor.dtype, tuple(tensor.shape), stride, offset)
+            self._tensors.append((tensor, place))
+        return place
 
 
-def read(layout: Layout, buffer: memoryview) -> Any:
-    """Return the batch whose tensors are views of a buffer; each of them keeps the buffer."""
-    return _built(layout.tree, buffer, buffer)
+def _same(part: Any) -> Any:
+    return part
 
 
-def read_on(layout: Layout, buffer: memoryview, tensors: torch.Tensor) -> Any:
-    """Return the batch whose tensors are views of bytes on another device; arrays are copies.
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A written batch: a buffer that starts with its tensors, and its description."""
 
-    Args:
-        layout: Of the batch.
-        buffer: The bytes in the machine's memory.
-        tensors: The same bytes on the device, uint8.
-    """
-    return mapped(_built(layout.tree, buffer, tensors), lambda tensor: tensor, np.ndarray.copy)
+    buffer: memoryview
+    description: memoryview
 
+    @classmethod
+    def in_slot(cls, slot: memoryview, description_bytes: int) -> Packed:
+        """Return the batch that `LaidOut.write_described` wrote to a slot."""
+        return cls(slot, slot[len(slot) - description_bytes :])
 
-def copy(layout: Layout, buffer: memoryview) -> Any:
-    """Return the batch with tensors and arrays of its own."""
-    return mapped(_built(layout.tree, buffer, buffer), torch.Tensor.clone, np.ndarray.copy)
+    @property
+    def tensor_bytes(self) -> int:
+        """Size of the tensors and arrays."""
+        return int(_TENSOR_BYTES.unpack_from(self.description)[0])
 
+    def read(
+        self,
+        tensor: Callable[[torch.Tensor], Any] = _same,
+        array: Callable[[np.ndarray], Any] = _same,
+        memory: torch.Tensor | None = None,
+    ) -> Any:
+        """Return the batch. Tensors and arrays that are views keep the buffer alive.
 
-def mapped(
-    batch: Any,
-    tensor: Callable[[torch.Tensor], Any],
-    array: Callable[[np.ndarray], Any],
-    value: Callable[[Any], Any] = lambda value: value,
-) -> Any:
-    """Return a batch with each tensor, array and other value replaced by a function's result."""
-    if isinstance(batch, torch.Tensor):
-        return tensor(batch)
-    if isinstance(batch, np.ndarray):
-        return array(batch)
-    if isinstance(batch, (tuple, list)):
-        return type(batch)(mapped(part, tensor, array, value) for part in batch)
-    if isinstance(batch, dict):
-        return {key: mapped(part, tensor, array, value) for key, part in batch.items()}
-    return value(batch)
+        Args:
+            tensor: Called with each tensor (a view); returns what takes its place.
+            array: The same for arrays.
+            memory: The buffer's bytes on another device, for the tensors to view.
+        """
 
+        def part(place: TensorAt | _ArrayAt) -> Any:
+            if isinstance(place, _ArrayAt):
+                return array(place.within(self.buffer))
+            return tensor(place.within(self.buffer if memory is None else memory))
 
-def _built(node: list[Any], buffer: memoryview, tensors: memoryview | torch.Tensor) -> Any:
-    match node:
-        case [Kind.TENSOR, dtype, shape, stride, offset]:
-            return _tensor(tensors, getattr(torch, dtype), tuple(shape), tuple(stride), offset)
-        case [Kind.ARRAY, dtype, shape, offset]:
-            return _array(buffer, np.dtype(dtype), tuple(shape), offset)
-        case [Kind.TUPLE, parts]:
-            return tuple(_built(part, buffer, tensors) for part in parts)
-        case [Kind.LIST, parts]:
-            return [_built(part, buffer, tensors) for part in parts]
-        case [Kind.DICT, items]:
-            return {key: _built(part, buffer, tensors) for key, part in items}
-    return node[1]
+        return _Unpickler(io.BytesIO(self.description[_TENSOR_BYTES.size :]), part).load()
+
+    def copy(self) -> Any:
+        """Return the batch with copies of its tensors and arrays."""
+        return self.read(torch.Tensor.clone, np.ndarray.copy)
 
 
-def _tensor(
-    buffer: memoryview | torch.Tensor,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-    stride: tuple[int, ...],
-    offset: int,
-) -> torch.Tensor:
-    count = math.prod(shape)
-    if not count:
-        device = buffer.device if isinstance(buffer, torch.Tensor) else None
-        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
-    if isinstance(buffer, torch.Tensor):
-        flat = buffer[offset : offset + count * dtype.itemsize].view(dtype)
-    else:
-        flat = torch.frombuffer(buffer, dtype=dtype, count=count, offset=offset)
-    return flat.as_strided(shape, stride)
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, place_of: Callable[[Any], Any]) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._place_of = place_of
+
+    def persistent_id(self, value: Any) -> Any:
+        return self._place_of(value)
+
+    def reducer_override(self, value: Any) -> Any:
+        """Pickle a ``UserDict`` by its attributes.
+
+        Many subclasses have a ``__getattr__`` that reads ``data``, which pickle calls before
+        ``data`` exists.
+        """
+        if isinstance(value, UserDict) and not hasattr(type(value), "__setstate__"):
+            return _with_attributes, (type(value), vars(value))
+        return NotImplemented
 
 
-def _array(
-    buffer: memoryview, dtype: np.dtype[Any], shape: tuple[int, ...], offset: int
-) -> np.ndarray:
-    count = math.prod(shape)
-    if not count or not dtype.itemsize:
-        return np.empty(shape, dtype)
-    return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset).reshape(shape)
+def _with_attributes(kind: type, attributes: dict[str, Any]) -> Any:
+    value: Any = object.__new__(kind)
+    vars(value).update(attributes)
+    return value
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, part: Callable[[Any], Any]) -> None:
+        super().__init__(file)
+        self._part = part
+
+    def persistent_load(self, place: Any) -> Any:
+        return self._part(place)
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class. The main script's classes have another module name in the server."""
+        main = sys.modules["__main__"]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        known_as = spec.name if spec is not None else Path(file or "").stem
+        if module == known_as and hasattr(main, name.partition(".")[0]):
+            module = "__main__"
+        return super().find_class(module, name)
+
+
+def _pickled(batch: Any, place_of: Callable[[Any], Any]) -> bytes:
+    file = io.BytesIO()
+    _Pickler(file, place_of).dump(batch)
+    return file.getvalue()
+
+
+def _unfit(value: Any, place: str = "batch") -> str:
+    """Describe the part of a value that cannot be pickled."""
+    structure = Structure.of(value)
+    if structure is not None:
+        for name, part in zip(structure.names, structure.parts, strict=True):
+            try:
+                _pickled(part, LaidOut(None)._place_of)  # noqa: SLF001 - same module
+            except Exception:  # noqa: BLE001 - see LaidOut
+                return _unfit(part, f"{place}[{name!r}]")
+    return f"{place}, a {type(value).__name__},"

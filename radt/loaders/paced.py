@@ -1,31 +1,33 @@
-"""Metrics of techniques (`radt.loaders`, `radt.training`) in the active run, at an even pace."""
+"""Record metrics of techniques (`radt.loaders`, `radt.training`), at most once a second."""
 
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 
 from radt.run.run import active_run
 
-#: Values may come with every batch; one a second shows how they change.
+#: Values may come with every batch; one per second is enough to show changes.
 _INTERVAL_S = 1.0
 
 
 class PacedMetrics:
-    """Record metrics in the active run, at most once a second; nothing outside of a run.
+    """Record metrics in the active run, at most once a second. Does nothing outside of a run.
 
     Args:
-        prefix: First part of their names: ``loader`` for ``loader.drift``.
+        prefix: First part of the names: ``loader`` for ``loader.drift``.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._due_s = 0.0
+        self._sums: dict[str, float] = defaultdict(float)
 
     def record(self, **values: float) -> bool:
-        """Record each value as ``PREFIX.NAME``, unless there was a record a moment ago.
+        """Record each value as ``PREFIX.NAME``, unless the last record is less than a second old.
 
         Returns:
-            Whether the values were recorded.
+            True if the values were recorded.
         """
         now_s = time.monotonic()
         if now_s < self._due_s:
@@ -34,8 +36,21 @@ class PacedMetrics:
         self.flush(**values)
         return True
 
+    def add(self, **amounts: float) -> None:
+        """Add amounts. Their sums since the last record are recorded like values of `record`."""
+        for name, amount in amounts.items():
+            self._sums[name] += amount
+        if self.record(**self._sums):
+            self._sums.clear()
+
+    def flush_sums(self) -> None:
+        """Record the sums now, if there are any."""
+        if any(self._sums.values()):
+            self.flush(**self._sums)
+        self._sums.clear()
+
     def flush(self, **values: float) -> None:
-        """Record each value as ``PREFIX.NAME`` now: at the end of an epoch, say."""
+        """Record each value as ``PREFIX.NAME`` now, for example at the end of an epoch."""
         run = active_run()
         if run is not None:
             run.log_metrics({f"{self._prefix}.{name}": value for name, value in values.items()})

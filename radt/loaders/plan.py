@@ -1,7 +1,7 @@
 """Random choices as pure functions of a seed, an epoch and an index.
 
-Every process that asks gets the same answer, whatever was drawn before: a loader goes on in the
-middle of an epoch by planning it again and leaving out what it gave already.
+Every process gets the same answer, whatever was drawn before. A loader resumes in the middle of an
+epoch by planning the epoch again and skipping what it already returned.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 
 def generator(seed: int, *key: int) -> np.random.Generator:
-    """Return a generator whose numbers depend on nothing but the seed and the key."""
+    """Return a generator that depends only on the seed and the key."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence((seed, *key))))
 
 

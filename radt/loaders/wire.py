@@ -1,8 +1,8 @@
-"""Messages between a loader server and its consumers, over a Unix socket that keeps them apart.
+"""Messages between a loader server and its consumers, over a Unix socket.
 
-A message is a JSON object, with a file descriptor beside it or not, or 16 bytes of a batch that
-lies in a slot (`Slot`). The socket has an abstract name (unix(7)): the kernel gives it to one
-process at a time and takes it back when that ends, so it is the lock as well, and no file is left.
+A message is a datagram with a JSON object, optionally with a file descriptor. The socket has an
+abstract name (unix(7)), which the kernel gives to one process at a time and takes back when that
+process ends. So the name is also the lock, and no file remains.
 """
 
 from __future__ import annotations
@@ -15,23 +15,21 @@ import struct
 import threading
 import weakref
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from radt.errors import LoaderError
 
-_SLOT = struct.Struct("<BBHHHII")
-_SLOT_KIND = 1  # no JSON begins with it
 _PEER = struct.Struct("3i")
 MAX_BYTES = 60_000
 _BACKLOG = 128
 
 Json = dict[str, Any]
 
-#: A forked process (a DataLoader's worker) must not keep the connections of its parent open: the
-#: other side would not notice that the parent is gone.
+#: Closed after a fork: a forked process (a DataLoader's worker) that kept its parent's connections
+#: open would hide the parent's end from the other side.
 _sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-#: No thread forks while another has made a socket that is not among them yet, or is closing one.
+#: Held during forks, so that no socket is missing from `_sockets` or half closed then.
 _changing = threading.RLock()
 
 
@@ -48,39 +46,28 @@ os.register_at_fork(
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A batch that is in a slot, or a slot that is free again.
+    """The values of a message's ``slot``: a slot that holds a batch, or one that is free again.
 
-    ``generation`` counts arenas, ``number`` the batches, ``json_bytes`` is the length of the
-    layout's JSON at the end of the slot. ``in_use`` is how many slots have a batch, and ``lag``
-    how many batches the slowest consumer is behind this one.
+    ``generation`` counts arenas, ``number`` counts batches. ``description_bytes`` is the length of
+    the batch's description at the end of the slot. ``in_use`` is the number of slots with a batch,
+    and ``lag`` is the number of batches by which the slowest consumer is behind this one. ``place``
+    is where the batch lies on the consumer's GPU, if it is there.
     """
 
     generation: int
     slot: int
     number: int
-    json_bytes: int = 0
+    description_bytes: int = 0
     in_use: int = 0
     lag: int = 0
-
-    def packed(self) -> bytes:
-        in_use, lag = min(self.in_use, 0xFF), min(self.lag, 0xFFFF)
-        ids = (self.slot, self.generation, lag, self.number, self.json_bytes)
-        return _SLOT.pack(_SLOT_KIND, in_use, *ids)
-
-
-@dataclass(frozen=True, slots=True)
-class Placed(Slot):
-    """A batch that is in a slot and also in a ``place`` on the consumer's GPU; sent as JSON."""
-
-    place: int = 0
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was received: JSON with at most one descriptor, or a slot."""
+    """A received message."""
 
     json: Json
-    slot: Slot | None = None
     descriptor: int = -1
 
 
@@ -93,29 +80,30 @@ class Connection:
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        #: What the socket has no room for, of one that does not wait.
+        #: Messages that a full non-blocking socket has not taken yet.
         self._unsent: deque[tuple[bytes, int]] = deque()
 
     def fileno(self) -> int:
         return self._socket.fileno()
 
     def send(self, message: Json, descriptor: int = -1) -> None:
-        """Send JSON, and a descriptor; what there is no room for is kept for `flush`.
+        """Send JSON, and optionally a descriptor. A full socket keeps the message for `flush`.
 
         Raises:
             Closed: The other side is gone.
         """
         text = json.dumps(message, separators=(",", ":"), ensure_ascii=False)
-        data = text.encode(errors="surrogatepass")  # names of files may have lone surrogates
+        data = text.encode(errors="surrogatepass")  # file names may have lone surrogates
         assert len(data) <= MAX_BYTES, "a message too long for a datagram"
-        self._send(data, descriptor)
+        if self._unsent or not self._sent(data, descriptor):
+            self._unsent.append((data, os.dup(descriptor) if descriptor >= 0 else -1))
 
     def send_slot(self, slot: Slot) -> None:
-        """As `send`, of a slot; one system call, which a finalizer may make in any thread."""
-        self._send(slot.packed())
+        """Send a slot in one system call. A finalizer may call this in any thread."""
+        self.send({"slot": astuple(slot)})
 
     def flush(self) -> None:
-        """Send what there was no room for, as far as there is now.
+        """Send kept messages, as far as the socket takes them.
 
         Raises:
             Closed: The other side is gone.
@@ -125,12 +113,8 @@ class Connection:
             if descriptor >= 0:
                 os.close(descriptor)
 
-    def _send(self, data: bytes, descriptor: int = -1) -> None:
-        if self._unsent or not self._sent(data, descriptor):
-            self._unsent.append((data, os.dup(descriptor) if descriptor >= 0 else -1))
-
     def _sent(self, data: bytes, descriptor: int) -> bool:
-        """Send, unless there is no room."""
+        """Send. Return False if the socket is full."""
         try:
             socket.send_fds(self._socket, [data], [descriptor] if descriptor >= 0 else [])
         except BlockingIOError:
@@ -140,11 +124,11 @@ class Connection:
         return True
 
     def receive(self) -> Message | None:
-        """Return the next message; None if there is none now and the socket does not wait.
+        """Return the next message; None if a non-blocking socket has none.
 
         Raises:
             Closed: The other side is gone.
-            ValueError: It is not a message.
+            ValueError: The data is not a message.
         """
         try:
             data, descriptors, _, _ = socket.recv_fds(
@@ -153,18 +137,15 @@ class Connection:
         except BlockingIOError:
             return None
         except ConnectionResetError:
-            # The other side closed without reading all; its last messages come after this error.
+            # The other side closed with unread data; its last messages follow this error.
             return self.receive()
         except OSError as error:
             raise Closed from error
         if not data:
             raise Closed
         try:
-            if data[0] == _SLOT_KIND:
-                _, in_use, slot, generation, lag, number, json_bytes = _SLOT.unpack(data)
-                return Message({}, Slot(generation, slot, number, json_bytes, in_use, lag))
-            return Message(_object(data), descriptor=descriptors[0] if descriptors else -1)
-        except (ValueError, TypeError, RecursionError, struct.error) as error:
+            return Message(_object(data), descriptors[0] if descriptors else -1)
+        except (ValueError, TypeError, RecursionError) as error:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise ValueError(f"not a message of a shared loader: {data[:80]!r}") from error
@@ -186,12 +167,12 @@ def _object(data: bytes) -> Json:
 
 
 def address_of(name: str) -> str:
-    """Return the abstract address of a name, which may hold 100 bytes."""
+    """Return the abstract address of a name of at most 100 bytes."""
     return f"\0radt-loader-{name}"
 
 
 def listener(name: str) -> socket.socket | None:
-    """Return a listening socket of that name; None if another process has one."""
+    """Return a listening socket of this name; None if another process has one."""
     sock = _socket()
     try:
         sock.bind(address_of(name))
@@ -205,7 +186,7 @@ def listener(name: str) -> socket.socket | None:
 
 
 def inherited_listener(descriptor: int) -> socket.socket:
-    """Return the listening socket that the process which started this one passed on."""
+    """Return the listening socket that the parent process passed on."""
     sock = socket.socket(fileno=descriptor)
     sock.set_inheritable(False)
     _sockets.add(sock)
@@ -213,12 +194,12 @@ def inherited_listener(descriptor: int) -> socket.socket:
 
 
 def connect(name: str) -> Connection | None:
-    """Return a connection to the listener of that name; None if there is none.
+    """Return a connection to the listener of this name; None if there is none.
 
-    A listener accepts it when it comes to that: messages may be sent at once.
+    Messages may be sent at once, before the listener accepts the connection.
 
     Raises:
-        LoaderError: It is another user's.
+        LoaderError: The listener belongs to another user.
     """
     sock = _socket()
     try:
@@ -238,7 +219,7 @@ def connect(name: str) -> Connection | None:
 
 
 def accept(listening: socket.socket) -> Connection | None:
-    """Return the next connection, which does not wait; None if it is gone or another user's."""
+    """Return the next connection, non-blocking; None if it is gone or from another user."""
     with _changing:
         try:
             sock, _ = listening.accept()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from radt.analysis.estimates import MOST_REPEATS, Interval, Method, Scale
@@ -27,7 +27,7 @@ _SIGNS = {
     Verdict.EQUAL: "=",
     Verdict.INCONCLUSIVE: "?",
 }
-#: Marks a difference that may be a false positive among so many comparisons.
+#: Marks a difference that may be a false positive, given the number of comparisons.
 _DOUBT = "†"
 _DIFFER = (Verdict.BETTER, Verdict.WORSE, Verdict.DIFFERENT)
 _TONES = {Verdict.BETTER: Tone.GOOD, Verdict.WORSE: Tone.WARNING}
@@ -36,7 +36,7 @@ _CONDITION_NOTES = {
     Outcome.NOT_MET: ("✔", Tone.GOOD),
     Outcome.INCONCLUSIVE: ("?", Tone.NORMAL),
 }
-#: Workloads whose first finding is written as a sentence; more have only a table.
+#: Maximum number of workloads whose first finding becomes a sentence; more have only a table.
 _MAX_SENTENCES = 8
 #: Maximum number of workloads in the table; those with differences come first.
 MAX_WORKLOADS = 30
@@ -69,14 +69,9 @@ def comparison_document(
 
 
 def _shown(workloads: Sequence[ComparedWorkload]) -> list[ComparedWorkload]:
-    if len(workloads) <= MAX_WORKLOADS:
-        return list(workloads)
-    ranked = sorted(
-        range(len(workloads)),
-        key=lambda place: (
-            not any(finding.verdict in _DIFFER for finding in workloads[place].findings)
-        ),
-    )
+    """Return the first workloads, those with differences before the others, in their order."""
+    differ = [any(finding.verdict in _DIFFER for finding in each.findings) for each in workloads]
+    ranked = sorted(range(len(workloads)), key=lambda place: not differ[place])
     return [workloads[place] for place in sorted(ranked[:MAX_WORKLOADS])]
 
 
@@ -112,21 +107,23 @@ def _table(workloads: Sequence[ComparedWorkload], confidence: float) -> Table:
 
 
 def _noun(quantity: AnyQuantity) -> str:
-    """Return a quantity as used in a sentence: ``time per epoch``."""
+    """Return a quantity as it appears in a sentence: ``time per epoch``."""
     if isinstance(quantity, SeriesQuantity):
         return quantity.value
     return re.sub(r"/(epoch|sample)\b", r" per \1", quantity.info.title)
 
 
 def _change_text(finding: Finding) -> str:
-    """Return how the mean of B differs from that of A: ``1.32× faster``, ``1.10× lower``."""
+    """Return the difference of B's mean from A's: ``1.32× faster``, ``1.10× lower``."""
     effect = finding.effect
     if effect.value == effect.none:
         return "equal"
     lower = effect.value < effect.none
     is_time = finding.quantity.info.unit == _TIME
     word = ("faster" if lower else "slower") if is_time else ("lower" if lower else "higher")
-    return f"{_size(finding)(effect.value)} {word}"
+    if effect.scale is Scale.DIFFERENCE:
+        return f"{finding.quantity.info.text(abs(effect.value))} {word}"
+    return f"{significant(max(effect.value, 1 / effect.value))}× {word}"
 
 
 def _verdict_text(finding: Finding) -> str:
@@ -142,7 +139,7 @@ def _verdict_text(finding: Finding) -> str:
 
 
 def _is_single(finding: Finding) -> bool:
-    """Return whether A or B has one value only, and no run lacks one."""
+    """Return True if A or B has only one value, and no run lacks one."""
     return finding.effect.method is Method.NONE and finding.shortfall is None
 
 
@@ -152,8 +149,11 @@ def _interval_text(finding: Finding) -> str:
     if interval is None or finding.verdict is Verdict.EQUAL:
         return NO_VALUE
     if finding.effect.scale is Scale.DIFFERENCE:
-        unit = _amount(finding.quantity)
-        return f"{unit(interval.low)} to {unit(interval.high)}"
+        low, high = (
+            f"{'−' if end < 0 else ''}{finding.quantity.info.text(abs(end))}"
+            for end in (interval.low, interval.high)
+        )
+        return f"{low} to {high}"
     if finding.verdict in (Verdict.BETTER, Verdict.WORSE, Verdict.DIFFERENT):
         interval = interval.mapped(lambda ratio: ratio if finding.effect.value > 1 else 1 / ratio)
     return _ends(interval)
@@ -166,7 +166,7 @@ def _count_text(finding: Finding) -> str:
 
 
 def _repeats_needed_text(finding: Finding) -> str:
-    """Return how many repeats would be conclusive; empty if unknown."""
+    """Return the number of repeats that would be conclusive; empty if unknown."""
     if finding.verdict is not Verdict.INCONCLUSIVE:
         return ""
     if finding.shortfall is not None:
@@ -183,27 +183,27 @@ def _repeats_needed_text(finding: Finding) -> str:
 
 def sentence(finding: Finding, confidence: float) -> str:
     """Return a finding: ``three: B is 1.32× faster (time per epoch 2.69 s → 2.04 s, …)``."""
-    noun = _noun(finding.quantity)
+    noun, effect = _noun(finding.quantity), finding.effect
+    is_time = finding.quantity.info.unit == _TIME
     values = " → ".join(finding.quantity.info.text(side.mean) for side in (finding.a, finding.b))
-    repeats = f"n = {_count_text(finding).replace(', ', ' and ')}"
-    if finding.effect.method is not Method.NONE:
-        repeats += f", {finding.effect.method}"
-    level = f"{confidence * 100:g} % CI {_interval_text(finding)}"
+    facts = [f"{noun} {values}"]
     match finding.verdict:
         case Verdict.INCONCLUSIVE if _is_single(finding):
-            text = f"B is {_change_text(finding)} ({noun} {values})"
-        case Verdict.INCONCLUSIVE if finding.effect.interval is None:
-            text = f"inconclusive ({noun} {values}, {repeats})"
-        case Verdict.INCONCLUSIVE:
-            text = f"inconclusive ({noun} {values}, {level}, {repeats})"
-        case Verdict.EQUAL:
-            text = f"equal ({noun} {values}, {repeats})"
+            text = f"B is {_change_text(finding)}"
+        case Verdict.INCONCLUSIVE | Verdict.EQUAL:
+            text = finding.verdict.value
         case Verdict.ALIKE:
-            text = f"alike {_verdict_text(finding)} ({noun} {values}, {level}, {repeats})"
-        case _ if finding.quantity.info.unit == _TIME:
-            text = f"B is {_change_text(finding)} ({noun} {values}, {level}, {repeats})"
+            text = f"alike {_verdict_text(finding)}"
+        case _ if is_time:
+            text = f"B is {_change_text(finding)}"
         case _:
-            text = f"B has {_change_text(finding)} {noun} ({values}, {level}, {repeats})"
+            text, facts = f"B has {_change_text(finding)} {noun}", [values]
+    if effect.interval is not None and finding.verdict is not Verdict.EQUAL:
+        facts.append(f"{confidence * 100:g} % CI {_interval_text(finding)}")
+    if not _is_single(finding):
+        facts.append(f"n = {_count_text(finding).replace(', ', ' and ')}")
+        facts += [effect.method] if effect.method is not Method.NONE else []
+    text += f" ({', '.join(facts)})"
     if needed := _repeats_needed_text(finding):
         text += f"; {needed}"
     if finding.verdict in _DIFFER and not finding.holds:
@@ -222,7 +222,7 @@ def summary_text(comparison: Comparison) -> str:
 
 
 def false_positives_text(comparison: Comparison) -> str:
-    """Return how many differences chance causes; empty for fewer than two with an interval."""
+    """Return the expected number of false positives; empty for fewer than two intervals."""
     count = len(comparison.tested)
     if count < 2:
         return ""
@@ -236,19 +236,6 @@ def false_positives_text(comparison: Comparison) -> str:
     return text
 
 
-def _size(finding: Finding) -> Callable[[float], str]:
-    """Return how to write the size of an effect, without its direction."""
-    if finding.effect.scale is Scale.RATIO:
-        return lambda ratio: f"{significant(ratio if ratio > 1 else 1 / ratio)}×"
-    unit = _amount(finding.quantity)
-    return lambda change: unit(abs(change))
-
-
-def _amount(quantity: AnyQuantity) -> Callable[[float], str]:
-    """Return how to write a difference with the quantity's unit and its sign."""
-    return lambda value: f"{'−' if value < 0 else ''}{quantity.info.text(abs(value))}"
-
-
 def _ends(interval: Interval) -> str:
     """Return ``1.28–1.36×``, with enough decimals to distinguish the ends."""
     low, high = interval.low, interval.high
@@ -257,7 +244,7 @@ def _ends(interval: Interval) -> str:
         ends = [f"{end:,.{len(fraction)}f}" for end in (low, high)]
         if ends[0] != ends[1] or low == high:
             break
-    if not float(ends[0].replace(",", "")):  # far below the other end
+    if not float(ends[0].replace(",", "")):  # rounded away, as it is far below the other end
         ends[0] = significant(low)
     return f"{ends[0]}–{ends[1]}×"
 

@@ -1,4 +1,4 @@
-"""A comparison as JSON, exact, for programs (docs/comparing.md describes it)."""
+"""A comparison as JSON, with exact numbers, for programs (docs/comparing.md describes it)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from radt.analysis.fail_if import CheckedCondition, ExitCode
 from radt.analysis.findings import ComparedWorkload, Comparison, Finding
 from radt.analysis.operands import Operand
 from radt.render.comparison import sentence
-from radt.render.report_json import json_text, reached_of, value_of
+from radt.render.report_json import attributes, json_text, reached_of
 
-#: Increased when a field changes its meaning or is removed.
+#: Increased when a field is removed or changes its meaning.
 VERSION = 1
 
 
@@ -52,18 +52,12 @@ def comparison_json(
 
 def _side(side: Operand) -> Mapping[str, Any]:
     return {
-        "text": side.text,
-        "kind": side.kind.value,
-        "experiment": side.experiment,
-        "store": side.store,
+        **attributes(side, "text", "kind", "experiment", "store", "footnotes"),
         "commit": side.commit or None,
-        "footnotes": list(side.footnotes),
         "workloads": [
             {
-                "label": workload.label,
-                "host": workload.host,
+                **attributes(workload, "label", "host", "workload_ids"),
                 "repeats": len(workload.workload_ids),
-                "workload_ids": list(workload.workload_ids),
             }
             for workload in side.workloads
         ],
@@ -74,12 +68,7 @@ def _workload(workload: ComparedWorkload, confidence: float) -> Mapping[str, Any
     return {
         "name": workload.name,
         "differences": [
-            {
-                "what": difference.what,
-                "a": difference.a,
-                "b": difference.b,
-                "warning": difference.is_warning,
-            }
+            {**attributes(difference, "what", "a", "b"), "warning": difference.is_warning}
             for difference in workload.differences
         ],
         "not_comparable": [quantity.value for quantity in workload.missing],
@@ -97,25 +86,23 @@ def _workload(workload: ComparedWorkload, confidence: float) -> Mapping[str, Any
 
 
 def _finding(finding: Finding, confidence: float) -> Mapping[str, Any]:
-    interval = finding.effect.interval
+    effect, interval = finding.effect, finding.effect.interval
     return {
         "quantity": finding.quantity.value,
         "unit": finding.quantity.info.unit,
         "runs": finding.runs or None,
         "a": _estimate(finding.a),
         "b": _estimate(finding.b),
-        "scale": finding.effect.scale.value,
-        "effect": finding.effect.value,
+        "effect": effect.value,
         "interval": interval and [interval.low, interval.high],
-        "p_value": finding.effect.p_value,
-        "method": finding.effect.method.value,
-        "verdict": finding.verdict.value,
-        "holds": finding.holds,
-        "repeats_wanted": finding.repeats_wanted,
+        **attributes(effect, "scale", "p_value", "method"),
+        **attributes(finding, "verdict", "holds", "repeats_wanted"),
         "sentence": sentence(finding, confidence),
     }
 
 
 def _estimate(estimate: Estimate) -> Mapping[str, Any]:
-    values = value_of(estimate)
-    return {name: values[name] for name in ("mean", "repeats", "metrics", "estimated")}
+    return {
+        **attributes(estimate, "mean", "repeats", "metrics"),
+        "estimated": estimate.is_estimated,
+    }

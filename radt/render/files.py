@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 
 from radt.errors import UsageError
+from radt.files import output_file
 from radt.render.markup import as_html, as_markdown
 from radt.render.model import Document
 from radt.render.report import report_document
@@ -16,7 +18,6 @@ from radt.render.report_content import Content
 from radt.render.report_csv import as_csv
 from radt.render.report_json import as_json
 from radt.render.terminal import document_lines
-from radt.store.whole_file import whole_file
 
 
 class ReportFormat(StrEnum):
@@ -51,11 +52,9 @@ class ReportFormat(StrEnum):
         if file is None or str(file) == "-":
             return cls.TABLE
         ending = file.suffix.lower().removeprefix(".")
-        for kind in cls:
-            if ending in (kind.suffix, kind.value):
-                return kind
-        if ending == "htm":
-            return cls.HTML
+        known = {name: kind for kind in cls for name in (kind.suffix, kind.value)}
+        if kind := (known | {"htm": cls.HTML}).get(ending):
+            return kind
         endings = ", ".join(f".{kind.suffix}" for kind in cls)
         raise UsageError(
             f"Expected a file name with one of {endings}, got {file.name!r}",
@@ -65,8 +64,10 @@ class ReportFormat(StrEnum):
 
 #: Width of a table in a file.
 TEXT_COLUMNS = 120
-_UNSAFE = re.compile(r"[^\w.+-]+")
-_NAME_CHARS = 60
+#: Characters that are replaced in file names.
+UNSAFE = re.compile(r"[^\w.+-]+")
+#: Maximum length of a word in a file name, and of the name without its extension.
+_WORD_CHARS, _NAME_CHARS = 60, 80
 
 
 def rendered(content: Content, kind: ReportFormat, *, columns: int = TEXT_COLUMNS) -> str:
@@ -90,15 +91,16 @@ def as_text(document: Document, *, columns: int = TEXT_COLUMNS) -> str:
     return "\n".join(line.plain for line in lines).strip("\n") + "\n"
 
 
-def file_name(experiment: str, kind: ReportFormat) -> str:
-    """Return ``radt-study-report.html``, in characters that every file system accepts."""
-    cleaned = _UNSAFE.sub("-", unicodedata.normalize("NFC", experiment)).strip("-._")
-    words = ("radt", cleaned[:_NAME_CHARS].rstrip("-._"), "report")
-    return f"{'-'.join(word for word in words if word)}.{kind.suffix}"
+def file_name(words: Iterable[str], suffix: str) -> str:
+    """Return ``radt-study-report.html``: words in characters that every file system accepts."""
+    cleaned = [UNSAFE.sub("-", unicodedata.normalize("NFC", word)).strip("-._") for word in words]
+    parts = ("radt", *(word[:_WORD_CHARS].rstrip("-._") for word in cleaned))
+    stem = "-".join(filter(None, parts))[:_NAME_CHARS].rstrip("-._")
+    return f"{stem}.{suffix}"
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that a file can be written before starting any work.
+    """Check that a file can be written, before any work starts.
 
     Raises:
         UsageError: The file cannot be written; the remedy names ``option``.
@@ -123,5 +125,5 @@ def write(path: Path, text: str) -> None:
     Raises:
         UsageError: The file cannot be written.
     """
-    with whole_file(path) as temporary:
+    with output_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")

@@ -1,7 +1,7 @@
 """Documents of notes, tables and bar charts, independent of their format.
 
 Reports, comparisons and advice fill a `Document`; `radt.render.terminal` and `radt.render.markup`
-write it.
+render it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from radt.analysis.estimates import Estimate
+    from radt.render.bars import BarChart
+    from radt.render.report_content import Way
 
 
 class Tone(StrEnum):
-    """Emphasis of a text; colour only adds to the words."""
+    """Emphasis of a text. Colour never adds information to the words."""
 
     NORMAL = "normal"
     STRONG = "strong"
@@ -27,7 +33,7 @@ class Role(StrEnum):
 
     HEADING = "heading"  # on a terminal, a line above its rows
     KEY = "key"  # repeated in each part
-    LEAD = "lead"  # repeated in the parts that have values of its scope
+    LEAD = "lead"  # repeated in the parts with values of its scope
     VALUE = "value"
 
 
@@ -35,7 +41,7 @@ class Scope(StrEnum):
     """Subject of the values of a column."""
 
     ROW = "row"
-    GROUP = "group"  # several consecutive rows; the value is in the first of them
+    GROUP = "group"  # several consecutive rows, with the value in the first
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +50,16 @@ class Cell:
 
     Attributes:
         text: The text with its unit, for terminals.
-        number: The number in the unit of the column, for tables that name the unit in the head; if
-            empty, the text is shown.
+        number: The number in the unit of the column, for tables with units in the head. If empty,
+            the
+            text is shown.
         spread: The confidence interval after the number.
-        explanation: Shown when the reader points at the cell.
+        explanation: Tooltip of the cell.
         tone: Its emphasis.
         heat: Intensity of the background colour, from 0 to 1.
+        estimate: The exact value of a cell with heat.
+        href: Target of a link on the text, in HTML.
+        colours: Colours of a mark before the text in HTML, on light and on dark paper.
     """
 
     text: str = ""
@@ -58,6 +68,9 @@ class Cell:
     explanation: str = ""
     tone: Tone = Tone.NORMAL
     heat: float = 0.0
+    estimate: Estimate | None = None
+    href: str = ""
+    colours: tuple[str, str] | None = None
 
     @property
     def text_in_unit(self) -> str:
@@ -67,7 +80,10 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """The head of a column."""
+    """The head of a column. In HTML, a column with ``sort`` is a button with that name.
+
+    ``order`` is the sort order of the rows by it: ``ascending``, ``descending`` or empty.
+    """
 
     title: str
     unit: str = ""
@@ -75,8 +91,10 @@ class Column:
     scope: Scope = Scope.ROW
     is_number: bool = True
     explanation: str = ""
-    #: Words are folded at this width on a terminal, even if it has more room.
+    #: On a terminal, words wrap at this width even if there is more room.
     widest: int = 34
+    sort: str = ""
+    order: str = ""
 
     @property
     def head(self) -> str:
@@ -102,26 +120,33 @@ class Table:
     title: str = ""
     explanation: str = ""
 
-    def lead(self, values: Sequence[Column]) -> list[Column]:
-        """Return the columns to the left of these values."""
-        scopes = {column.scope for column in values} or {column.scope for column in self.values}
-        scope = Scope.GROUP if scopes == {Scope.GROUP} else Scope.ROW
-        return [
-            column
-            for column in self.columns
-            if column.role in (Role.HEADING, Role.KEY)
-            or (column.role is Role.LEAD and column.scope is scope)
-        ]
+    @property
+    def last_words(self) -> int:
+        """Return the index of the last column of words, which has the remarks on rows."""
+        return max(place for place, column in enumerate(self.columns) if not column.is_number)
 
     @property
     def values(self) -> list[Column]:
         """Return the columns that hold values."""
         return [column for column in self.columns if column.role is Role.VALUE]
 
-    def part(self, values: Sequence[Column]) -> Table:
-        """Return a table of some of the values, without rows that have none of them."""
-        columns = [*self.lead(values), *values]
-        of_groups = bool(values) and all(column.scope is Scope.GROUP for column in values)
+    def part(self, values: Sequence[Column], scope: Scope | None = None) -> Table:
+        """Return a table of some of the values, and the columns to the left of them.
+
+        Args:
+            values: The columns of values.
+            scope: List rows, or groups of rows. By default groups, if all the values belong to
+                groups.
+        """
+        scopes = {column.scope for column in values or self.values}
+        scope = scope or (Scope.GROUP if scopes == {Scope.GROUP} else Scope.ROW)
+        lead = [
+            column
+            for column in self.columns
+            if column.role in (Role.HEADING, Role.KEY)
+            or (column.role is Role.LEAD and column.scope is scope)
+        ]
+        columns = [*lead, *values]
         indexes = [
             next(place for place, known in enumerate(self.columns) if known is column)
             for column in columns
@@ -129,7 +154,7 @@ class Table:
         rows = [
             Row([row.cells[place] for place in indexes], row.is_first, row.note)
             for row in self.rows
-            if row.is_first or not of_groups
+            if row.is_first or scope is Scope.ROW or not values
         ]
         return Table(columns, rows, self.title, self.explanation)
 
@@ -141,7 +166,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A sentence; ``mark`` precedes it, ``details`` follow below."""
+    """A sentence, preceded by ``mark`` and followed by ``details``."""
 
     text: str
     tone: Tone = Tone.NORMAL
@@ -163,46 +188,11 @@ class Notes:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
-    """A bar of a chart, in the chart's unit.
-
-    Attributes:
-        label: Text below the bar.
-        value: Its height; None for a run without a value.
-        low: Lower end of the confidence interval, None without one; ``high`` likewise.
-        text: Text above the bar; the status in place of a bar without a value.
-        style: Class of the colour.
-        block: Heading of the group of bars.
-        explanation: Shown when the reader points at the bar.
-        is_estimated: Drawn paler.
-    """
-
-    label: str
-    value: float | None
-    text: str
-    style: str
-    block: str
-    explanation: str
-    low: float | None = None
-    high: float | None = None
-    is_estimated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class BarChart:
-    """Bars of one quantity."""
-
-    title: str
-    unit: str
-    bars: Sequence[Bar]
-
-
-@dataclass(frozen=True, slots=True)
 class Charts:
-    """Charts side by side, for formats with pictures; ``legend`` names colours by their class."""
+    """Charts side by side, for formats with pictures. ``legend`` names their colours."""
 
     charts: Sequence[BarChart]
-    legend: Sequence[tuple[str, str]] = ()
+    legend: Sequence[Way] = ()
 
 
 Block = Notes | Table | Charts

@@ -1,4 +1,4 @@
-"""Estimates as text: with their unit, or in the unit of a column; three digits and an interval."""
+"""Estimates as text, with their unit or in the unit of a column: three digits and an interval."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ from radt.analysis.estimates import CONFIDENCE, Estimate
 from radt.analysis.quantities import Quantity
 from radt.analysis.series_quantities import AnyQuantity
 
-_FACTOR, _RATIO, _SECONDS, _PER_S = "x", "1", "s", "1/s"
-_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
-_SMALL_PREFIXES = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"))
-_SYMBOLS = {"By": "B", "By/s": "B/s", "W": "W", "J": "J", "g": "g"}
-#: Spaces as wide as a digit, and as a point.
-_DIGIT_SPACE, _POINT_SPACE = "\N{FIGURE SPACE}", "\N{PUNCTUATION SPACE}"
 _ROUNDING = 1e-9
-_UNIT_IN_TITLE = (Quantity.SAMPLES_PER_S, Quantity.SAMPLES_PER_S_OF_RUN)
 
 #: The meaning of ±, ranges and whiskers.
 INTERVAL_NOTE = (
@@ -27,19 +20,11 @@ INTERVAL_NOTE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
-    """A stored value times ``factor`` is shown in the unit ``label``."""
-
-    factor: float
-    label: str
-
-
-@dataclass(frozen=True, slots=True)
 class ScaledQuantity:
     """A quantity in the unit of a column or an axis."""
 
     quantity: AnyQuantity
-    scale: Scale
+    scale: units.Scale
 
     @property
     def title(self) -> str:
@@ -50,7 +35,7 @@ class ScaledQuantity:
         """Return the unit; empty if the title contains it."""
         if self.quantity is Quantity.CPU:
             return "% of a core"
-        return "" if self.quantity in _UNIT_IN_TITLE else self.scale.label
+        return "" if self.quantity.info.names_unit else self.scale.label
 
     @property
     def head(self) -> str:
@@ -59,7 +44,7 @@ class ScaledQuantity:
 
     def number(self, value: float) -> str:
         """Return a value without its unit, rounded."""
-        if self.quantity.info.unit == _RATIO:
+        if self.quantity.info.unit == "1":
             return units.percent(value).removesuffix(" %")
         return units.significant(value * self.scale.factor)
 
@@ -68,43 +53,14 @@ class ScaledQuantity:
         return _spread(estimate, self.scale.factor, self.number(estimate.mean))
 
     def number_text(self, estimate: Estimate) -> str:
-        """Return the mean; an estimated one has a tilde."""
+        """Return the mean, with a tilde if it is estimated."""
         return f"{'~' if estimate.is_estimated else ''}{self.number(estimate.mean)}"
-
-    def text(self, estimate: Estimate | None) -> str:
-        """Return mean and interval: ``2.00 ±0.14``, ``1.85 1.20–2.90``."""
-        if estimate is None:
-            return units.NO_VALUE
-        return f"{self.number_text(estimate)} {self.spread(estimate)}".rstrip()
 
 
 def scaled(quantity: AnyQuantity, estimates: Sequence[Estimate]) -> ScaledQuantity:
     """Return a quantity in the unit that suits these values."""
-    return ScaledQuantity(quantity, scale_of(quantity, [estimate.mean for estimate in estimates]))
-
-
-def scale_of(quantity: AnyQuantity, values: Sequence[float]) -> Scale:
-    """Return the unit that suits the largest of the values."""
-    unit = quantity.info.unit
-    largest = max(map(abs, values), default=0.0)
-    if unit == _FACTOR:
-        return Scale(1.0, "×")
-    if unit == _RATIO:
-        return Scale(100.0, "%")
-    if unit == _SECONDS:
-        size, prefix = next((p for p in _SMALL_PREFIXES if largest >= p[0]), _SMALL_PREFIXES[0])
-        return Scale(1 / size, f"{prefix}s")
-    if unit == _PER_S:
-        return Scale(1.0, "/s")
-    symbol = _SYMBOLS.get(unit)
-    if symbol is None:
-        return Scale(1.0, unit.strip("{}"))
-    for size, prefix in _PREFIXES:
-        if largest >= size:
-            # Memory is sold in powers of 1000 with a capital K; the SI prefix is k.
-            is_bytes = symbol.startswith("B") and prefix == "k"
-            return Scale(1 / size, ("K" if is_bytes else prefix) + symbol)
-    return Scale(1.0, symbol)
+    largest = max((abs(estimate.mean) for estimate in estimates), default=0.0)
+    return ScaledQuantity(quantity, units.scale_of(quantity.info.unit, largest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +77,7 @@ def error_bar(estimate: Estimate) -> ErrorBar | None:
     if interval is None:
         return None
     mean = estimate.mean
-    # Equal values are equal even if one was rounded differently.
+    # Equal values may differ by rounding.
     if interval.high - interval.low <= 2 * _ROUNDING * abs(mean):
         return ErrorBar(0.0, 0.0)
     # A ratio's interval refers to its geometric mean, which is slightly below the mean.
@@ -146,23 +102,9 @@ def with_unit(quantity: AnyQuantity, estimate: Estimate | None, *, brief: bool =
     shown = _read(number)
     if shown is None:
         return f"{tilde}{text} ±{write(reach.above)}"
-    # Units are powers of ten apart, so rounding does not make them ambiguous.
+    # Units are powers of ten apart, so the choice is unambiguous despite rounding.
     ratio = abs(shown / estimate.mean) if shown and estimate.mean else 1.0
     return f"{tilde}{number} {_spread(estimate, 10 ** round(math.log10(ratio)), number)}{unit}"
-
-
-def aligned(texts: Sequence[str]) -> list[str]:
-    """Return the texts, padded at the right to align their points."""
-    behind = [len(fraction) for text in texts for fraction in [text.partition(".")[2]]]
-    widest = max(behind, default=0)
-    if not widest:
-        return list(texts)
-    return [
-        text + (_POINT_SPACE if text and "." not in text else "") + _DIGIT_SPACE * (widest - count)
-        if text
-        else text
-        for text, count in zip(texts, behind, strict=True)
-    ]
 
 
 def describe(quantity: AnyQuantity, estimate: Estimate, run_count: int = 1) -> str:
@@ -213,5 +155,5 @@ def _parted(text: str) -> tuple[str, str]:
 def _read(number: str) -> float | None:
     try:
         return float(number.replace(",", ""))
-    except ValueError:  # 1:38
+    except ValueError:  # a time such as 1:38
         return None

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator
 
 from radt.analysis.estimates import Estimate, Reached
 from radt.analysis.quantities import Subject
 from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.summaries import GroupSummary
-from radt.render.report_content import Content, Item, is_shared, with_children
+from radt.render.report_content import Content, Item, with_children
 
 COLUMNS = (
     *("experiment", "workload", "machine", "of", "runs", "name", "status", "quantity"),
@@ -32,62 +31,54 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 def as_csv(content: Content) -> str:
     """Return all values of a report as CSV."""
     stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    windows = {report.experiment: report.window.text for report in content.reports}
+    writer = csv.DictWriter(stream, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
     for item in content.items:
-        window = windows.get(item.experiment, content.window)
         for group in with_children(item.groups):
-            lead = [
-                *_workload(item),
-                *(Subject.RUNS.value, len(group.runs), safe(group.name), group.status.value),
-            ]
-            values = list(_values(content, item, group, shared=False))
-            for quantity, estimate in values:
-                reached = group.reached.get(quantity)
-                writer.writerow([*lead, *_value(quantity, estimate, window, reached)])
-            never = [(unmet, each) for unmet, each in group.reached.items() if not each.count]
-            for unmet, reached in never:
-                writer.writerow([*lead, *_value(unmet, None, window, reached)])
-            if not (values or never):
-                writer.writerow([*lead, *[""] * (len(COLUMNS) - len(lead))])
-        lead = [*_workload(item), Subject.WORKLOAD.value, "", "", ""]
-        for quantity, estimate in _values(content, item, item.groups[0], shared=True):
-            writer.writerow([*lead, *_value(quantity, estimate, window)])
+            writer.writerows(_rows(content, item, group) or [_lead(item, group)])
+        writer.writerows(_rows(content, item))
     return stream.getvalue()
 
 
-def _workload(item: Item) -> list[str]:
-    return [safe(text) for text in (item.experiment, item.summary.label, item.summary.host)]
+def _rows(
+    content: Content, item: Item, group: GroupSummary | None = None
+) -> list[dict[str, object]]:
+    """Return the values of like runs or of the whole workload; a condition never met has none."""
+    window = {report.experiment: report.window.text for report in content.reports}
+    lead = _lead(item, group) | {"window": window.get(item.experiment, content.window)}
+    found, reached = content.values(item, group), {} if group is None else group.reached
+    known = {quantity: estimate for quantity, estimate in found.items() if estimate is not None}
+    never = [quantity for quantity, each in reached.items() if not each.count]
+    return [
+        *(lead | _value(quantity, known[quantity], reached.get(quantity)) for quantity in known),
+        *(lead | _value(quantity, None, reached[quantity]) for quantity in never),
+    ]
 
 
-def _values(
-    content: Content, item: Item, group: GroupSummary, *, shared: bool
-) -> Iterator[tuple[AnyQuantity, Estimate]]:
-    for quantity in content.written:
-        if (
-            is_shared(quantity) is shared
-            and (estimate := item.summary.estimate(quantity, group)) is not None
-        ):
-            yield quantity, estimate
+def _lead(item: Item, group: GroupSummary | None) -> dict[str, object]:
+    """Return the columns of the subject of values."""
+    subject = Subject.WORKLOAD if group is None else Subject.RUNS
+    names = (item.experiment, item.summary.label, item.summary.host)
+    lead: dict[str, object] = {
+        column: safe(name) for column, name in zip(COLUMNS[:3], names, strict=True)
+    }
+    lead["of"] = subject.value
+    if group is not None:
+        lead |= {"runs": len(group.runs), "name": safe(group.name), "status": group.status.value}
+    return lead
 
 
 def _value(
-    quantity: AnyQuantity, estimate: Estimate | None, window: str, reached: Reached | None = None
-) -> list[object]:
-    interval = None if estimate is None else estimate.interval
-    return [
-        quantity.value,
-        "" if estimate is None else repr(estimate.mean),
-        "" if interval is None else repr(interval.low),
-        "" if interval is None else repr(interval.high),
-        0 if estimate is None else estimate.count,
-        quantity.info.unit,
-        window,
-        "true" if estimate is not None and estimate.is_estimated else "false",
-        "" if estimate is None else safe(" ".join(estimate.metrics)),
-        "" if reached is None else f"{reached.count}/{reached.of}",
-    ]
+    quantity: AnyQuantity, estimate: Estimate | None, reached: Reached | None
+) -> dict[str, object]:
+    row: dict[str, object] = {"quantity": quantity.value, "n": 0, "unit": quantity.info.unit}
+    if estimate is not None:
+        interval = estimate.interval
+        row |= {"value": repr(estimate.mean), "n": estimate.count}
+        row |= {"low": repr(interval.low), "high": repr(interval.high)} if interval else {}
+        row["metrics"] = safe(" ".join(estimate.metrics))
+    row["estimated"] = "true" if estimate is not None and estimate.is_estimated else "false"
+    return row | ({} if reached is None else {"reached": f"{reached.count}/{reached.of}"})
 
 
 def safe(text: str) -> str:

@@ -6,17 +6,19 @@ Version 1, an object::
     version      1; additions do not change it
     experiments  names
     window       the part of each run that counts, in words, by experiment
+    runs         how many runs count, and why the others do not, in words, by experiment
     confidence   of all intervals: 0.95
     quantities   by name: title, unit (UCUM; "x" for a factor), of ("runs", "workload"),
                  combine ("mean", "sum": of rows or devices), explanation
     workloads    experiment, label, machine, ids (of the starts that count, newest last),
-                 values, groups
-      energy     gpus_j (each GPU once), rest_j (assigned to no run), runs: letter, name,
-                 estimated_j, method; null if not measured
+                 values, missing, groups
+      energy     gpus_j (each GPU once), is_lower_bound (a counter did not cover a whole run),
+                 rest_j (assigned to no run), runs: letter, name, estimated_j, method; null if
+                 not measured
       values     by quantity, see below; those of devices include other users
-      groups     like runs together: name, status, repeats, runs, values, reached (by ``time_to``
-                 quantity: runs that met its condition, and runs), children (groups of runs within
-                 these runs)
+      groups     like runs together: name, status, repeats, runs, values, missing (why it has no
+                 value, by quantity), reached (by ``time_to`` quantity: runs that met its condition,
+                 and runs), children (groups of runs within these runs)
         runs     id, letter, name, status, repeats, end_reason
     interference one per experiment: experiment, rows (models), columns (their neighbours),
                  cells (rows of values or null; the worst of several workloads)
@@ -24,43 +26,40 @@ Version 1, an object::
                  workloads), workload_s (their duration), unknown (starts without these numbers),
                  journal_bytes (null where unknown), listeners: name, readings, sampling_s (all
                  readings), longest_s, recorded_s (the time it covers)
-    notes        sentences: poor start skew, missing samples, excluded runs, methods of estimates
+    notes        sentences: poor start skew, missing samples, methods of estimates
 
 A value: ``mean``, ``low`` and ``high`` (confidence interval of the mean, null for one repeat),
 ``n`` (repeats), ``repeats`` (one value each), ``parts`` (of single runs, if the value combines
 several), ``metrics`` (its source series), ``methods``, ``estimated``. Values that are not finite
-are null.
+are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import asdict
 from typing import Any
 
+from radt import units
 from radt.analysis.estimates import CONFIDENCE, Estimate, Reached
+from radt.analysis.selection import counts_text
 from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.summaries import GroupSummary
-from radt.render.report_content import Content, Item, Matrix, is_shared, matrices
+from radt.render.interference import matrices
+from radt.render.model import Table
+from radt.render.report_content import Content, Item
 
 FORMAT, VERSION = "radt-report", 1
 
 
 def json_text(document: object) -> str:
-    """Return a document as JSON, with null for infinity and NaN."""
-    return json.dumps(_finite(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    """Return a document as JSON."""
+    return json.dumps(units.in_json(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
-    match value:
-        case float():
-            return value if math.isfinite(value) else None
-        case dict():
-            return {key: _finite(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_finite(item) for item in value]
-    return value
+def attributes(of: object, *names: str) -> dict[str, Any]:
+    """Return attributes of an object that have the same names in JSON."""
+    return {name: getattr(of, name) for name in names}
 
 
 def as_json(content: Content) -> str:
@@ -68,12 +67,13 @@ def as_json(content: Content) -> str:
     document = {
         "format": FORMAT,
         "version": VERSION,
-        "experiments": [report.experiment for report in content.reports],
+        "experiments": content.experiments,
         "window": {report.experiment: report.window.text for report in content.reports},
+        "runs": {report.experiment: counts_text([report.selection]) for report in content.reports},
         "confidence": CONFIDENCE,
         "quantities": {quantity.value: _about(quantity) for quantity in content.written},
         "workloads": [_workload(content, item) for item in content.items],
-        "interference": [_matrix(matrix) for matrix in matrices(content)],
+        "interference": [_matrix(*matrix) for matrix in matrices(content).items()],
         "tracker": [
             {"experiment": report.experiment, **asdict(report.tracker)}
             for report in content.reports
@@ -85,13 +85,8 @@ def as_json(content: Content) -> str:
 
 def _about(quantity: AnyQuantity) -> dict[str, Any]:
     info = quantity.info
-    return {
-        "title": info.title,
-        "unit": info.unit,
-        "of": info.subject.value,
-        "combine": info.combine.value,
-        "explanation": info.explanation,
-    }
+    about = attributes(info, "title", "unit", "combine", "explanation")
+    return {**about, "of": info.subject}
 
 
 def _workload(content: Content, item: Item) -> dict[str, Any]:
@@ -101,9 +96,10 @@ def _workload(content: Content, item: Item) -> dict[str, Any]:
         "label": summary.label,
         "machine": summary.host,
         "ids": list(summary.workload_ids),
-        "values": _values(content, item, item.groups[0], shared=True),
+        **_values(content, item),
         "energy": {
             "gpus_j": summary.energy.gpus_j,
+            "is_lower_bound": summary.energy.is_lower_bound,
             "rest_j": summary.energy.rest_j,
             "runs": [asdict(run) for run in summary.energy.runs],
         },
@@ -113,21 +109,16 @@ def _workload(content: Content, item: Item) -> dict[str, Any]:
 
 def _group(content: Content, item: Item, group: GroupSummary) -> dict[str, Any]:
     return {
-        "name": group.name,
-        "status": group.status.value,
-        "repeats": group.repeats,
+        **attributes(group, "name", "status", "repeats"),
         "runs": [
             {
                 "id": row.run.run_id,
-                "letter": row.run.letter,
-                "name": row.name,
-                "status": row.status.value,
-                "repeats": row.repeats,
-                "end_reason": row.run.end_reason,
+                **attributes(row.run, "letter", "end_reason"),
+                **attributes(row, "name", "status", "repeats"),
             }
             for row in group.runs
         ],
-        "values": _values(content, item, group, shared=False),
+        **_values(content, item, group),
         "reached": {
             quantity.value: reached_of(reached) for quantity, reached in group.reached.items()
         },
@@ -136,27 +127,35 @@ def _group(content: Content, item: Item, group: GroupSummary) -> dict[str, Any]:
 
 
 def reached_of(reached: Reached | None) -> list[int] | None:
-    """Return how many runs met a condition, and of how many; null if not recorded."""
+    """Return the number of runs that met a condition, and of all; null if not recorded."""
     return None if reached is None else [reached.count, reached.of]
 
 
-def _values(content: Content, item: Item, group: GroupSummary, *, shared: bool) -> dict[str, Any]:
+def _values(content: Content, item: Item, group: GroupSummary | None = None) -> dict[str, Any]:
+    """Return the values of like runs or of the whole workload, and the reasons for missing ones."""
+    values = content.values(item, group)
     return {
-        quantity.value: value_of(estimate)
-        for quantity in content.written
-        if is_shared(quantity) is shared
-        and (estimate := item.summary.estimate(quantity, group)) is not None
+        "values": {
+            quantity.value: value_of(estimate)
+            for quantity, estimate in values.items()
+            if estimate is not None
+        },
+        "missing": {
+            quantity.value: item.why_missing(quantity, group)
+            for quantity, estimate in values.items()
+            if estimate is None and quantity in content.quantities
+        },
     }
 
 
-def _matrix(matrix: Matrix) -> dict[str, Any]:
+def _matrix(experiment: str, table: Table) -> dict[str, Any]:
     return {
-        "experiment": matrix.experiment,
-        "rows": list(matrix.rows),
-        "columns": list(matrix.columns),
+        "experiment": experiment,
+        "rows": [row.cells[0].text for row in table.rows],
+        "columns": [column.title for column in table.columns[1:]],
         "cells": [
-            [None if cell is None else value_of(cell.estimate) for cell in row]
-            for row in matrix.cells
+            [cell.estimate and value_of(cell.estimate) for cell in row.cells[1:]]
+            for row in table.rows
         ],
     }
 
@@ -165,13 +164,9 @@ def value_of(estimate: Estimate) -> dict[str, Any]:
     """Return a value as described above."""
     interval = estimate.interval
     return {
-        "mean": estimate.mean,
-        "low": None if interval is None else interval.low,
-        "high": None if interval is None else interval.high,
+        **attributes(estimate, "mean", "repeats", "parts", "metrics", "methods"),
+        "low": interval and interval.low,
+        "high": interval and interval.high,
         "n": estimate.count,
-        "repeats": list(estimate.repeats),
-        "parts": list(estimate.parts),
-        "metrics": list(estimate.metrics),
-        "methods": list(estimate.methods),
         "estimated": estimate.is_estimated,
     }

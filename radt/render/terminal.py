@@ -1,4 +1,4 @@
-"""Documents on a terminal: tables of its width, split into several if columns do not fit.
+"""Documents on a terminal: tables are split into parts that fit its width.
 
 Nothing is omitted or truncated for lack of width. Works without colour.
 """
@@ -58,7 +58,7 @@ def document_lines(document: Document, width: int, *, wrap: bool) -> Iterator[Te
         yield from wrapped(" · ".join(document.facts), "dim", _INDENT)
         yield Text()
     for block in document:
-        if isinstance(block, Charts):  # tables have the numbers
+        if isinstance(block, Charts):  # the tables have the numbers
             continue
         if block.title:
             yield from wrapped(printable(block.title), "bold", _INDENT)
@@ -116,7 +116,7 @@ def _counts(table: Table, values: Sequence[Column], width: int, most: int) -> li
 
 
 def _fitting(table: Table, values: Sequence[Column], width: int) -> int:
-    """Return how many of the values fit beside the lead columns; at least one."""
+    """Return the number of values that fit beside the lead columns; at least one."""
     count = 1
     while count < len(values) and _needed(table.part(values[: count + 1])) <= width:
         count += 1
@@ -145,7 +145,7 @@ def _folds(column: Column) -> bool:
 
 
 def _natural(part: Table) -> list[int]:
-    """Return the widths that need no folding; columns of words have a maximum."""
+    """Return the widths without wrapping; columns of words have a maximum."""
     widths = [max(cell_len(text) for text in texts) for texts in zip(*_texts(part), strict=True)]
     return [
         min(width, column.widest) if _folds(column) else width
@@ -160,7 +160,7 @@ def _texts(part: Table) -> Iterator[list[str]]:
 
 
 def _fitted(table: Table, values: Sequence[Column], width: int) -> tuple[Table, list[int]]:
-    """Return a part and its widths: columns of words shrink where values need the room."""
+    """Return a part and its widths: columns of words shrink if values need the room."""
     part = table.part(values)
     widths = _natural(part)
     missing = _total(part, widths) - width
@@ -218,7 +218,7 @@ def _tone(part: Table, place: int, row: Row) -> Tone:
 
 
 def _fold(text: str, width: int) -> list[str]:
-    """Fold a text at words; break a word that is too long after its punctuation."""
+    """Wrap a text at words; break a word that is too long after its punctuation."""
     lines = [""]
     for word in _WORD.findall(text):
         parts = [word] if cell_len(word.rstrip()) <= width else _PART.findall(word)

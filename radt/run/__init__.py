@@ -1,52 +1,35 @@
-"""What training scripts use of radt. Imports the standard library only."""
+"""The names of `radt` that training scripts use. Imports only the standard library.
+
+A `radt.Run` (`run`) is a handle of a *recording* (`recording`): a run that is open in this process,
+over one of three back ends (`backends`): joined from a runner or a parent process, standalone, or
+off. `target` finds out which one. `session` offers the same by the names of W&B and Trackio,
+`compat` by those of radT 0.2, and `mlflow_calls` maps each MLflow run of a script to a recording.
+
+A *child* is a run within a run: one of several trainings of a process, or a further block of a row.
+It describes itself in a folder of its own as a bare script does, with the tag `radt.tags.PARENT`
+and without listeners; the collector records it from there and ends it with its parent. Its letter
+is ``a.NAME`` (`radt.run_name`). A child is not a neighbour of the other runs, so analysis keeps it
+apart (`radt.analysis.selection.Attempt.children`).
+
+Imports within this package have no cycle.
+"""
 
 import sys
 from types import ModuleType
 from typing import Any
 
-from radt.run.compat import RADTBenchmark, log_metric, log_metrics, shutdown
+from radt.run.compat import RADTBenchmark
 from radt.run.recording import current
-from radt.run.run import Run, active_run, run_of
-from radt.run.session import (
-    alert,
-    config,
-    define_metric,
-    finish,
-    init,
-    log,
-    log_artifact,
-    login,
-    save,
-    summary,
-    watch,
-)
+from radt.run.run import Run, run_of
 from radt.run.wandb_names import OF_RUN
 
-__all__ = [
-    "RADTBenchmark",
-    "Run",
-    "active_run",
-    "alert",
-    "config",
-    "define_metric",
-    "finish",
-    "init",
-    "log",
-    "log_artifact",
-    "log_metric",
-    "log_metrics",
-    "login",
-    "save",
-    "shutdown",
-    "summary",
-    "watch",
-]
+__all__ = ["RADTBenchmark", "Run"]
 
 
 class _RunModule(ModuleType):
-    """This module, which is the open run as well: W&B's scripts ask ``wandb.run`` for its id.
+    """This module, which also stands for the open run: W&B scripts read ``wandb.run.id``.
 
-    Only names of `Run` are the run's, so that no submodule is looked for in mlflow.
+    Only names of `Run` are looked up on the run, so that submodules are never looked up in mlflow.
     """
 
     def __bool__(self) -> bool:

@@ -1,59 +1,73 @@
-"""Where the values of a run go and how it ends: in a run of others, in one of its own, or nowhere.
+"""Record a run's values and its end: in a run that another process began, in a new one, or nowhere.
 
-A back end is one run of radt in this process. `radt.run.recording` opens blocks in it.
+A backend is one run in this process. `radt.run.recording` opens blocks in it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from pathlib import Path
 
-from radt.collector.manifest import Manifest, ask_for_collection
-from radt.errors import RadtError, described
+from radt import settings
+from radt.collector.client import CollectorClient
+from radt.collector.manifest import Manifest, ask_for_collection, mark_ended
+from radt.collector.start import problems
+from radt.errors import RadtError
 from radt.home import (
     HOME_VARIABLE,
     OWN_TOTALS_VARIABLE,
     RUN_DIR_VARIABLE,
     RUN_ID_VARIABLE,
+    Home,
     RunDir,
 )
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
-from radt.model import RunStatus
-from radt.run.notices import warn_once
+from radt.model import RunStatus, short_id
+from radt.paths import has_moved
+from radt.run.notices import guarded, say, warn_once
 from radt.run.off import NullJournal
 from radt.run.parameters import read_parameters
 from radt.run.passthrough import MlflowPassthrough
-from radt.run.standalone import RunOptions, StandaloneSession, wait_for_ranks
+from radt.run.standalone import RunOptions, describe, is_quiet, wait_for_ranks
 from radt.run.target import NAME_VARIABLE, Part, Target
+from radt.run.uploads import wait_at_exit
 from radt.run_name import child_letter
 from radt.tags import LETTER, MLFLOW_RUN, MLFLOW_RUN_NAME, PARENT, WORKLOAD
+from radt.units import duration
 from radt.usage import own_usage, usage_file, write_growth
 
-Result = TypeVar("Result")
-
-#: In the journal's folder: the name of the block that has the run, empty for one without.
+#: File in the journal's folder with the name of the block that holds the run; empty for a block
+#: without a name.
 _HOLDER = ".block"
 
 
+#: How long a script waits for a collector to start or answer, unless its patience ends earlier.
+_START_TIMEOUT_S = 15.0
+#: How long the end of a script waits until its values are stored, unless its patience ends earlier.
+_FINISH_TIMEOUT_S = 10.0
+
+
 class Off:
-    """Records nothing: radt is switched off, or the run cannot be recorded.
+    """A run that records nothing, because radt is switched off or the run cannot be recorded.
 
     Attributes:
-        target: The run, and this process's part in it.
+        target: The run, and what this process does for it.
         name: Name of the run; empty when nothing is recorded.
         journal: Where values go.
         mlflow: MLflow as seen from the run.
         environment: Variables by which other processes join the run.
-        child_names: How often each name was given to a child.
+        child_names: Number of children with each name.
         experiment: Name of its experiment, as far as this process knows it.
         workload: Label of its workload; empty for none.
     """
@@ -74,12 +88,17 @@ class Off:
         return self._name
 
     def rename(self, name: str) -> bool:  # noqa: ARG002
-        """Give the run another name; return False where that is not this process's to do."""
+        """Rename the run. Return False if this process may not."""
+        return False
+
+    @property
+    def has_collector(self) -> bool:
+        """True if the collector records the run at this process's request. May wait to know."""
         return False
 
     @property
     def recorded(self) -> bool:
-        """Whether there is a run at all, rather than ``RADT_MODE=off``."""
+        """True if there is a run; False with ``RADT_MODE=off``."""
         return self.target.part is not Part.NONE
 
     @property
@@ -88,36 +107,37 @@ class Off:
         return self.mlflow.shown_id or self.target.run_id
 
     def is_for(self, name: str) -> bool:  # noqa: ARG002
-        """Return whether what other processes call by this name may be the run itself."""
+        """Return True if a block that another process opens by this name may be the run itself."""
         return True
 
     def finish(self, status: RunStatus, reason: str) -> None:
-        """The last block in it has ended."""
+        """End the run after its last block has ended."""
 
 
 class Joined(Off):
-    """A run that a runner, or a process above this one, begins and ends. One a process."""
+    """A run that a runner or an ancestor process begins and ends. There is one per process."""
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.journal = _journal(target)
         self.experiment = os.environ.get("RADT_EXPERIMENT", "")
         self.workload = os.environ.get("RADT_WORKLOAD", "")
-        #: Whether a block of this process has had the run.
+        #: True once a block of this process has been the run.
         self.has_had_block = False
         self._claim: str | None = None
 
     def open(self) -> None:
-        """A block begins."""
+        """Start recording for a new block."""
         self.journal.open()
-        if os.environ.pop(OWN_TOTALS_VARIABLE, ""):  # its children are among its accounts
+        if os.environ.pop(OWN_TOTALS_VARIABLE, ""):  # in a container: no runner counts them
             self.usage = own_usage()
 
     def takes(self, options: RunOptions) -> bool:
-        """Return whether a block is the run itself, rather than a child.
+        """Return True if a block is the run itself rather than a child.
 
-        The first block is. A later one goes on with it if it says nothing of its own; the block of
-        another process if it has the same name, or none, or is a rank of a distributed training.
+        The first block is the run. A later block of the same process continues it unless it has
+        options of its own. A block of another process continues it if it has the same name, no
+        name, or is a rank of the same distributed training.
         """
         if self.has_had_block:
             return not (options.name or options.params is not None or options.is_session)
@@ -136,66 +156,55 @@ class Joined(Off):
         return os.environ.get(NAME_VARIABLE, "")
 
     def finish(self, status: RunStatus, reason: str) -> None:  # noqa: ARG002 - others end it
-        if self._claim == "":  # it leaves the run to a block of another process, which has a name
-            with suppress(OSError):  # a disk that cannot be written ends no training
+        if self._claim == "":  # let a named block of another process have the run
+            with suppress(OSError):  # an unwritable disk must not end training
                 (self.target.run_dir.journal / _HOLDER).unlink()
             self._claim = None
         rank = os.getpid() if self.target.rank is None else self.target.rank
-        _write_totals(self, rank)  # the next script in a container has a file of its own
+        _write_totals(self, rank)  # each script in a container writes its own file
 
 
 class Standalone(Off):
-    """A run that this process begins and ends: its own, its rank's part, or a child of another.
+    """A run that this process ends: its own (`Owner`), its rank's part of one, or a child.
 
     Args:
         target: The run.
-        session: The collector's part of it; None for ranks and children.
-        is_lost: Whether nobody could ever know of the run.
         name: The name of a child.
+        is_lost: Record nothing, because no collector could find the run.
     """
 
-    def __init__(
-        self,
-        target: Target,
-        session: StandaloneSession | None = None,
-        *,
-        is_lost: bool = False,
-        name: str = "",
-    ) -> None:
+    def __init__(self, target: Target, name: str = "", *, is_lost: bool = False) -> None:
         super().__init__(target, name)
-        self._session = session
         if not is_lost:
             self.journal = _journal(target)
-        if session is not None:
-            self.experiment, self.workload = session.run.experiment, session.run.workload
-            self.mlflow = MlflowPassthrough(target, lambda: session.recording)
 
     @classmethod
     def begin(cls, target: Target, options: RunOptions) -> Standalone:
         """Begin a run of this process, or its rank's part of one."""
-        session = None
-        if target.part is Part.OWNER:
-            session = guarded("beginning the run", lambda: _session(target, options))
-        lost = target.part is Part.OWNER and (session is None or session.lost)
-        begun = cls(target, session, is_lost=lost)
-        begun.journal.open()
-        begun.environment = {
-            RUN_ID_VARIABLE: target.run_id,
-            RUN_DIR_VARIABLE: str(target.run_dir.path),
-            HOME_VARIABLE: str(target.home.path),
-        }
-        if session is not None and session.may_be_recorded:
-            variables = guarded("preparing MLflow", begun.mlflow.prepare)
-            begun.environment = begun.environment | (variables or {})
-            begun.mlflow.run_id = session.mlflow_run
-        begun.usage = own_usage()
+        begun: Standalone | None = None
+        if target.part is Part.RANK:
+            begun = cls(target)
+        else:
+            begun = guarded("beginning the run", lambda: Owner(target, options))
+        begun = begun or cls(target, is_lost=True)
+        begun.open()
         return begun
+
+    def open(self) -> None:
+        """Start recording for the first block."""
+        self.journal.open()
+        self.environment = {
+            RUN_ID_VARIABLE: self.target.run_id,
+            RUN_DIR_VARIABLE: str(self.target.run_dir.path),
+            HOME_VARIABLE: str(self.target.home.path),
+        }
+        self.usage = own_usage()
 
     @classmethod
     def begin_child(cls, parent: Off, name: str, options: RunOptions) -> Off:
-        """Begin a run within a run, described in a folder of its own, without listeners.
+        """Begin a child run, described in its own folder, without listeners.
 
-        One that cannot be recorded takes values and keeps none.
+        If the child cannot be recorded, it accepts values and drops them.
         """
         unrecorded = Off(replace(parent.target, part=Part.NONE, run_id=""), name)
         if not isinstance(parent.journal, JournalWriter):
@@ -210,10 +219,10 @@ class Standalone(Off):
 
     @classmethod
     def _described(cls, parent: Off, name: str, label: str, options: RunOptions) -> Standalone:
-        """Return a child whose folder says all that its rows need.
+        """Return a child whose folder has everything that the store needs for it.
 
         Raises:
-            RadtError, OSError: Its parent's folder or its own cannot be used.
+            RadtError, OSError: The parent's folder or the child's cannot be used.
         """
         folder = parent.target.run_dir.path
         if os.path.ismount(folder):
@@ -227,7 +236,7 @@ class Standalone(Off):
         run_dir = RunDir(folder.parent / run_id).create()
         if rank:
             target = replace(parent.target, part=Part.RANK, run_id=run_id, run_dir=run_dir)
-            child = cls(target, name=name)
+            child = cls(target, name)
             child.journal.open()
             return child
         tags = {PARENT: parent.target.run_id, LETTER: child_letter(above.run.letter, label)}
@@ -236,7 +245,7 @@ class Standalone(Off):
         if options.mlflow_run and options.mlflow_uri == above.run.registration.tracking_uri:
             tags[MLFLOW_RUN] = options.mlflow_run
         target = replace(parent.target, part=Part.CHILD, run_id=run_id, run_dir=run_dir)
-        child = cls(target, name=name)
+        child = cls(target, name)
         child.experiment, child.workload = above.run.experiment, above.run.workload
         registration = replace(
             above.run.registration,
@@ -261,22 +270,13 @@ class Standalone(Off):
         with ExitStack() as undone:
             undone.callback(shutil.rmtree, run_dir.path, ignore_errors=True)
             undone.callback(child.journal.close)
-            child.journal.open()  # before it is looked for
+            child.journal.open()  # the journal must exist before a collector looks for it
             Manifest.of_this_process(run).write()
             undone.pop_all()
-        with suppress(RadtError, OSError):  # else its folder is looked for
+        with suppress(RadtError, OSError):  # else a later scan finds the folder
             ask_for_collection(run_dir.path)
         child.mlflow.run_id = tags.get(MLFLOW_RUN)
         return child
-
-    @property
-    def has_collector(self) -> bool:
-        """Whether the collector has the run, as soon as that is known."""
-        return self._session is not None and self._session.recording
-
-    @property
-    def name(self) -> str:
-        return self._name or ("" if self._session is None else self._session.name)
 
     def rename(self, name: str) -> bool:
         self._name = name
@@ -284,7 +284,7 @@ class Standalone(Off):
         return True
 
     def finish(self, status: RunStatus, reason: str) -> None:
-        is_child = self.target.part is Part.CHILD  # whose totals are its parent's
+        is_child = self.target.part is Part.CHILD  # the parent records the totals
         if not is_child:
             _write_totals(self, None if self.target.part is Part.OWNER else self.target.rank)
         if is_child and self.target.rank is not None:
@@ -293,25 +293,153 @@ class Standalone(Off):
         self.journal.say(EventKind.FINISH, status=str(status), reason=reason, **end)
         self.journal.close()
         guarded("leaving MLflow's run", lambda: self.mlflow.release(status))
-        session = self._session
-        if session is not None:
-            session.run = replace(session.run, name=self.name)
-            guarded("ending the run", lambda: session.finish(status, reason))
 
 
-def guarded(what: str, action: Callable[[], Result]) -> Result | None:
-    """Whatever goes wrong in radt or MLflow, training must not notice."""
-    try:
-        return action()
-    except (RadtError, OSError) as error:
-        warn_once(f"{what} did not work: {error}. Training goes on")
-    except Exception as error:  # noqa: BLE001 - MLflow's plug-ins may raise anything
-        warn_once(f"{what} did not work: {described(error)}. Training goes on")
-    return None
+class Owner(Standalone):
+    """A run that this process begins, together with the collector. Failures are warnings.
+
+    The run's folder describes the run before the collector is asked, so that any later collector
+    can record it.
+    """
+
+    def __init__(self, target: Target, options: RunOptions) -> None:
+        super().__init__(target)
+        target.home.create()
+        target.run_dir.create()
+        _holder(target.run_dir, options.name or "")
+        self.mlflow = MlflowPassthrough(target, self._connected)
+        self._client: CollectorClient | None = None
+        self._connecting: threading.Thread | None = None
+        self.run = describe(target, options)
+        self.experiment, self.workload = self.run.experiment, self.run.workload
+        wait_at_exit(
+            target.home, self.run.registration.tracking_uri, self.run.registration.store_uri
+        )
+        #: Why the manifest could not be written; None if it was.
+        self._undescribed: OSError | None = None
+        for problem in problems():  # also in the collector's log, which nobody reads
+            warn_once(f"{problem}. The default is used")
+        try:
+            Manifest.of_this_process(self.run).write()
+        except OSError as error:
+            self._undescribed = error
+        client = CollectorClient(
+            start=True,
+            timeout_s=_START_TIMEOUT_S,
+            patience_s=_START_TIMEOUT_S,
+            deadline_s=_patient_until_s(),
+        )
+        with suppress(RadtError, OSError):  # `_connect` reports the error
+            if self._undescribed is None and not client.knock():
+                self._connect_meanwhile(client)
+                return
+        self._connect(client)
+
+    def _connect_meanwhile(self, client: CollectorClient) -> None:
+        """Connect in the background while the collector starts, as the folder describes the run."""
+        with suppress(RadtError, OSError):  # this process may be killed before it has connected
+            ask_for_collection(self.target.run_dir.path)
+        self._connecting = threading.Thread(
+            target=self._connect, args=(client,), name="reaching the collector", daemon=True
+        )
+        self._connecting.start()
+
+    def _connected(self) -> CollectorClient | None:
+        """Wait until connecting has succeeded or failed. Return the client, or None."""
+        connecting = self._connecting
+        if connecting is not None and connecting is not threading.current_thread():
+            connecting.join()
+        return self._client
+
+    def _connect(self, client: CollectorClient) -> None:
+        try:
+            client.reach()
+            self._take_up(client)
+            self._client = client
+            self._say(f"is recorded in {_shown(self.target.home.path)}")
+        except (RadtError, OSError) as error:
+            client.close()
+            if self._undescribed is not None:
+                warn_once(
+                    f"the run is not recorded: {error}. Nor can its folder "
+                    f"{self.target.run_dir.path} be written: "
+                    f"{self._undescribed.strerror}. Training goes on"
+                )
+                return
+            with suppress(RadtError, OSError):  # else a later scan finds the folder
+                ask_for_collection(self.target.run_dir.path)
+            warn_once(
+                f"the run is not recorded yet: {error}. Training goes on; what it logs is kept in "
+                f"{self.target.run_dir.path}, and recorded from there as soon as a collector "
+                "answers, at the latest by `radt sync`"
+            )
+
+    def _take_up(self, client: CollectorClient) -> None:
+        begun = client.begin(self.run)
+        self.run = replace(self.run, name=begun.name or self.run.name)
+        for warning in begun.warnings:
+            warn_once(warning)
+
+    def _say(self, predicate: str) -> None:
+        """Print a line about the run, unless the user wants none."""
+        if not is_quiet():
+            say(f"run {short_id(self.target.run_id)} ({self.run.name}) {predicate}")
+
+    def open(self) -> None:
+        if self._is_lost:
+            self.journal = NullJournal()
+        super().open()
+        if self._connecting is not None or self._client is not None:  # it is or may be recorded
+            variables = guarded("preparing MLflow", self.mlflow.prepare)
+            self.environment = {**self.environment, **(variables or {})}
+            self.mlflow.run_id = self.run.tags.get(MLFLOW_RUN)
+
+    @property
+    def name(self) -> str:
+        if self._name:
+            return self._name
+        self._connected()  # the collector numbers the name
+        return self.run.name
+
+    @property
+    def has_collector(self) -> bool:
+        return self._connected() is not None
+
+    @property
+    def _is_lost(self) -> bool:
+        """True if no collector can ever find the run, so that its values would be useless."""
+        return self._undescribed is not None and self._client is None
+
+    def finish(self, status: RunStatus, reason: str) -> None:
+        super().finish(status, reason)
+        self.run = replace(self.run, name=self.name)
+        if not self._is_lost:
+            guarded("ending the run", lambda: self._finish(status, reason))
+
+    def _finish(self, status: RunStatus, reason: str) -> None:
+        """Return once the whole run is stored. Its journal is closed."""
+        with suppress(OSError):  # the collector marks it itself once all is stored
+            mark_ended(self.target.run_dir.path)
+        wait_for_ranks(self.target.run_dir.journal)
+        client, deadline_s = self._connected(), _patient_until_s()
+        try:
+            if client is None:  # a collector may have started meanwhile
+                client = CollectorClient.connect(start=False, timeout_s=0.0, deadline_s=deadline_s)
+                self._take_up(client)
+            client.deadline_s = deadline_s
+            client.finish(self.target.run_id, status, reason=reason, timeout_s=_FINISH_TIMEOUT_S)
+            taken_s = (time.monotonic_ns() - self.run.started_monotonic_ns) / 1e9
+            see = f"radt dashboard{_home_option(self.target.home)}"
+            self._say(f"{status} in {duration(taken_s)}; see {see}")
+        except (RadtError, OSError) as error:
+            if self._client is not None:  # otherwise already reported when the run began
+                warn_once(f"the end of the run is not recorded yet: {error}")
+        if client is not None:
+            client.close()
 
 
 def _holder(run_dir: RunDir, name: str) -> str:
-    """Return the name of the block that has a run among all processes; ``name`` if none has it."""
+    """Return the name of the block that holds a run across all processes; claim it if none does."""
     path = run_dir.journal / _HOLDER
     try:
         with path.open("x", encoding="utf-8") as file:
@@ -320,15 +448,27 @@ def _holder(run_dir: RunDir, name: str) -> str:
         with suppress(OSError):
             return path.read_text(encoding="utf-8")
     except OSError:
-        pass  # whoever cannot write there has no children either
+        pass  # a process that cannot write here has no children either
     return name
 
 
-def _session(target: Target, options: RunOptions) -> StandaloneSession:
-    target.home.create()
-    target.run_dir.create()
-    _holder(target.run_dir, options.name or "")
-    return StandaloneSession(target, options)
+def _patient_until_s() -> float:
+    """Return the monotonic time until which to wait for the collector, whatever state it is in."""
+    patience_s = settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value
+    return time.monotonic() + float(patience_s)
+
+
+def _shown(path: Path) -> Path:
+    """Return the path relative to the current folder if it lies below it and that never changed."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) and not has_moved() else path
+
+
+def _home_option(home: Home) -> str:
+    """Return `` --home FOLDER`` if commands run here need it to find the data folder, else ""."""
+    if home.path == Home.resolve(warn=warn_once).path and not has_moved():
+        return ""
+    return f" --home {shlex.quote(str(_shown(home.path)))}"
 
 
 def _journal(target: Target) -> JournalWriter:

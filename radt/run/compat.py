@@ -1,7 +1,6 @@
-"""What scripts written for the original radT call: `RADTBenchmark`, `log_metric`, `shutdown`.
+"""The API of the original radT: `RADTBenchmark`, `log_metric`, `shutdown`.
 
-Unlike `radt.Run`, these record nothing where there is no run: a script without a runner trains as
-if radt were not there.
+Unlike `radt.Run`, these never begin a run. A script without a runner trains as if radt were absent.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from radt.run.target import inside_a_run
 class RADTBenchmark:
     """The original's context manager: ``with RADTBenchmark() as run: run.log_metric(…)``.
 
-    Inside a run it is that run with the original's signatures, everything else is MLflow's.
-    Outside of one every function does nothing.
+    Inside a run, it offers that run with the original's signatures, and MLflow's functions for
+    everything else. Outside of a run, every function does nothing.
     """
 
     def __init__(self) -> None:
@@ -30,7 +29,7 @@ class RADTBenchmark:
     def __enter__(self) -> Self:
         if self._run is None and (current() is not None or inside_a_run()):
             self._run = Run()
-            self._run._joining = Joining.PROCESS  # noqa: SLF001 - the original knows one run
+            self._run._joining = Joining.PROCESS  # noqa: SLF001 - the original has one run per process
         if self._run is not None:
             self._run.__enter__()
         return self
@@ -50,9 +49,9 @@ class RADTBenchmark:
         return recording.backend.mlflow.run_id if recording is not None else None
 
     def log_metric(self, name: str, value: Number, epoch: SupportsIndex | None = None) -> None:
-        """Record a value of a metric at a step called epoch, 0 if there is none.
+        """Record a value of a metric, with the epoch as its step; 0 if there is none.
 
-        It ends the block when the epoch is beyond the run's limit, as the original's did.
+        Ends the block when the epoch exceeds the run's limit, as the original did.
         """
         log_metric(name, value, 0 if epoch is None else None, epoch=epoch)
 
@@ -74,7 +73,7 @@ def log_metric(
     *,
     epoch: SupportsIndex | None = None,
 ) -> None:
-    """Record a value of a metric in the open run, or the run this process belongs to, if any.
+    """Record a value of a metric in the open run or the run of this process, if there is one.
 
     ``epoch`` is the original's name for ``step``. Errors as in `radt.Run.log_metric`.
     """
@@ -86,17 +85,17 @@ def log_metric(
 def log_metrics(
     metrics: Mapping[str, Number], step: int | None = None, *, epoch: int | None = None
 ) -> None:
-    """Record values of several metrics in the open run, or the run this process belongs to."""
+    """Record values of several metrics; see `log_metric`."""
     if (run := active_run()) is not None:
         _check_epoch(epoch)
         run.log_metrics(metrics, epoch if step is None else step)
 
 
 def _check_epoch(epoch: SupportsIndex | None) -> None:
-    """Leave the open block if this epoch is beyond its limit; what is only a step counts nothing.
+    """Leave the open block if this epoch exceeds its limit. A plain step never counts as an epoch.
 
     Raises:
-        LimitReached: It is.
+        LimitReached: The epoch exceeds the limit.
     """
     recording = current()
     watch = None if recording is None else recording.instruments.watch
@@ -105,9 +104,9 @@ def _check_epoch(epoch: SupportsIndex | None) -> None:
 
 
 def shutdown() -> None:
-    """End the open run as FINISHED: before ``os._exit()``, which skips the end of ``with`` blocks.
+    """End the open run as FINISHED. Call it before ``os._exit()``, which skips ``with`` blocks.
 
-    Harmless without a run, and a second time.
+    Harmless without a run, or if called twice.
     """
     recording = current()
     if recording is not None:

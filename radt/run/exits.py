@@ -1,7 +1,7 @@
-"""How this process ends, for runs whose block is never left: the exception that ends its script.
+"""Find out how this process ends, for runs whose block is never left.
 
-Python forgets `SystemExit` before its exit handlers run, unlike every other exception
-(`sys.last_value`). So `sys.exit` keeps the one that it raises.
+Python keeps other exceptions in `sys.last_value`, but drops `SystemExit` before exit handlers run.
+So `sys.exit` is replaced by a function that keeps the exception it raises.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _last: list[SystemExit] = []
 
 
 def watch_exit() -> None:
-    """Have `sys.exit` keep what it raises, once."""
+    """Make `sys.exit` keep the exception it raises. Later calls do nothing."""
     original = sys.exit
     if hasattr(original, "watched_by_radt"):
         return
@@ -36,12 +36,12 @@ def watch_exit() -> None:
 
 
 def exit_of_process() -> BaseException | None:
-    """Return the exception that ended the script; None if it came to its end."""
+    """Return the exception that ended the script; None if it reached its end."""
     uncaught: BaseException | None = getattr(sys, "last_value", None)
     if uncaught is not None or not _last:
         return uncaught
-    # The outermost frame of its traceback is the last that handled it: a ``with``, which passed it
-    # on, or an ``except``, after which the frame went on to its end.
+    # The outermost frame of the traceback is the last that handled the exception: either a ``with``
+    # that passed it on, or an ``except`` after which the frame went on to its end.
     traceback = _last[0].__traceback__
     if traceback is None:
         return None

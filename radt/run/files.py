@@ -1,4 +1,4 @@
-"""Puts files of a script into the run's spool folder, from where they are delivered."""
+"""Put files of a script into the run's spool folder, from where they are uploaded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from radt.home import RunDir
 from radt.run.notices import warn_once
 from radt.units import listed
 
-#: How many files that were left out are named.
+#: Maximum number of skipped files that a warning names.
 _NAMED = 5
 
 _Identity = tuple[int, int]  # of a folder: device and inode
@@ -24,15 +24,15 @@ _Identity = tuple[int, int]  # of a folder: device and inode
 def add_file(run_dir: RunDir, source: Path, folder: str | None) -> None:
     """Copy a file or a folder, so that the script may change or delete it afterwards.
 
-    What cannot be copied of a folder (a link that leads nowhere, a pipe) is named in a warning; the
-    rest of it is recorded.
+    A warning names the files of a folder that cannot be copied (a broken link, a pipe); the rest is
+    recorded.
 
     Raises:
-        FileNotFoundError: It is not there.
+        FileNotFoundError: ``source`` does not exist.
         UsageError: ``folder`` leads out of the run's artifacts.
     """
     target = _inside(run_dir, folder or "") / source.resolve().name
-    source.stat()  # what the script gets wrong is raised, what the disk refuses is not
+    source.stat()  # raise the script's mistakes; a failing disk only causes a warning
 
     with _placed(run_dir, target) as (partial, left_out):
         if source.is_dir():
@@ -42,7 +42,7 @@ def add_file(run_dir: RunDir, source: Path, folder: str | None) -> None:
 
 
 def add_content(run_dir: RunDir, content: bytes, file: str) -> None:
-    """Write a file; an earlier one is replaced.
+    """Write a file, and replace an earlier one.
 
     Raises:
         UsageError: ``file`` leads out of the run's artifacts.
@@ -62,10 +62,11 @@ def _inside(run_dir: RunDir, path: str) -> Path:
 
 @contextmanager
 def _placed(run_dir: RunDir, target: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Have a file made under a temporary name, then move it: it is there as a whole or not at all.
+    """Yield a temporary name, then rename what was written there, so that it appears atomically.
 
     Yields:
-        The name of the file or folder to make, and a list for what is left out of a folder.
+        The temporary path of the file or folder, and a list for the files of a folder that are
+            skipped.
     """
     partial = run_dir.path / f".incoming-{os.getpid()}-{threading.get_ident()}"
     left_out: list[str] = []
@@ -87,15 +88,15 @@ def _placed(run_dir: RunDir, target: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def _copy_folder(source: Path, target: Path, above: tuple[_Identity, ...]) -> Iterator[str]:
-    """Copy what a folder holds, links as what they lead to; yield what had to be left out, and why.
+    """Copy the contents of a folder and follow links. Yield each skipped file with its reason.
 
     Args:
         source: The folder.
-        target: Its copy; what it holds already stays.
+        target: Its copy; files already in it stay.
         above: Folders that must not be copied.
 
     Raises:
-        OSError: The folder itself cannot be read, or its copy not be made.
+        OSError: The folder cannot be read, or its copy cannot be created.
     """
     waiting = [(source, target, above, "")]
     while waiting:
@@ -124,7 +125,7 @@ def _copy_folder(source: Path, target: Path, above: tuple[_Identity, ...]) -> It
 
 
 def _copy_file(source: Path, target: Path) -> None:
-    """Copy a file and when it was changed; what is no file, a pipe say, would never end."""
+    """Copy a file with its modification time. Refuse pipes and the like, which have no end."""
     if not stat.S_ISREG(source.stat().st_mode):
         raise OSError("it is not a file")
     try:

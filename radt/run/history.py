@@ -1,7 +1,7 @@
-"""Values, parameters and last values of a run as W&B and Trackio take them.
+"""Record values, parameters and summaries of a run in the style of W&B and Trackio.
 
-`radt.Run.log` counts steps by itself and takes nested values of any kind; what radt does not record
-is named once, and the run goes on. `Config` and `Summary` are dictionaries with attributes.
+`radt.Run.log` counts steps automatically and takes nested values of any kind. Values that radt does
+not record cause one warning. `Config` and `Summary` are dictionaries with attributes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from radt.run.media import is_plotly
 from radt.run.notices import warn_once
 from radt.run.parameters import first_level, read_parameters
 
-#: How a statistic follows from itself, a new value, and the number of values.
+#: Computes a statistic from its previous value, a new value, and the number of values.
 _Fold = Callable[[float, float, int], float]
 _FOLDS: dict[str, _Fold] = {
     "last": lambda _, value, __: value,
@@ -32,12 +32,12 @@ _FOLDS: dict[str, _Fold] = {
 
 @dataclass(slots=True)
 class History:
-    """What a run keeps for its script: the next step, parameters, last values, and what it said.
+    """State that a run keeps for its script: next step, parameters, last values and warnings given.
 
     Attributes:
-        statistics: By patterns of names, which statistics of a metric its summary has.
-        counts: How often each of these metrics was logged.
-        alerts: When each alert was last given, by its title (`time.monotonic`).
+        statistics: Names of the statistics in a metric's summary, by pattern of metric names.
+        counts: Number of values of each metric with statistics.
+        alerts: Time of the last alert with each title (`time.monotonic`).
     """
 
     step: int = 0
@@ -51,10 +51,10 @@ class History:
     alerts: dict[str, float] = field(default_factory=dict)
 
     def define(self, pattern: str, summary: str, goal: str | None) -> None:
-        """Have the summary of metrics keep statistics of their values.
+        """Choose the statistics that the summary of matching metrics keeps.
 
         Raises:
-            UsageError: There is no such statistic, or the best one has no goal.
+            UsageError: The statistic is unknown, or ``best`` has no goal.
         """
         known = _FOLDS | {"best": _FOLDS.get(f"{goal}"[:3], _FOLDS["last"])}
         kinds = [kind.strip() for kind in summary.split(",")]
@@ -65,7 +65,7 @@ class History:
         self.statistics[pattern] = {kind: known[kind] for kind in kinds if kind in known}
 
     def note(self, name: str, value: float) -> None:
-        """A value of a metric was logged."""
+        """Update the summary with a value that was logged."""
         patterns = [pattern for pattern in self.statistics if fnmatchcase(name, pattern)]
         if not patterns:
             self.summary[name] = value
@@ -79,7 +79,7 @@ class History:
 
 
 class Logging(Protocol):
-    """The part of a run that this needs."""
+    """The part of a run that `log` needs."""
 
     @property
     def history(self) -> History: ...
@@ -123,7 +123,7 @@ def log(
 
 
 def flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield values of nested dictionaries with their names: ``{"a": {"b": 1}}`` has ``a.b``."""
+    """Yield nested values with their dotted names: ``{"a": {"b": 1}}`` has ``a.b``."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             yield from flattened(value, f"{prefix}{name}.")
@@ -132,7 +132,7 @@ def flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 def _recorded(run: Logging, name: str, value: Any, step: int) -> bool:
-    """Record what is drawn rather than a number; return False for anything else."""
+    """Record an image, table, figure or text. Return False for anything else."""
     if hasattr(value, "record"):  # `radt.integrations.wandb`
         value.record(run, name, step)
     elif isinstance(value, list | tuple) and value and all(hasattr(v, "record") for v in value):
@@ -161,7 +161,7 @@ FindRun = Callable[[], Logging | None]
 
 
 class _Values(MutableMapping[str, Any]):
-    """A dictionary with attributes, of the run that ``find`` returns."""
+    """A dictionary with attributes, which belongs to the run that ``find`` returns."""
 
     def __init__(self, find: FindRun) -> None:
         object.__setattr__(self, "_find", find)
@@ -204,7 +204,7 @@ class _Values(MutableMapping[str, Any]):
 
 
 class Config(_Values):
-    """Parameters of a run, as given: read and set as items or attributes, recorded as text.
+    """Parameters of a run with their original types, as items or attributes. Recorded as text.
 
     Assigned values become parameters of the run (`radt.Run.log_params`); nested names are joined by
     dots.

@@ -26,20 +26,20 @@ if TYPE_CHECKING:
     from radt.run.torch_metrics import MemoryWatch
     from radt.run.torch_trace import TorchTracer
 
-#: What nsys and ncu are told to look for (`radt.listeners.nsight`).
+#: Name of the range that nsys and ncu are told to record (`radt.listeners.nsight`).
 RANGE_NAME = "profile"
-#: Says why a run that asked for PyTorch's memory has no such series.
+#: Tag that says why a run that asked for PyTorch's memory has no such series.
 MEMORY_TAG = "radt.torch"
 
 
 class Span(ContextDecorator):
-    """``with run.span("validate"):``, or ``@run.span("validate")`` before a function.
+    """A time span: ``with run.span("validate"):``, or ``@run.span("validate")`` before a function.
 
-    Spans may overlap, and one function may run in several threads. After use as a decorator each
-    call is a span of its own. A span ends once, in the process that began it.
+    Spans may overlap, and one function may run in several threads. As a decorator, each call is a
+    separate span. A span ends once, in the process that began it.
 
     Args:
-        begin: Begins the span, and leaves on the stack what ends it.
+        begin: Begins the span, and pushes what ends it onto the stack.
     """
 
     def __init__(self, begin: Callable[[ExitStack], None]) -> None:
@@ -61,13 +61,13 @@ class Span(ContextDecorator):
         self.end()
 
     def end(self) -> None:
-        """End it now; harmless if it has ended."""
+        """End the span now. Harmless if it has ended."""
         if os.getpid() == self._pid:
             self._ends.close()
 
 
 class EpochMarker(Span):
-    """An epoch, which begins when the marker is made."""
+    """An epoch, which begins when the marker is created."""
 
     def __init__(self, begin: Callable[[ExitStack], None]) -> None:
         super().__init__(begin)
@@ -78,7 +78,7 @@ class EpochMarker(Span):
 
 
 class Instruments:
-    """What marks and measures a run in this process, within its limits.
+    """Markers and measurements of a run in this process, within its limits.
 
     Args:
         journal: Where the values go.
@@ -95,7 +95,7 @@ class Instruments:
         self._rank: int | None = None
 
     def start(self, wishes: TorchWishes, target: Target) -> None:
-        """The block is entered."""
+        """Start measuring when the block is entered."""
         self._rank = target.rank
         if wishes.metrics:
             from radt.run.torch_metrics import MemoryWatch
@@ -110,7 +110,7 @@ class Instruments:
             self.steps.after_step = self.tracer.stepped
 
     def close(self) -> None:
-        """The block is left; nothing is recorded after this. Harmless a second time."""
+        """Stop measuring when the block is left. Harmless if repeated."""
         self.steps.check = self.steps.before_step = self.steps.after_step = None
         self.steps.pause()
         tracer, self.tracer = self.tracer, None
@@ -121,20 +121,20 @@ class Instruments:
             self._say(MEMORY_TAG, f"no memory series: {nothing}")
 
     def _say(self, tag: str, text: str) -> None:
-        if not self._rank:  # the others have the same to say
+        if not self._rank:  # other ranks would report the same
             self.journal.say(EventKind.TAGS, values={tag: text})
 
     # Markers ---------------------------------------------------------------------------------
 
     def epoch(self, number: int, total: int | None = None) -> EpochMarker:
-        """Begin an epoch: its steps are timed from its begin, and may be traced.
+        """Begin an epoch: its steps are timed from here on and may be traced.
 
         Raises:
-            LimitReached: The run's epochs or time are used up.
+            LimitReached: The run's epochs or its time are used up.
         """
 
         def begin(ends: ExitStack) -> None:
-            if self.tracer is not None:  # starting takes its time, which is not the epoch's
+            if self.tracer is not None:  # keep the profiler's start out of the epoch's time
                 self.tracer.epoch_begins(number, total)
                 ends.callback(self.tracer.epoch_ended)
             self._mark(RecordKind.EPOCH_BEGIN, RecordKind.EPOCH_END, "epoch", number, ends)
@@ -148,14 +148,13 @@ class Instruments:
         return Span(partial(self._mark, RecordKind.SPAN_BEGIN, RecordKind.SPAN_END, name, None))
 
     def profile(self) -> Span:
-        """Return a span that profilers record; cheap without any.
+        """Return a span that profilers record. It is cheap without a profiler.
 
-        To NVIDIA's tools it is an NVTX range that is pushed and popped, in the thread that enters
-        it.
+        NVIDIA's tools see an NVTX range that is pushed and popped in the thread that enters it.
         """
 
         def begin(ends: ExitStack) -> None:
-            if self.tracer is not None:  # starting takes its time, which is not the span's
+            if self.tracer is not None:  # keep the profiler's start out of the span's time
                 self.tracer.range_begins()
                 ends.callback(self.tracer.range_ended)
             self._mark(RecordKind.SPAN_BEGIN, RecordKind.SPAN_END, RANGE_NAME, None, ends)
@@ -175,7 +174,7 @@ class Instruments:
 
 
 def _push_nvtx_range(ends: ExitStack) -> None:
-    """Push a range through PyTorch or the package nvtx, if there is either."""
+    """Push a range through PyTorch or the package nvtx, if either is there."""
     torch = loaded_torch()
     if torch is not None and (torch.version.cuda or getattr(torch.version, "hip", None)):
         nvtx = torch.cuda.nvtx
@@ -187,7 +186,7 @@ def _push_nvtx_range(ends: ExitStack) -> None:
     thread = threading.get_ident()
 
     def end() -> None:
-        if threading.get_ident() == thread:  # others have stacks of their own
+        if threading.get_ident() == thread:  # each thread has its own stack of ranges
             _works(pop)
 
     if _works(partial(push, RANGE_NAME)):

@@ -1,10 +1,10 @@
-"""Ends a `with radt.Run()` block when its epochs or its time are used up.
+"""End a `with radt.Run()` block when its epochs or its time are used up.
 
-`radt.Run.epochs` ends its loop, so that what follows it (evaluation, saving) still runs. Where a
-script does not loop through it, `LimitReached` is raised from what it calls of the run; the
-outermost block swallows it, and the script goes on behind the block.
+`radt.Run.epochs` ends its loop, so that the code after it (evaluation, saving) still runs. In a
+script that does not use it, calls of the run raise `LimitReached`; the outermost block swallows it,
+and the script continues after the block.
 
-Logging a value checks nothing, as it must stay quick: when the time is over, the attribute
+Logging a value must stay fast, so it checks nothing: when the time is over, the attribute
 ``log_metric`` of the runs is replaced by a function that raises.
 """
 
@@ -33,7 +33,7 @@ MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
 MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"
 LIMIT_TAG = "radt.limit"
 
-#: How long after its time a block that calls nothing of the run any more is left alone.
+#: Delay after the time limit before a block that makes no call of the run is interrupted.
 GRACE_S = 10.0
 _RETRY_S = 0.05
 _OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
@@ -42,13 +42,13 @@ _OWN_FOLDER = str(Path(__file__).parents[1]) + os.sep
 class LimitReached(BaseException):
     """The epochs or the time of a `with radt.Run()` block are used up.
 
-    No Exception, so that ``except Exception`` in training code lets it through to the block.
+    Not an Exception, so that it passes ``except Exception`` in training code and reaches the block.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many different epochs a block may begin, and how long it may take.
+    """Maximum number of different epochs of a block, and its maximum duration.
 
     Raises:
         UsageError: A limit is not above 0.
@@ -64,7 +64,7 @@ class Limits:
             raise UsageError(f"max_time_s must be above 0, not {self.max_time_s}")
 
     def within(self, environ: Mapping[str, str] = os.environ) -> Limits:
-        """These, or those of the runner where they are narrower."""
+        """Return these limits, or the runner's where they are stricter."""
         return Limits(
             _narrower(self.max_epoch, _number(environ, MAX_EPOCH_VARIABLE, int)),
             _narrower(self.max_time_s, _number(environ, MAX_TIME_VARIABLE, float)),
@@ -74,7 +74,7 @@ class Limits:
         return self.max_epoch is not None or self.max_time_s is not None
 
     def reached(self, epochs: int, time_s: float) -> str:
-        """Return which limit so many epochs or so much time use up: ``3 epochs``; else nothing."""
+        """Return the limit that this use reaches, as text (``3 epochs``); "" if none."""
         if self.max_epoch is not None and epochs >= self.max_epoch:
             return plural(self.max_epoch, "epoch")
         if self.max_time_s is not None and time_s >= self.max_time_s:
@@ -83,13 +83,13 @@ class Limits:
 
 
 class LimitWatch:
-    """Watches the limits of one block, from its entrance, in the thread that entered it.
+    """Watches the limits of one block from its start, in the thread that entered it.
 
-    Other threads and processes log on: only the block's own thread can leave it.
+    Other threads and processes continue to log: only the block's own thread can leave it.
 
     Args:
         journal: Where values go, and the tag that says which limit was reached.
-        rebind: Called with what ``log_metric`` of the block's runs shall be from now on.
+        rebind: Called with the function that replaces ``log_metric`` of the block's runs.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class LimitWatch:
             threading.Thread(target=self._watch_time, name="radt limit", daemon=True).start()
 
     def epochs_of(self, count: int) -> int:
-        """Return how many of that many epochs a loop will come to, if the time suffices."""
+        """Return how many of ``count`` further epochs the limit allows, apart from time."""
         return count if self._limits.max_epoch is None else min(count, self._limits.max_epoch)
 
     def allows_epoch(self, number: int) -> bool:
-        """Return whether another epoch may begin, for a loop that ends by itself if not.
+        """Return True if another epoch may begin. For loops that end by themselves.
 
-        When the time has ended a loop, what comes behind it may take its time and log.
+        Once the time limit has ended a loop, the code after it is not interrupted and may log.
         """
         if self._time_over:
             self._reach(time_s=math.inf)
@@ -130,32 +130,32 @@ class LimitWatch:
         return True
 
     def check_epoch(self, number: SupportsIndex) -> None:
-        """An epoch begins, or something is logged in it.
+        """Count an epoch that begins, or in which something is logged.
 
         Raises:
-            LimitReached: It is one too many, and this is the block's thread.
+            LimitReached: The epoch exceeds the limit, and this is the block's thread.
         """
         if not self._count(to_step(number)) and self._is_own_thread():
             self._reach(epochs=len(self._epochs))
             raise LimitReached
 
     def check_time(self) -> None:
-        """Do nothing before the time is over.
+        """Raise if the time is over.
 
         Raises:
-            LimitReached: It is, and this is the block's thread.
+            LimitReached: The time is over, and this is the block's thread.
         """
         if self._time_over and not self._ended.is_set() and self._is_own_thread():
             self._reach(time_s=math.inf)
             raise LimitReached
 
     def end(self) -> None:
-        """The block is being left: nothing is raised any more. Harmless a second time."""
-        if os.getpid() != self._pid:  # a fork, which may have split the lock
+        """Raise nothing from now on: the block is being left. Harmless if repeated."""
+        if os.getpid() != self._pid:  # a forked child may have inherited a held lock
             return
         try:
             self._end()
-        except LimitReached:  # it was on its way to this thread, and has arrived
+        except LimitReached:  # the asynchronous exception arrived just now
             self._end()
 
     def _end(self) -> None:
@@ -163,10 +163,10 @@ class LimitWatch:
             self._ended.set()
             if self._thrown and self._is_own_thread():
                 self._thrown = False
-                _throw(self._thread_id, None)  # takes back what has not arrived
+                _throw(self._thread_id, None)  # cancel it if it has not arrived yet
 
     def _count(self, number: int) -> bool:
-        """Count an epoch; return False if it is one too many."""
+        """Count an epoch. Return False if it exceeds the limit."""
         maximum = self._limits.max_epoch
         if maximum is not None and number not in self._epochs and len(self._epochs) >= maximum:
             return False
@@ -177,7 +177,7 @@ class LimitWatch:
         return threading.get_ident() == self._thread_id and os.getpid() == self._pid
 
     def _reach(self, epochs: int = 0, time_s: float = 0.0) -> None:
-        """Say once, to the run and to people, which limit these use up."""
+        """Report once, to the run and on standard error, which limit was reached."""
         if not self._is_reached and os.getpid() == self._pid:
             self._is_reached = True
             text = self._limits.reached(epochs, time_s)
@@ -191,7 +191,7 @@ class LimitWatch:
         if self._ended.wait(min(self._limits.max_time_s, threading.TIMEOUT_MAX)):
             return
         self._rebind(self._refuse)
-        self._time_over = True  # last: a loop that sees it puts the quick way back
+        self._time_over = True  # last: a loop that sees it restores the fast function
         if self._ended.wait(GRACE_S) or not self._in_main_thread:
             return
         while not self._ended.wait(_RETRY_S):
@@ -199,17 +199,18 @@ class LimitWatch:
                 return
 
     def _refuse(self, name: str, value: Number, step: SupportsIndex | None = None) -> None:
-        """What ``log_metric`` is after the time."""
+        """Replace ``log_metric`` after the time limit."""
         self.check_time()
         self._journal.scalar(name, value, step)
 
     def _interrupt(self) -> bool:
-        """Raise LimitReached in the block's thread, between two of its bytecodes; False if not now.
+        """Raise LimitReached in the block's thread between two bytecodes. Return False to retry.
 
-        For a script that spends its block in one call (``trainer.fit()``): there is no other way to
-        end a block that comes by nothing of ours. Code in C is not interrupted, it comes when it
-        returns. It is raised once: what then swallows it (``except:``) gets its way, and its row's
-        Timeout. Never while radt itself works, which holds locks and is about to leave the block.
+        This is the only way to end a block that spends its time in one call (``trainer.fit()``) and
+        never calls radt. C code is not interrupted; the exception arrives when it returns. It is
+        raised once: if the script swallows it (``except:``), the block continues until the Timeout
+        of its row. It is never raised in radt's own code, which holds locks and is about to leave
+        the block.
         """
         frame = sys._current_frames().get(self._thread_id)  # noqa: SLF001 - its only name
         if _is_ours(frame):
@@ -223,8 +224,8 @@ class LimitWatch:
 
 
 def _throw(thread_id: int, error: type[BaseException] | None) -> None:
-    """Have a thread raise that as soon as it runs bytecode; None takes back what it has not."""
-    import ctypes  # not needed by most scripts
+    """Raise ``error`` in a thread at its next bytecode; None cancels an exception still pending."""
+    import ctypes  # most scripts do not need it
 
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread_id), None if error is None else ctypes.py_object(error)
@@ -234,7 +235,7 @@ def _throw(thread_id: int, error: type[BaseException] | None) -> None:
 def _is_ours(frame: FrameType | None) -> bool:
     innermost = frame
     while frame is not None:
-        # A loader that `radt.Run.batches` asks for its next batch may be interrupted.
+        # A loader may be interrupted while `radt.Run.batches` waits for its next batch.
         asking = frame is not innermost and frame.f_code in ASKING
         if frame.f_code.co_filename.startswith(_OWN_FOLDER) and not asking:
             return True

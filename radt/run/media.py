@@ -1,9 +1,9 @@
-"""Images, tables and texts of a script as files, one file per name and step.
+"""Store images, tables and texts of a script as files, one file per name and step.
 
 The path is the index: values of ``val/samples`` are ``images/val/samples/step-100.png`` and so on,
-so whoever can list a run's artifacts knows them all. Nothing is appended to or kept open; each file
-is there as a whole or not at all, and is uploaded once, like every other artifact. Tables are
-written as MLflow's ``log_table`` writes them. Imports numpy only if there is an array.
+so listing a run's artifacts finds them all. Files are never appended to or kept open; each one
+appears atomically and is uploaded once, like every other artifact. Tables have the format of
+MLflow's ``log_table``. Imports numpy only for arrays.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-#: What browsers show as an image.
+#: Image formats that browsers show.
 IMAGE_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg"})
 
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 #: PNG's colour types (PNG specification, 11.2.2) by number of channels.
 _COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
-#: Rounding errors of interpolation are no mistake.
+#: Tolerance for rounding errors of interpolation.
 _SLACK = 1e-3
 _NO_VALUE = frozenset({"<NA>", "NaT"})
 
@@ -63,20 +63,20 @@ def stepped(file: str, step: object) -> str:
 
 
 def is_plotly(image: Any) -> bool:
-    """Return whether this is a figure of plotly."""
+    """Return True for a plotly figure."""
     return hasattr(image, "to_plotly_json") and hasattr(image, "to_html")
 
 
 def html_of(figure: Any) -> bytes:
-    """Return a figure of plotly as MLflow's ``log_figure`` writes it: drawn where it is shown."""
+    """Return a plotly figure as HTML, like MLflow's ``log_figure``. The browser renders it."""
     return str(figure.to_html(include_plotlyjs="cdn")).encode()
 
 
 def png_of(image: Any) -> bytes:
-    """Return an array, a tensor, a figure of matplotlib or a PIL image as PNG.
+    """Return an array, a tensor, a matplotlib figure or a PIL image as PNG.
 
     Raises:
-        TypeError: It is none of these.
+        TypeError: ``image`` is none of these.
         UsageError: An array's shape, type or values are not those of an image.
     """
     if hasattr(image, "savefig"):  # matplotlib
@@ -100,7 +100,7 @@ def _pixels(image: Any) -> npt.NDArray[np.uint8]:
     """Return an image as (height, width, channels)."""
     import numpy as np
 
-    if hasattr(image, "detach"):  # numpy knows no bfloat16
+    if hasattr(image, "detach"):  # numpy has no bfloat16
         image = image.detach().cpu()
         image = image.float() if image.is_floating_point() else image
     pixels = np.asarray(image)
@@ -158,12 +158,12 @@ def _png(pixels: npt.NDArray[np.uint8]) -> bytes:
 def json_of(table: Any) -> bytes:
     """Return a DataFrame, or columns by name, as JSON: ``{"columns": […], "data": [[…], …]}``.
 
-    Numbers, booleans, texts and None stay what they are, NaN becomes null, and everything else a
+    Numbers, booleans, strings and None are kept, NaN becomes null, and everything else becomes
     text.
 
     Raises:
         TypeError: It is neither a DataFrame nor a dictionary of columns.
-        UsageError: Columns differ in length, or two have one name.
+        UsageError: Columns differ in length, or two have the same name.
     """
     names = list(table if isinstance(table, Mapping) else getattr(table, "columns", ()))
     if not names and not isinstance(table, Mapping) and not hasattr(table, "columns"):

@@ -1,19 +1,19 @@
-"""What a script logs through MLflow becomes its run's own, and MLflow's loggers join its run.
+"""Copy what a script logs through MLflow into its run, and let MLflow's loggers join the run.
 
-MLflow's functions, its autologging and the loggers of Lightning, transformers and others call one
-class, the client of its tracking service, whose methods are wrapped here. MLflow does what it was
-asked to; then values, parameters and tags go to the journal as well.
+MLflow's functions, its autologging and the loggers of Lightning, transformers and others all use
+one class, the client of the tracking service. Its methods are wrapped here: MLflow does its work
+first, then values, parameters and tags go to the journal as well.
 
-**Which run.** A run of MLflow is one of radt. The first that a script opens in a run of radt (a
-block, a row) is that run's own MLflow run, if MLflow's server is the one that radt uses. Further
-ones, and nested ones, are children; with `radt.autolog`, those that are opened outside of any run
-are runs of the script. All of these are made by MLflow, as it was asked, and the uploader goes on
-with them (`radt.tags.MLFLOW_RUN`).
+**Which run.** Each MLflow run is a run of radt. The first MLflow run that a script opens within a
+run of radt (a block or a row) is that run's own MLflow run, if MLflow's server is the one that radt
+uses. Further and nested MLflow runs are children. With `radt.autolog`, MLflow runs opened outside
+of any run become runs of the script. MLflow creates all of these, and the uploader continues them
+(`radt.tags.MLFLOW_RUN`).
 
-**Nothing is uploaded twice.** What went to a run's own MLflow run is marked
-(`radt.model.THROUGH_MLFLOW`), and the uploader leaves it out.
+**Nothing is uploaded twice.** Values that went to a run's own MLflow run are marked
+(`radt.model.THROUGH_MLFLOW`), and the uploader skips them.
 
-Whatever goes wrong here is said once; the script notices nothing else.
+Any failure here is reported once and has no other effect on the script.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from radt.journal.values import JournalSeries, checked_name, to_number, to_step
 from radt.journal.writer import JournalWriter
 from radt.masking import masked
 from radt.model import SOFTWARE, THROUGH_MLFLOW, RunStatus, Scope
-from radt.run.backends import Standalone
 from radt.run.exits import exit_of_process
 from radt.run.notices import warn_once
 from radt.run.passthrough import RUN_VARIABLE, resumed_id
@@ -52,17 +51,17 @@ from radt.run.recording import (
 from radt.run.standalone import RunOptions
 from radt.tags import MLFLOW_NOTE, MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_SOURCE_NAME
 
-#: MLflow's own names of tags and of what it measures of the machine, which radt measures itself.
+#: Prefixes of MLflow's internal tags and of its system metrics, which radt measures itself.
 _OWN_TAGS = "mlflow."
 _OWN_METRICS = "system/"
-#: MLflow's times and radt's clock differ by no more unless the wall clock was set.
+#: MLflow's times and radt's clock differ by at most this much, unless the wall clock was set.
 _CLOCK_SLACK_NS = 50_000_000
-#: A value is never older than that before its process began to follow.
+#: No value is older than this before the moment at which its process began to follow.
 _BACK_NS = 1_000_000_000
 
 
 class Value(NamedTuple):
-    """A value as MLflow takes it; ``time_ms`` is wall-clock time."""
+    """A value as MLflow takes it. ``time_ms`` is wall-clock time."""
 
     name: str
     value: Any
@@ -72,10 +71,11 @@ class Value(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Followed:
-    """A run of MLflow whose values are a run's.
+    """An MLflow run whose values are copied to a recording.
 
-    ``is_own``: it is the run's own MLflow run, rather than one at another server. ``ends_run``:
-    the run of radt is this one, and ends with it; ``before`` was current until it began.
+    ``is_own`` is True for the recording's own MLflow run, and False for a run at another server.
+    With ``ends_run``, the recording was begun for this MLflow run and ends with it; ``before`` was
+    the current recording until then.
     """
 
     recording: Recording
@@ -87,18 +87,18 @@ class _Followed:
 
 
 class Server(Protocol):
-    """The MLflow that radt uses, for runs that a script opens there before any of radt's."""
+    """radt's MLflow server, for MLflow runs that a script opens before any run of radt."""
 
     def prepare(self, tracking_uri: str) -> None:
-        """Make the database of a data folder whole, before a client connects to it."""
+        """Create or migrate the database of a data folder before a client connects to it."""
 
     def experiment(self, tracking_uri: str) -> str | None:
-        """Return the id of the script's experiment; None at another MLflow."""
+        """Return the id of the script's experiment; None for another MLflow server."""
 
 
 @dataclass(slots=True)
 class _State:
-    """``followed`` is by MLflow's ids; ``server`` is there where runs of MLflow begin radt's."""
+    """The followed MLflow runs by id, and the server if MLflow runs may begin runs of radt."""
 
     followed: dict[str, _Followed] = field(default_factory=dict)
     server: Server | None = None
@@ -109,7 +109,7 @@ _state = _State()
 
 
 def begin_runs(server: Server) -> None:
-    """Have what is opened in MLflow outside of a run be runs of radt.
+    """Make MLflow runs that are opened outside of any run become runs of radt.
 
     Raises:
         ImportError: MLflow has no such client.
@@ -117,14 +117,14 @@ def begin_runs(server: Server) -> None:
     if _state.server is None and install():
         _state.server = server
         uri = Home.resolve(warn=warn_once).tracking_uri(warn=warn_once)
-        if uri and of_process() is None:  # a run that is open has done so
+        if uri and of_process() is None:  # an open run has already set the URI
             import mlflow
 
             mlflow.set_tracking_uri(uri)
 
 
 def install() -> bool:
-    """Wrap the methods of MLflow's client, once; return False if they are not as expected.
+    """Wrap the methods of MLflow's client once. Return False if they are not as expected.
 
     Raises:
         ImportError: MLflow has no such module.
@@ -147,7 +147,7 @@ def install() -> bool:
 
 
 def unknown_methods(client: type) -> list[str]:
-    """Return which of `FOLLOWED` a class lacks, by name of method or parameter."""
+    """Return the methods and parameters of `FOLLOWED` that a class lacks."""
     strange = []
     for name, follower in FOLLOWED.items():
         method = getattr(client, name, None)
@@ -160,14 +160,15 @@ def unknown_methods(client: type) -> list[str]:
 
 
 def copies(mlflow_id: str | None) -> bool:
-    """Return whether what is logged to a run of MLflow is copied to a run of radt."""
+    """Return True if what is logged to an MLflow run is copied to a run of radt."""
     return bool(mlflow_id) and _followed(str(mlflow_id)) is not None
 
 
 def default_experiment() -> str | None:
-    """Return the id of the experiment for runs of MLflow for which the script chose none.
+    """Return the experiment id for MLflow runs for which the script chose no experiment.
 
-    It is that of the current run, with `radt.autolog` that of the script; None for MLflow's own.
+    It is the experiment of the current run, or that of the script with `radt.autolog`. None leaves
+    the choice to MLflow.
     """
     import mlflow
 
@@ -185,7 +186,7 @@ def default_experiment() -> str | None:
 
 
 def _followed(mlflow_id: str) -> _Followed | None:
-    """Return which run has what is logged to a run of MLflow."""
+    """Return the recording that receives what is logged to an MLflow run."""
     known = _state.followed.get(mlflow_id)
     if known is None:
         recording = of_process()
@@ -196,15 +197,16 @@ def _followed(mlflow_id: str) -> _Followed | None:
 
 
 def _wait_for_run(tracking_uri: Any) -> None:
-    """Let the uploader be first at radt's own MLflow: two that make one database do harm.
+    """Let the uploader open radt's own MLflow first: two processes must not create one database.
 
-    A row that the runner started before MLflow had its run waits here, too. MLflow joins a run by a
-    variable; here it is joined with fewer conditions, and by one thread only.
+    A row that the runner started before its MLflow run existed waits here, too. MLflow would join
+    that run through an environment variable. Joining here works under more conditions and is
+    restricted to one thread.
     """
     with _state.lock:
         recording = of_process()
         if recording is None:
-            server, _state.server = _state.server, None  # it makes a client, too
+            server, _state.server = _state.server, None  # `prepare` makes a client
             try:
                 if server is not None:
                     server.prepare(tracking_uri)
@@ -219,16 +221,14 @@ def _wait_for_run(tracking_uri: Any) -> None:
                 os.environ.pop(RUN_VARIABLE, None)
         elif mlflow.run_id is not None and mlflow.run_id == os.environ.get(RUN_VARIABLE):
             del os.environ[RUN_VARIABLE]
-        elif (
-            isinstance(recording.backend, Standalone)
-            and recording.backend.has_collector
-            and tracking_uri == recording.target.home.tracking_uri(warn=warn_once)
+        elif recording.backend.has_collector and tracking_uri == recording.target.home.tracking_uri(
+            warn=warn_once
         ):
             mlflow.find_run_id()
 
 
 def _enclosing() -> Recording | None:
-    """Return the run that what the script opens in MLflow belongs to: a block's, or the row's."""
+    """Return the recording to which MLflow runs opened now belong: a block's or the row's."""
     recording = of_process()
     while recording is not None and any(
         known.recording is recording and known.ends_run for known in _state.followed.values()
@@ -238,7 +238,7 @@ def _enclosing() -> Recording | None:
 
 
 def _join(client: Any, tags: Mapping[str, str]) -> Any:
-    """Return the run that whatever opens one gets; None if MLflow shall make one."""
+    """Return the existing MLflow run to use instead of a new one; None to let MLflow create one."""
     resumed = resumed_id()
     with _state.lock:
         recording = _enclosing()
@@ -258,7 +258,7 @@ def _join(client: Any, tags: Mapping[str, str]) -> Any:
             run = client.get_run(resumed)
         except MlflowException as error:
             if error.error_code == "RESOURCE_DOES_NOT_EXIST":
-                return None  # this is another server
+                return None  # the client talks to another server
             raise
         if run.info.status != "RUNNING":
             client.update_run(resumed, "RUNNING")
@@ -272,13 +272,13 @@ def _join(client: Any, tags: Mapping[str, str]) -> Any:
 
 
 def _opened(client: Any, run: Any, tags: Mapping[str, str]) -> None:
-    """MLflow made a run: begin the run of radt that it is, if it belongs to any."""
+    """Begin the run of radt that belongs to a new MLflow run, if there should be one."""
     mlflow_id = run.info.run_id
     with _state.lock:
         above = _followed(tags.get(MLFLOW_PARENT_RUN_ID, ""))
         parent = _enclosing() if above is None else above.recording
         if above is None and parent is not None and not parent.backend.mlflow.is_taken:
-            # MLflow's server is not radt's: the first run there is the run's own.
+            # MLflow's server is not radt's: the first run there is the recording's own.
             parent.backend.mlflow.is_taken = True
             _state.followed[mlflow_id] = _Followed(parent, is_own=False)
             return
@@ -292,7 +292,7 @@ def _opened(client: Any, run: Any, tags: Mapping[str, str]) -> None:
             mlflow_run=mlflow_id,
             mlflow_uri=masked(client.tracking_uri),
         )
-        is_fluent = MLFLOW_SOURCE_NAME in tags  # by `mlflow.start_run`, rather than by a client
+        is_fluent = MLFLOW_SOURCE_NAME in tags  # made by `mlflow.start_run` rather than by a client
         recording = begin(parent, options, encloses=is_fluent)
         known = _Followed(recording, recording.backend.mlflow.run_id == mlflow_id, ends_run=True)
         recording.backend.mlflow.is_taken = True
@@ -302,7 +302,7 @@ def _opened(client: Any, run: Any, tags: Mapping[str, str]) -> None:
 
 
 def _ended(mlflow_id: str, status: str) -> None:
-    """The script, or MLflow at the end of the process, ended a run of MLflow."""
+    """End the recording of an MLflow run that the script, or MLflow at process exit, has ended."""
     known = _state.followed.get(mlflow_id)
     if known is None or not known.ends_run:
         return
@@ -316,7 +316,7 @@ def _ended(mlflow_id: str, status: str) -> None:
     finish(known.recording, *ending)
 
 
-# What was logged ------------------------------------------------------------------------------
+# Logged values --------------------------------------------------------------------------------
 
 
 def _copy(
@@ -348,7 +348,7 @@ def _copy(
 
 
 def _monotonic_ns(time_ms: int, followed: _Followed) -> int:
-    """Return MLflow's time on radt's clock, to the same millisecond unless the clock was set."""
+    """Return MLflow's time on the monotonic clock, exact unless the wall clock was set."""
     now_ns, wall_ns = time.monotonic_ns(), time.time_ns()
     ago_ns = wall_ns - time_ms * 1_000_000
     exact_ns = time_ms * 1_000_000 - followed.clock.offset_ns
@@ -358,18 +358,18 @@ def _monotonic_ns(time_ms: int, followed: _Followed) -> int:
 
 # The wrapped methods --------------------------------------------------------------------------
 
-#: Arguments of a call by name, with defaults; those changed before it are passed on.
+#: Arguments of a call by name, with defaults. ``before`` may change them.
 Arguments = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Follower:
-    """What is done around a method of MLflow's client.
+    """Code to run before and after a method of MLflow's client.
 
     Args:
-        parameters: Names of its parameters that are used here.
+        parameters: Names of the method's parameters that are used here.
         after: Called after it, with its arguments and its result.
-        before: Called before it; what this returns, unless None, is returned instead.
+        before: Called before it; a result other than None replaces the call.
     """
 
     parameters: tuple[str, ...]
@@ -410,7 +410,7 @@ def _tags(given: Arguments) -> Mapping[str, str]:
 
 
 def _stamp(given: Arguments) -> None:
-    """Have MLflow and the journal note one time."""
+    """Make MLflow and the journal record the same time."""
     if given["timestamp"] is None:
         given["timestamp"] = time.time_ns() // 1_000_000
 

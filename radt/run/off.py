@@ -1,4 +1,4 @@
-"""Stand-ins where nothing is recorded: for the journal, and for what mlflow would return."""
+"""Stand-ins for the journal and for mlflow's results where nothing is recorded."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from radt.journal.writer import Number
 
 
 class NullJournal:
-    """Takes what a `radt.journal.writer.JournalWriter` takes.
+    """The interface of `radt.journal.writer.JournalWriter` without a journal.
 
     Args:
-        complain: Called with each value that is lost by it.
+        complain: Called with each value that is dropped.
     """
 
     def __init__(self, complain: Callable[[], None] | None = None) -> None:
@@ -47,9 +47,9 @@ class NullJournal:
 
 
 class Nothing:
-    """Anything that is done with it gives itself or nothing: calls, attributes, ``with``, loops.
+    """An object on which every call, attribute, ``with`` and loop works and has no effect.
 
-    As a decorator without arguments it leaves the function as it is.
+    As a decorator without arguments, it returns the function unchanged.
     """
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

@@ -1,17 +1,17 @@
-"""Read parameters, as text by name, from whatever a script keeps its configuration in.
+"""Read a script's configuration as parameters: text by name.
 
-This can be a dictionary, a list of pairs, a data class, a named tuple, a namespace (argparse), any
-object or class with attributes, a model of pydantic, a class of attrs, a configuration of OmegaConf
-(Hydra) or ml_collections, or absl's ``FLAGS``. No library is imported for it: a class is recognised
-by its attributes.
+A configuration is a dictionary, a list of pairs, a data class, a named tuple, a namespace
+(argparse), any object or class with attributes, a pydantic model, an attrs class, a configuration
+of OmegaConf (Hydra) or ml_collections, or absl's ``FLAGS``. Classes are recognised by their
+attributes, so that no library is imported.
 
 - Names of nested values are joined by dots: ``{"opt": {"lr": 0.1}}`` has the parameter ``opt.lr``.
-- A list is one parameter, unless an item is nested itself: then each item is, ``layers.0.size``.
+- A list is one parameter, unless an item is nested: then each item is one, ``layers.0.size``.
 - Objects without fields have their public attributes and the constants of their class, but not
   properties. A nested object whose class defines its text (``__repr__``) is one parameter.
-- A member of an enum has its name as text, a member that is a string or a number its value.
+- A member of an enum is recorded by name; if it is a string or a number, by value.
 
-A warning names what cannot be read, and the script goes on.
+A warning names what cannot be read, and the script continues.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from radt.errors import RadtError, UsageError, described
 from radt.journal.values import checked_name
 from radt.run.notices import warn_once
 
-#: Limits for objects that refer to half of the program.
+#: Limits for objects that refer to large parts of the program.
 _MAX_DEPTH = 20
 _MAX_PARAMETERS = 10_000
-#: How many problems of one configuration get a warning of their own.
+#: Maximum number of problems of one configuration with a warning each.
 _MAX_WARNINGS = 20
-#: Classes whose values are never nested: the items of long lists.
+#: Types that are never nested. A shortcut for the items of long lists.
 _SINGLE = frozenset({bool, bytes, complex, float, int, str, type(None)})
 
-#: How the values within a value are read, by their names.
+#: Functions that return a container's values, by key.
 _Members = dict[Any, Callable[[], object]]
 
 
@@ -57,7 +57,7 @@ def first_level(config: object) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Reader:
-    """What was read of a configuration, and how many problems it had."""
+    """The parameters read from a configuration so far, and the number of problems."""
 
     texts: dict[str, str] = field(default_factory=dict)
     problems: int = 0
@@ -68,7 +68,7 @@ class _Reader:
         return []
 
     def add(self, name: str, value: object, within: tuple[object, ...]) -> None:
-        """Read a value, and the values within it."""
+        """Read a value and, recursively, its members."""
         if len(self.texts) + self.problems >= _MAX_PARAMETERS:
             warn_once(f"only the first {_MAX_PARAMETERS:,} parameters of an object are recorded")
             return
@@ -100,7 +100,7 @@ class _Reader:
     def _leaving_out(self, subject: str) -> Iterator[None]:
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - code of the script and of its libraries
+        except Exception as error:  # noqa: BLE001 - runs code of the script and its libraries
             text = str(error) if isinstance(error, RadtError) else described(error)
             self._warn(f"{subject} not recorded: {text.splitlines()[0]}")
 
@@ -113,10 +113,10 @@ class _Reader:
 
 
 def _whole(config: Any) -> _Members:
-    """Return what a configuration contains.
+    """Return the members of a configuration.
 
     Raises:
-        UsageError: It is not a configuration.
+        UsageError: ``config`` is not a configuration.
     """
     if config is None:
         return {}
@@ -132,9 +132,9 @@ def _whole(config: Any) -> _Members:
 
 
 def _nested(value: Any) -> _Members | None:
-    """Return what a value within a configuration contains; None if it is one parameter."""
+    """Return the members of a nested value; None if it is one parameter."""
     kind: Any = type(value)
-    is_single = kind in _SINGLE or hasattr(kind, "__array__")  # pandas has keys, too
+    is_single = kind in _SINGLE or hasattr(kind, "__array__")  # pandas objects have keys, too
     members = None if is_single else _declared(value)
     if members is None and _is_list(value):
         if any(type(item) not in _SINGLE and _nested(item) is not None for item in value):
@@ -145,7 +145,7 @@ def _nested(value: Any) -> _Members | None:
 
 
 def _declared(value: Any) -> _Members | None:
-    """Return what a value contains if its class says so; None if not."""
+    """Return the members that a value's class declares; None if it declares none."""
     kind: Any = type(value)
     if isinstance(value, Mapping) or (hasattr(kind, "keys") and hasattr(kind, "__getitem__")):
         return {name: partial(value.__getitem__, name) for name in list(value.keys())}
@@ -169,7 +169,7 @@ def _declared(value: Any) -> _Members | None:
 
 
 def _flags(flags: Any) -> _Members:
-    """Return the flags that the program and its modules define, not those of absl itself."""
+    """Return the flags that the program and its modules define, without absl's own."""
     if not flags.is_parsed():
         raise UsageError("absl has not parsed the flags yet", "Use FLAGS in absl.app.run(main)")
     modules = flags.flags_by_module_dict().items()
@@ -178,7 +178,7 @@ def _flags(flags: Any) -> _Members:
 
 
 def _attributes(value: Any) -> _Members:
-    """Return public attributes: slots, constants of classes, the object's own."""
+    """Return an object's public attributes: slots, class constants, instance attributes."""
     is_class = isinstance(value, type)
     constants = [
         name
@@ -192,11 +192,11 @@ def _attributes(value: Any) -> _Members:
 
 
 def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple | MutableSequence)  # OmegaConf's are of the last kind
+    return isinstance(value, list | tuple | MutableSequence)  # OmegaConf's are the last
 
 
 def _plain(value: Any) -> object:
-    """Return what people read as a value's text: in lists, enums and paths are plain, too."""
+    """Return a value whose text people can read, with enums and paths in lists as plain values."""
     if isinstance(value, Enum):
         return value.value if isinstance(value, str | int | float) else value.name
     if isinstance(value, PurePath):

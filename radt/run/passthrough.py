@@ -1,4 +1,4 @@
-"""Give scripts MLflow's functions with the run's MLflow run active, or stand-ins without a run."""
+"""Offer MLflow's functions with the run's MLflow run active, or stand-ins without a run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ if TYPE_CHECKING:
     from radt.store.records import RunRecord
 
 RUN_VARIABLE = "MLFLOW_RUN_ID"
-EXPERIMENT_VARIABLE = "MLFLOW_EXPERIMENT_ID"
-#: The same of a run that a runner started. MLflow removes the other as soon as it has used it.
+#: The MLflow id of a run started by a runner. MLflow deletes `RUN_VARIABLE` once it has used it.
 KEPT_RUN_VARIABLE = "RADT_MLFLOW_RUN_ID"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
-#: How often the collector is told that somebody waits: it may be about to be restarted.
+#: Interval at which the collector is asked again to hurry: it may have been restarted.
 _HURRY_EVERY_S = 5.0
-#: How long to wait for MLflow's id of a run that has just begun: the process that talks to MLflow
-#: has to start, and a new database needs its tables.
+#: Timeout for the MLflow id of a run that has just begun: the uploader has to start, and a new
+#: database needs its tables.
 ID_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 #: Functions of mlflow that log to the run that is active in their thread.
@@ -43,7 +42,7 @@ _resumed = threading.local()
 
 
 def is_mlflows(name: str) -> bool:
-    """Return whether MLflow has a function or module of this name, without importing it."""
+    """Return True if MLflow has a function or module of this name, without importing it."""
     return name in _names() or name in vars(sys.modules.get("mlflow", sys))
 
 
@@ -56,21 +55,23 @@ def _names() -> frozenset[str]:
 
 
 def resumed_id() -> str | None:
-    """Return MLflow's id of the run that this thread goes on with, whatever it may open."""
+    """Return the id of the MLflow run that this thread resumes, whatever it asks to open."""
     return getattr(_resumed, "mlflow_id", None)
 
 
 class MlflowPassthrough:
-    """MLflow as seen from one run; loads it with the first use.
+    """MLflow as seen from one run. Imports mlflow on first use.
 
     Attributes:
         run_id: MLflow's id of the run, as far as it is known here.
-        shown_id: The id that the runner gave to people, in the Run column.
-        is_taken: Whether the script has opened the run through MLflow: its next one is another.
+        shown_id: The id that the runner shows in the Run column.
+        is_taken: True if the script has opened the run through MLflow, so that the next MLflow run
+            is
+            another one.
 
     Args:
-        wait_for_collector: Returns when it is known whether a collector has the run: before, its
-            store need not exist.
+        wait_for_collector: Returns when it is known whether a collector has the run. The store may
+            not exist before.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class MlflowPassthrough:
                 self.run_id = self.shown_id or os.environ.get(RUN_VARIABLE)
 
     def attribute(self, name: str) -> Any:
-        """``mlflow.NAME``; something that does nothing if MLflow does not know the run.
+        """Return ``mlflow.NAME``, or an inert stand-in if MLflow does not know the run.
 
         Raises:
             AttributeError: MLflow has nothing of that name.
@@ -110,12 +111,12 @@ class MlflowPassthrough:
         return getattr(mlflow, name)
 
     def prepare(self) -> dict[str, str]:
-        """Have the script's own calls of mlflow reach the run's server.
+        """Point the script's own calls of mlflow at the run's server.
 
-        What needs MLflow's id of the run waits for it in the script's first call.
+        The first call that needs MLflow's id of the run waits for it.
 
         Returns:
-            Variables that tell it to an mlflow that is imported later, also in other processes.
+            Variables that do the same for an mlflow that is imported later or in other processes.
         """
         uri = self._target.home.tracking_uri(warn=warn_once)
         mlflow = sys.modules.get("mlflow")
@@ -124,7 +125,7 @@ class MlflowPassthrough:
         return {URI_VARIABLE: uri} if uri else {}
 
     def release(self, status: RunStatus) -> None:
-        """The run has ended: what is logged to MLflow from now on belongs elsewhere."""
+        """Close the run in mlflow, so that later calls of mlflow do not log to it."""
         mlflow = sys.modules.get("mlflow")
         if mlflow is not None and self.run_id is not None:
             active = mlflow.active_run()
@@ -133,11 +134,11 @@ class MlflowPassthrough:
 
     @property
     def is_pending(self) -> bool:
-        """Whether the runner started this process before MLflow had the run."""
+        """True if the runner started this process before MLflow had the run."""
         return self._target.part is Part.MEMBER and MLFLOW_PENDING_VARIABLE in os.environ
 
     def find_run_id(self) -> str | None:
-        """Return MLflow's id of the run, once MLflow has the run; None if it never will."""
+        """Wait until MLflow has the run and return its id; None if MLflow will not have it."""
         if self.run_id is None and not self._failed:
             self._wait_for_collector()
             record = wait_for_mlflow(self._target)
@@ -151,7 +152,7 @@ class MlflowPassthrough:
         return self.run_id
 
     def _use_server_of(self, record: RunRecord) -> None:
-        """Have mlflow use its tracking URI, with the password that the store does not have."""
+        """Set mlflow's tracking URI to the run's, with the password missing in the store."""
         given = (os.environ.get(URI_VARIABLE, ""), self._target.home.tracking_uri(warn=warn_once))
         uri = unmasked(record.tracking_uri, given)
         if uri and "mlflow" in sys.modules:
@@ -159,9 +160,9 @@ class MlflowPassthrough:
 
 
 def wait_for_mlflow(target: Target) -> RunRecord | None:
-    """Return the run's row once MLflow has the run, or if it is recorded without MLflow.
+    """Wait until MLflow has the run, or is known not to record it. Return the run's row.
 
-    None, with a warning, if MLflow does not answer in time.
+    Returns None, with a warning, if MLflow does not answer in time.
     """
     from radt.collector.client import hurry_uploads
     from radt.store.reader import StoreReader
@@ -183,7 +184,7 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
                         hurry_uploads(target.home.store_path)
                     time.sleep(_POLL_S)
         except RadtError as error:
-            reason = str(error)  # the row may be about to be written
+            reason = str(error)  # the row may not be written yet
             if target.part is Part.OWNER:
                 break
             time.sleep(_POLL_S)

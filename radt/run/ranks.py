@@ -1,8 +1,8 @@
-"""What a launcher says of this process: which of several it is, and whether they are one training.
+"""Detect the launcher of this process: its rank, and whether all ranks are one training.
 
-torchrun, mpirun, mpiexec and srun start processes that only variables tell apart. Ranks of one
-distributed training are one run; tasks that only share a launcher are runs of their own. Imports
-the standard library only.
+Processes that torchrun, mpirun, mpiexec and srun start differ only in environment variables. Ranks
+of one distributed training are one run; tasks that only share a launcher are separate runs. Imports
+only the standard library.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from radt.home import Home, RunDir
 from radt.journal.format import LABELS_FOLDER
 from radt.run.notices import warn_once
 
-#: The process whose rank the variables name. What it starts inherits them, but is not a rank.
+#: Identifies the process whose rank the variables state. Its children inherit them but are not
+#: ranks.
 TAKEN_VARIABLE = "RADT_RANK_OF"
-#: Slurm's steps have lower numbers, apart from those without srun: batch scripts, salloc's shells.
+#: Slurm's regular steps have lower ids; batch scripts and salloc's shells have higher ones.
 _MAX_STEP = 0xFFFF_FF00
 
 
@@ -37,10 +38,10 @@ class Ranks(StrEnum):
 
     @classmethod
     def choose(cls, given: str | None, environ: Mapping[str, str]) -> Ranks:
-        """Return what the script says, else the variable.
+        """Return the script's choice, or else that of the variable.
 
         Raises:
-            UsageError: The script says something else.
+            UsageError: The script's choice is not a value of `Ranks`.
         """
         if given is not None:
             return cls(settings.RANKS.kind.parse(given, Path()))
@@ -51,10 +52,11 @@ class Ranks(StrEnum):
 
 
 class _Launcher(NamedTuple):
-    """The variables of a launcher.
+    """The environment variables of a launcher.
 
-    ``own`` differs from rank to rank. All ranks of one machine, and no others, share the values of
-    ``shared``; without any, they have the process above them in common.
+    ``own`` differs from rank to rank. The values of ``shared`` are the same for all ranks on one
+    machine and differ from those of any other launch. If they are unset, the parent process
+    identifies the launch.
     """
 
     name: str
@@ -72,8 +74,8 @@ _SLURM = _Launcher(
     *("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_PROCID"),
     tuple(f"SLURM_{name}" for name in _STEP),
 )
-#: The innermost first: torchrun may run in tasks of the others, and MPI starts its daemons by srun.
-#: PMIX_RANK is left out: without a size, a process alone looks like the first of many.
+#: Innermost first: torchrun may run inside tasks of the others, and MPI starts its daemons with
+#: srun. PMIX_RANK is left out: without a size, a single process looks like the first of many.
 _LAUNCHERS = (
     _TORCH,
     _Launcher(
@@ -89,8 +91,9 @@ _LAUNCHERS = (
 class Launch:
     """This process as one of several that a launcher started.
 
-    ``key`` is the same in all of them on this machine, where ``local_rank`` counts, and differs
-    from that of any other launch. ``ordinal`` counts the runs that each begins one after the other.
+    ``key`` is the same for all ranks on this machine and differs from that of any other launch.
+    ``local_rank`` counts the ranks on this machine. ``ordinal`` counts the runs that each rank
+    begins one after the other.
     """
 
     launcher: _Launcher
@@ -102,19 +105,19 @@ class Launch:
     ordinal: int = 0
 
     def digest(self, *more: object) -> str:
-        """Return an id that all ranks of this machine derive alike."""
+        """Return an id that all ranks on this machine compute alike."""
         return hashlib.blake2b(
             repr((self.key, self.ordinal, more)).encode(), digest_size=16
         ).hexdigest()
 
     @property
     def workload(self) -> str:
-        """What people call the workload of ranks that are runs of their own."""
+        """Label of the workload of ranks that are separate runs."""
         number = f" #{self.ordinal + 1}" if self.ordinal else ""
         return f"{self.launcher.name} {self.label or self.digest()[:6]}{number}"
 
     def takes_part(self, home: Home, run_dir: RunDir) -> bool:
-        """Claim this rank of a run; return False if another program has it.
+        """Claim this rank of a run. Return False if another program has claimed it.
 
         Programs that a task runs one after the other are different runs.
         """
@@ -127,13 +130,13 @@ class Launch:
         except FileExistsError:
             return False
         except (OSError, UsageError):
-            pass  # the run says why it is not recorded
+            pass  # the run reports why it is not recorded
         return True
 
     def is_one_training(self, environ: Mapping[str, str]) -> bool:
-        """Return whether its processes say that they train together, all of them.
+        """Return True if all processes of the launch train together, according to them.
 
-        Accelerate and Lightning say so by initialising ``torch.distributed``, or by MASTER_ADDR.
+        Accelerate and Lightning show this by initialising ``torch.distributed``, or by MASTER_ADDR.
         """
         if world_size := _initialised_size():
             return world_size == self.size
@@ -144,16 +147,16 @@ class Launch:
 
 
 def find_launch(environ: MutableMapping[str, str]) -> Launch | None:
-    """Return what started this process as one of several; None if nothing did.
+    """Return the launch that this process is a rank of; None without one.
 
-    Processes that a rank starts are no longer ranks.
+    Processes started by a rank are not ranks.
     """
     launches = [launch for of in _LAUNCHERS if (launch := _read(of, environ)) is not None]
     if not launches:
         return None
     launch = launches[0]
     if launch.launcher is _TORCH and _TORCH.own not in environ:
-        # RANK may be set from the variables of another, which say more of the launch.
+        # RANK may be copied from another launcher's variables, which have more details.
         same = (launch.rank, launch.size)
         launch = next((of for of in launches[1:] if (of.rank, of.size) == same), launch)
     of = launch.launcher
@@ -167,7 +170,7 @@ def find_launch(environ: MutableMapping[str, str]) -> Launch | None:
 
 
 def number(environ: Mapping[str, str], name: str) -> int | None:
-    """Return the value of a variable if it is a number from 0 on."""
+    """Return the value of a variable if it is a non-negative integer."""
     text = environ.get(name, "").strip()
     return int(text) if text.isascii() and text.isdigit() else None
 
@@ -184,14 +187,14 @@ def _read(of: _Launcher, environ: Mapping[str, str]) -> Launch | None:
 
 
 def _in_a_step(environ: Mapping[str, str]) -> bool:
-    """Return whether srun started this process; sbatch hands on the variables of a step."""
+    """Return True if srun started this process. sbatch passes on similar variables."""
     step, task = number(environ, "SLURM_STEP_ID"), number(environ, "SLURM_TASK_PID")
     is_batch = procfs.read(f"/proc/{task}/comm").strip() == b"slurm_script"
     return step is not None and step < _MAX_STEP and "SLURM_JOB_ID" in environ and not is_batch
 
 
 def _above(of: _Launcher, environ: Mapping[str, str]) -> tuple[object, ...]:
-    """Return the launcher's process: the nearest one above that does not have this rank."""
+    """Return the launcher's process: the nearest ancestor without this rank's variables."""
     mark, pid = f"{of.own}={environ.get(of.own)}".encode(), os.getppid()
     while mark in procfs.environment(pid) and (stat := procfs.process_stat(pid)) is not None:
         pid = stat.parent
@@ -200,7 +203,7 @@ def _above(of: _Launcher, environ: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def _initialised_size() -> int:
-    """Return the size of torch's group of processes; 0 unless it is initialised."""
+    """Return the world size of `torch.distributed`; 0 unless it is initialised."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return 0

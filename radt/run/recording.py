@@ -1,12 +1,13 @@
-"""The runs that are open in this process, and which of them is current.
+"""Track the runs that are open in this process, and which of them is current.
 
-A block joins the run whose block encloses it: in the same thread and the same task. Any other block
-is a run of its own. *Current* is the run of the innermost block of the context (`contextvars`), so
-that threads and tasks have their own; where the context has none (a data loader's thread, a
-callback, a notebook's next cell), it is the only run of the process, if there is only one.
+A block joins the run of the block around it, if that is in the same thread and the same task. Any
+other block is a new run. *Current* is the run of the innermost block of the context
+(`contextvars`), so that threads and tasks have their own. In a context without one (a data loader's
+thread, a callback, the next cell of a notebook), it is the only open run of the process, if there
+is just one.
 
-Under a runner, and in processes that a run started, the run there is belongs to the first block;
-further ones are its children.
+Under a runner, and in processes that a run started, the existing run belongs to the first block;
+further blocks are its children.
 """
 
 from __future__ import annotations
@@ -26,23 +27,24 @@ from radt.home import RUN_ID_VARIABLE, RunDir
 from radt.journal.format import EventKind
 from radt.journal.writer import LogScalar
 from radt.model import RunStatus
-from radt.run.backends import Joined, Off, Standalone, guarded
+from radt.run.backends import Joined, Off, Standalone
 from radt.run.exits import exit_of_process, watch_exit
 from radt.run.history import History
 from radt.run.instruments import Instruments
 from radt.run.limits import LimitReached
-from radt.run.notices import warn_once
+from radt.run.notices import guarded, warn_once
 from radt.run.parameters import read_parameters
 from radt.run.standalone import RunOptions, is_quiet, parse_listeners
 from radt.run.target import Part, Target, find_target, inside_a_run
 from radt.run.torch_options import TorchWishes
+from radt.run.uploads import Terminated, fail_exit, finish_uploads, ignore_termination
 
 
 class Joining(Enum):
-    """Which run a new block joins, if it is there."""
+    """Which existing run a new block joins."""
 
-    ENCLOSING = auto()  # that of the block around it
-    PROCESS = auto()  # also the run that the process belongs to, rather than be a child of it
+    ENCLOSING = auto()  # the run of the block around it
+    PROCESS = auto()  # also the run of the process, instead of becoming its child
     NONE = auto()
 
 
@@ -53,7 +55,7 @@ class Handle(Protocol):
 
 
 class Place(NamedTuple):
-    """Where a block was entered. A task is an asyncio task; None outside of any."""
+    """Where a block was entered. ``task`` is None outside of any asyncio task."""
 
     pid: int
     thread: int
@@ -63,11 +65,11 @@ class Place(NamedTuple):
     def here(cls) -> Place:
         task = None
         asyncio = sys.modules.get("asyncio")
-        if asyncio is not None and "ipykernel" not in sys.modules:  # whose cells are tasks
+        if asyncio is not None and "ipykernel" not in sys.modules:  # its cells are tasks
             try:
                 task = asyncio.current_task()
             except (RuntimeError, AttributeError):
-                pass  # no loop runs here, or asyncio is being imported
+                pass  # no event loop runs here, or asyncio is being imported
         return cls(os.getpid(), threading.get_ident(), task)
 
 
@@ -80,10 +82,10 @@ class Recording:
         place: Where its outermost block was entered.
         parent: The run that it is a child of; None for none.
         owner: The open run whose end ends it; None for none.
-        depth: Number of its open blocks, each of which has its handle.
-        instruments: What measures from inside, and watches its limits.
-        history: What it keeps for scripts that log as W&B's do.
-        is_session: Whether `radt.init` began it.
+        depth: Number of its open blocks, each of which has a handle.
+        instruments: Measures from inside, and watches the limits.
+        history: State for scripts that log in W&B's style.
+        is_session: True if `radt.init` began it.
     """
 
     backend: Off
@@ -106,7 +108,7 @@ class Recording:
 
     @property
     def enclosing(self) -> Recording | None:
-        """The run that it is a child of, as this process logs to it; None for none."""
+        """The recording of the parent run in this process; None without a parent."""
         if self.parent is None:
             return None
         blocks = (recording for recording in _process.open if recording.backend is self.parent)
@@ -114,32 +116,33 @@ class Recording:
 
     @property
     def files(self) -> RunDir | None:
-        """Where the run's files go; None if they are not recorded."""
+        """The folder for the run's files; None if they are not recorded."""
         return self.target.run_dir if self.backend.recorded else None
 
     @property
     def is_own(self) -> bool:
-        """Whether this process began it."""
+        """True if this process began the run."""
         return isinstance(self.backend, Standalone)
 
 
 class _Process:
-    """What the process knows of its runs."""
+    """The runs that this process has opened or joined."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.open: list[Recording] = []
-        #: Runs that others end: one back end a process, however many blocks it opens.
+        #: Runs that other processes end: one backend per run, however many blocks are opened.
         self.joined: dict[str, Joined] = {}
         self.owned = 0
         self.ends_at_exit = False
-        #: Variables as they were before runs of this process set them.
+        #: Environment variables as they were before this process's runs set them.
         self.outer: dict[str, str | None] = {}
 
     def publish(self) -> None:
         """Set the variables by which processes that the script starts join its run.
 
-        Those that its open runs do not agree on stay unset: nobody could say whose they are.
+        A variable stays unset if its value differs between open runs, as no child process could
+        tell which one it belongs to.
         """
         for name, value in self.outer.items():
             if value is None:
@@ -154,7 +157,7 @@ class _Process:
                 os.environ[name] = value
 
     def withdraw(self) -> None:
-        """Unset them, to see what the process was started with."""
+        """Restore the variables that the process was started with."""
         kept, self.open = self.open, []
         self.publish()
         self.open = kept
@@ -165,11 +168,11 @@ _current: ContextVar[Recording | None] = ContextVar("radt_run", default=None)
 
 
 def _after_fork() -> None:
-    """A forked process is one that the open runs started, as a spawned one is."""
+    """Make a forked child treat the open runs as a spawned one does: as started by its parent."""
     _process.lock = threading.RLock()
     _process.open, _process.outer = [], {}
     for joined in _process.joined.values():
-        joined.usage = {}  # its parent waits for it, and has its accounts then
+        joined.usage = {}  # the parent waits for it and accounts for it then
         joined.has_had_block = False
 
 
@@ -183,7 +186,7 @@ def current(*, warns: bool = False) -> Recording | None:
     """Return the run of this context, or the only one that is open in this process.
 
     Args:
-        warns: Whether to say that it could be any of several.
+        warns: Warn if the run is ambiguous.
     """
     recording = _current.get()
     if recording is not None and not recording.ended:
@@ -201,27 +204,27 @@ def current(*, warns: bool = False) -> Recording | None:
 
 
 def make_current(recording: Recording | None) -> Recording | None:
-    """Have this context log to a run; return the one before."""
+    """Make a run current in this context. Return the previous one."""
     before = _current.get()
     _current.set(recording)
     return before
 
 
 def make_former(recording: Recording, before: Recording | None) -> None:
-    """Have this context log to the run before, unless it logs to neither of them."""
+    """Restore the previous run of this context, if ``recording`` is still current."""
     if _current.get() is recording:
         _current.set(before)
 
 
 def belongs_to_a_run() -> bool:
-    """Return whether a runner, or a process above this one, has a run open for this process."""
+    """Return True if a runner or an ancestor process has a run open for this process."""
     return inside_a_run() and not any(r.is_own and r.parent is None for r in _process.open)
 
 
 def of_process() -> Recording | None:
     """Return the current run, or the one that this process belongs to; None without one.
 
-    No block is opened.
+    Does not open a block.
     """
     with _process.lock:
         recording = current()
@@ -231,7 +234,7 @@ def of_process() -> Recording | None:
 
 
 def _target(options: RunOptions) -> Target:
-    """Return where values go from now on; that of a run that is joined is looked for once."""
+    """Return where values go from now on. The target of a joined run is looked up only once."""
     known = _process.joined.get(os.environ.get(RUN_ID_VARIABLE, ""))
     if known is not None and inside_a_run():
         return known.target
@@ -248,17 +251,17 @@ def _joined(target: Target) -> Joined:
 
 
 def enter(options: RunOptions, joining: Joining = Joining.ENCLOSING) -> Recording:
-    """Open a block: join the run that encloses it, or join or begin one.
+    """Open a block: join the run of the block around it or of the process, or begin one.
 
     Raises:
-        UsageError: An option cannot be understood.
+        UsageError: An option is not valid.
     """
     place = Place.here()
     with _process.lock:
         recording = None if joining is Joining.NONE else _enclosing(place)
         is_begun = False
         if recording is None:
-            # The caller's mistakes, before anything begins.
+            # Raise for the caller's mistakes before anything begins.
             TorchWishes.find(options.torch, parse_listeners(options.listeners), RunDir(Path()))
             try:
                 recording = _begin(options, place, joining)
@@ -268,7 +271,7 @@ def enter(options: RunOptions, joining: Joining = Joining.ENCLOSING) -> Recordin
             recording.is_session = options.is_session
             is_begun = recording.target.part in (Part.OWNER, Part.CHILD)
         recording.depth += 1
-    if options.params is not None and not is_begun:  # else its first lines say them
+    if options.params is not None and not is_begun:  # otherwise the run's first rows have them
         values = read_parameters(options.params)
         recording.backend.journal.say(EventKind.PARAMS, values=values)
     return recording
@@ -285,7 +288,7 @@ def _enclosing(place: Place) -> Recording | None:
 def _begin(options: RunOptions, place: Place, joining: Joining) -> Recording:
     outer = _current.get()
     is_inside = outer is not None and not outer.ended and outer.place.pid == place.pid
-    if outer is not None and is_inside and outer.place != place:  # in a thread or task of its block
+    if outer is not None and is_inside and outer.place != place:  # another thread or task
         return _child(outer.backend, options, place)
     _process.withdraw()
     target = _target(options)
@@ -312,28 +315,22 @@ def _child(parent: Off, options: RunOptions, place: Place) -> Recording:
     return _new_child(parent, name, options, place)
 
 
-def begin_child(owner: Recording | None, name: str, options: RunOptions) -> Recording:
-    """Begin a run within a run, open until it is left or its owner ends."""
-    parent = Off(Target.none()) if owner is None else owner.backend
-    recording = _new_child(parent, name, options, Place.here())
-    recording.owner, recording.depth = owner, 1
-    with _process.lock:
-        _process.open.append(recording)
-    return recording
-
-
-def begin(parent: Recording | None, options: RunOptions, *, encloses: bool) -> Recording:
-    """Begin a run of its own, or a child, that is open until `finish`.
+def begin(
+    parent: Recording | None, options: RunOptions, *, encloses: bool = False, is_owned: bool = False
+) -> Recording:
+    """Begin a new run, or a child, which stays open until it is left.
 
     Args:
         parent: The run that it is a child of; None for none.
-        options: What the script says of it.
-        encloses: Whether blocks of this thread and task join it.
+        options: What the script says about it.
+        encloses: Let blocks of this thread and task join it.
+        is_owned: End it with its parent.
     """
     with _process.lock:
         place = Place.here() if encloses else Place(os.getpid(), thread=0)
         if parent is not None:
             recording = _new_child(parent.backend, options.name or "run", options, place)
+            recording.owner = parent if is_owned else None
         else:
             try:
                 _process.withdraw()
@@ -344,6 +341,11 @@ def begin(parent: Recording | None, options: RunOptions, *, encloses: bool) -> R
         _process.open.append(recording)
         _process.publish()
     return recording
+
+
+def unrecorded() -> Recording:
+    """Return a run that records nothing."""
+    return Recording(Off(Target.none()), Place.here())
 
 
 def _new_run(target: Target, options: RunOptions, place: Place) -> Recording:
@@ -358,9 +360,9 @@ def _new_child(parent: Off, name: str, options: RunOptions, place: Place) -> Rec
 
 
 def measure(recording: Recording, options: RunOptions) -> None:
-    """Measure from inside what was asked for, from now on until the block is left."""
+    """Start the requested measurements in this process, until the block is left."""
     target = recording.target
-    if not recording.backend.recorded or recording.parent is not None:  # its parent is measured
+    if not recording.backend.recorded or recording.parent is not None:  # the parent is measured
         return
     own = target.part is not Part.MEMBER
     choices = parse_listeners(options.listeners) if own else ()
@@ -369,12 +371,12 @@ def measure(recording: Recording, options: RunOptions) -> None:
 
 
 def leave(recording: Recording, error: BaseException | None, *, wholly: bool = False) -> None:
-    """Close a block; the last one ends the run if it is this process's to end.
+    """Close a block. The last block ends the run if this process owns its end.
 
     Args:
         recording: The run.
-        error: What left the block; None for its end.
-        wholly: Whether all of its blocks are closed.
+        error: The exception that left the block; None if it reached its end.
+        wholly: Close all of its blocks.
     """
     with _process.lock:
         recording.depth = 0 if wholly else recording.depth - 1
@@ -384,7 +386,7 @@ def leave(recording: Recording, error: BaseException | None, *, wholly: bool = F
 
 
 def finish(recording: Recording, status: RunStatus, reason: str) -> None:
-    """End a run in this process, and its children. Harmless if it has ended."""
+    """End a run and its children in this process. Harmless if it has ended."""
     with _process.lock:
         if recording.ended:
             return
@@ -393,7 +395,7 @@ def finish(recording: Recording, status: RunStatus, reason: str) -> None:
             _process.open.remove(recording)
     if recording.instruments.watch is not None:
         recording.instruments.watch.end()
-    if os.getpid() != recording.place.pid:  # a forked child that came out of its parent's block
+    if os.getpid() != recording.place.pid:  # a forked child left its parent's block
         recording.backend.journal.close()
         return
     for child in [child for child in _process.open if child.owner is recording]:
@@ -405,12 +407,14 @@ def finish(recording: Recording, status: RunStatus, reason: str) -> None:
 
 
 def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
-    """Return how a run ended whose block this exception left, and why."""
+    """Return the status and the reason of a run whose block this exception left."""
     match error:
         case None | GeneratorExit() | LimitReached():
             return RunStatus.FINISHED, ""
         case SystemExit(code=None | 0):
             return RunStatus.FINISHED, ""
+        case Terminated():
+            return RunStatus.KILLED, "killed by SIGTERM"
         case SystemExit(code=code):
             return RunStatus.FAILED, cut(f"exit code {text_of(code) or type(code).__name__}")
         case KeyboardInterrupt():
@@ -419,7 +423,7 @@ def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
 
 
 def end_with_process() -> None:
-    """A run whose block is never left (no ``with``), and its children, end with this process."""
+    """End runs whose block is never left (no ``with``), and their children, with this process."""
     if not _process.ends_at_exit:
         _process.ends_at_exit = True
         watch_exit()
@@ -427,8 +431,11 @@ def end_with_process() -> None:
 
 
 def _end_at_exit() -> None:
-    in_a_console = hasattr(sys, "ps1")  # where a traceback ends nothing
+    ignore_termination()
+    in_a_console = hasattr(sys, "ps1")  # there, a traceback does not end the process
     error = None if in_a_console else exit_of_process()
     for recording in reversed(_process.open.copy()):
         if recording.place.pid == os.getpid():
             leave(recording, error, wholly=True)
+    if not finish_uploads() and ending_of(error)[0] is RunStatus.FINISHED:
+        fail_exit()

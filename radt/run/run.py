@@ -22,8 +22,6 @@ from radt.home import IMAGES, TABLES, RunDir
 from radt.journal.format import EventKind
 from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import LogScalar, Number
-from radt.run.alerts import send_alert
-from radt.run.backends import guarded
 from radt.run.files import add_content, add_file
 from radt.run.history import Config, History, Summary, log
 from radt.run.instruments import EpochMarker, Instruments, Span
@@ -37,7 +35,7 @@ from radt.run.media import (
     png_of,
     stepped,
 )
-from radt.run.notices import warn_once
+from radt.run.notices import guarded, send_alert, warn_once
 from radt.run.off import NullJournal
 from radt.run.parameters import read_parameters
 from radt.run.passthrough import is_mlflows
@@ -45,7 +43,6 @@ from radt.run.recording import (
     Joining,
     Place,
     Recording,
-    begin_child,
     belongs_to_a_run,
     current,
     enter,
@@ -53,7 +50,9 @@ from radt.run.recording import (
     make_current,
     make_former,
     measure,
+    unrecorded,
 )
+from radt.run.recording import begin as begin_run
 from radt.run.standalone import RunOptions
 from radt.run.steps import Batch, Batches, StepNumber
 from radt.run.target import wait_for_others
@@ -64,7 +63,7 @@ _NO_INSTRUMENTS = Instruments(NullJournal(lambda: warn_once(_OUTSIDE)))
 
 
 class FileList(Protocol):
-    """Files, and for each its folder among the artifacts, as W&B's ``Artifact`` holds them."""
+    """Files, each with its folder among the artifacts, as in W&B's ``Artifact``."""
 
     files: list[tuple[str | os.PathLike[str], str]]
 
@@ -148,7 +147,7 @@ class Run:
         self._last: Recording | None = None
         #: For each open block of this object, the run that was current before it.
         self._before: list[Recording | None] = []
-        #: Whether it is open without a block: since `radt.init`, or as a child.
+        #: True if it is open without a block: after `radt.init`, or as a child.
         self._is_held = False
         self._epoch: EpochMarker | None = None
         self._own_history = History()
@@ -163,7 +162,7 @@ class Run:
         self.log_metric = self._instruments.log_metric
 
     def __enter__(self) -> Self:
-        if self._is_held:  # only now is there a block that can end
+        if self._is_held:  # from now on there is a block that a limit can end
             assert self._recording is not None
             self._is_held = False
             self._recording.place = Place.here()
@@ -176,7 +175,7 @@ class Run:
         return self
 
     def _join(self) -> Recording | None:
-        """Open a block together with the other rows of the workload; the run if it is outermost."""
+        """Open a block. The outermost one waits for the workload's other rows. Return the run."""
         recording = enter(self._options, self._joining)
         is_outermost = not recording.handles
         recording.handles.append(self)
@@ -184,19 +183,19 @@ class Run:
         self._before.append(make_current(recording))
         if not is_outermost:
             return None
-        if "mlflow" in sys.modules:  # else it calls `radt.mlflow_plugin` when it is imported
+        if "mlflow" in sys.modules:  # otherwise `radt.mlflow_plugin` is called on import
             from radt.run.mlflow_calls import install
 
             guarded("following MLflow", install)
         try:
             wait_for_others()
-        except BaseException as error:  # Ctrl-C: `with` does not leave what was not entered
+        except BaseException as error:  # Ctrl-C: `with` leaves only a block that was entered
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return recording
 
     def _hold(self, *, is_current: bool = True) -> None:
-        """Open it until `finish`, the end of its ``with`` or the end of the process."""
+        """Open the run until `finish`, the end of its ``with`` or the end of the process."""
         recording = self._join()
         self._is_held = True
         if recording is not None and self._joining is not Joining.PROCESS:
@@ -243,8 +242,7 @@ class Run:
         """End the run now, as the end of its block would. Harmless if it has ended.
 
         Args:
-            exit_code: What ended it, an exit code or an exception: it is FAILED unless this is 0 or
-                None.
+            exit_code: An exit code or an exception. The run is FAILED unless this is 0 or None.
         """
         error = SystemExit(exit_code) if exit_code and isinstance(exit_code, int) else exit_code
         if not isinstance(error, BaseException):
@@ -288,7 +286,7 @@ class Run:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """W&B's tags of the run, which become one tag named ``tags``."""
+        """W&B's tags of the run, recorded as one tag named ``tags``."""
         return self.history.tags
 
     @tags.setter
@@ -298,7 +296,7 @@ class Run:
 
     @property
     def notes(self) -> str | None:
-        """W&B's notes on the run, which become a tag."""
+        """W&B's notes on the run, recorded as a tag."""
         return self.history.notes
 
     @notes.setter
@@ -353,14 +351,15 @@ class Run:
 
         Args:
             name: The metric, or a pattern of names: ``val/*``.
-            step_metric: Without effect, which is said: any metric can be drawn over step or time.
+            step_metric: Has no effect, except for a warning: any metric can be drawn over step or
+                time.
             summary: ``"min"``, ``"max"``, ``"mean"``, ``"first"``, ``"last"`` or ``"best"``, or
                 several with commas: ``run.summary["loss"]["min"]``.
-            goal: Of ``"best"``: ``"minimize"`` or ``"maximize"``.
+            goal: For ``"best"``: ``"minimize"`` or ``"maximize"``.
             **others: Other arguments of W&B, without effect.
 
         Raises:
-            UsageError: The statistic or its goal is something else.
+            UsageError: The statistic or its goal is not one of these.
         """
         if step_metric is not None:
             warn_once(
@@ -474,7 +473,7 @@ class Run:
     # Files -----------------------------------------------------------------------------------
 
     def _files(self) -> RunDir | None:
-        """Return where the run's files go; None if they are not recorded."""
+        """The folder for the run's files; None if they are not recorded."""
         if self._recording is None:
             warn_once(_OUTSIDE)
             return None
@@ -610,7 +609,7 @@ class Run:
             warn_once(_OUTSIDE)
         checked_name(name, "child")
         child = Run(name, params=params)
-        recording = begin_child(self._recording, name, child._options)
+        recording = begin_run(self._recording or unrecorded(), child._options, is_owned=True)
         recording.handles.append(child)
         child._use(recording)
         child._before.append(None)
@@ -744,11 +743,11 @@ class Run:
 
 
 def begin(options: RunOptions, *, is_new: bool = False) -> Run:
-    """Begin a run that is open until `Run.finish`, the end of its ``with`` or of the process.
+    """Begin a run that stays open until `Run.finish`, the end of its ``with`` or of the process.
 
     Args:
-        options: What the script says of it.
-        is_new: Whether it is a run beside the open one, which stays the current one.
+        options: What the script says about it.
+        is_new: Begin it beside the open run, which stays the current one.
     """
     run = Run()
     run._options = options
@@ -758,7 +757,7 @@ def begin(options: RunOptions, *, is_new: bool = False) -> Run:
 
 
 def run_of(recording: Recording) -> Run:
-    """Return what scripts use of a run that is open."""
+    """Return the `Run` of an open recording."""
     for handle in recording.handles:
         if isinstance(handle, Run):
             return handle
@@ -782,10 +781,10 @@ def active_run() -> Run | None:
         return None
     run = Run()
     run._joining = Joining.PROCESS
-    run._hold()  # no limits: there is no block that could end
+    run._hold()  # no limits, because there is no block that they could end
     return run
 
 
 def _in_other_process() -> Run:
-    """Return what a `Run` that was sent to a worker becomes there."""
+    """Return the `Run` that replaces a pickled one in a worker process."""
     return active_run() or Run()

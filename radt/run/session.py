@@ -1,7 +1,7 @@
 """Runs without a ``with`` block, by the names of W&B and Trackio: `init`, `log`, `finish`.
 
-``import radt as wandb`` runs a plain W&B script. What has no counterpart in radt is accepted and
-named once on standard error.
+``import radt as wandb`` runs a plain W&B script. Features without a counterpart in radt are
+accepted, with one warning on standard error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from radt.run.run import Run, active_run, begin, run_of
 from radt.run.standalone import RunOptions
 from radt.run.target import MODE_VARIABLE
 
-#: Arguments of W&B's ``init`` without which nothing is lost.
+#: Arguments of W&B's ``init`` that can be ignored without loss.
 _HARMLESS = {
     *("anonymous", "allow_val_change", "dir", "embed", "entity", "force", "private", "save_code"),
     *("settings", "space_id"),
@@ -31,7 +31,7 @@ _HARMLESS = {
 
 
 def _in_open_run(name: str) -> Callable[..., None]:
-    """Return a method of `Run` as a function of this module."""
+    """Return a method of `Run` as a function that acts on the open run."""
 
     @wraps(getattr(Run, name))
     def function(*args: object, **kwargs: object) -> None:
@@ -65,8 +65,8 @@ def init(
 ) -> Run:
     """Start a run, or join the one that this process belongs to; `finish` ends it.
 
-    If `init` has already started a run in this thread or task, it returns that run; in a notebook,
-    or if the name is another one, it finishes it first.
+    If `init` has already started a run in this thread or task, it returns that run. In a notebook,
+    or if the name differs, it finishes that run first.
 
     Args:
         project: The experiment.
@@ -78,10 +78,10 @@ def init(
         job_type: Recorded as a tag.
         mode: ``"disabled"`` records nothing.
         reinit: ``True`` or ``"finish_previous"`` finishes an earlier run first;
-            ``"return_previous"`` returns it; ``"create_new"`` starts a run beside it, which is
-            logged to through the object returned.
+            ``"return_previous"`` returns it; ``"create_new"`` starts a run beside it; log to that
+            run through the returned object.
         ranks: As in `radt.Run`.
-        **others: Other arguments of W&B; ignored, with one warning if that has an effect.
+        **others: Other arguments of W&B; ignored, with one warning if they would have an effect.
 
     ``WANDB_PROJECT``, ``WANDB_NAME``, ``WANDB_TAGS``, ``WANDB_RUN_GROUP``, ``WANDB_NOTES``,
     ``WANDB_JOB_TYPE`` and ``WANDB_MODE`` apply where an argument is missing.
@@ -129,7 +129,7 @@ def _config_file(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the parameters of a YAML file: ``lr: 0.1``, or W&B's ``lr: {value: 0.1}``.
 
     Raises:
-        UsageError: It cannot be read, or contains something else.
+        UsageError: The file cannot be read, or is not a mapping.
     """
     import yaml
 
@@ -149,7 +149,7 @@ def _config_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _session_here() -> Run | None:
-    """Return the run that `init` has begun in this thread or task, if it is the current one."""
+    """Return the run that `init` began in this thread or task, if it is the current one."""
     recording = current()
     if recording is None or not recording.is_session or recording.place != Place.here():
         return None
@@ -157,10 +157,10 @@ def _session_here() -> Run | None:
 
 
 def _is_another(earlier: Run, name: str | None, reinit: bool | str | None) -> bool:
-    """Return whether `init` begins a run of its own although one is open.
+    """Return True if `init` begins a new run although one is open.
 
-    W&B says which by ``reinit``. Trackio begins one always; the name tells it from a second call
-    for the same run.
+    W&B decides by ``reinit``. Trackio always begins a new run; a second call with the same name
+    continues the open one.
     """
     if reinit in (False, None, "default"):
         return "ipykernel" in sys.modules or name not in (None, earlier.name)
@@ -202,5 +202,5 @@ def login(*args: object, **kwargs: object) -> bool:  # noqa: ARG001 - W&B's
 
 #: Parameters of the open run: ``radt.config.lr``, ``radt.config["lr"]``.
 config = Config(active_run)
-#: Last values of the open run; what is set here is recorded.
+#: Last values of the open run. Assigned values are recorded.
 summary = Summary(active_run)

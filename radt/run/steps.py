@@ -1,8 +1,9 @@
-"""Steps of training: how long each takes, how much of it goes by waiting for data, throughput.
+"""Time the steps of training: duration, share of time waiting for data, throughput.
 
-A step's time is recorded for each, the rest once a second: a loop of microseconds stays one. All
-of it is wall time of the host. A GPU works behind the script's back, but not for long: in a loop
-that runs for a while, the time between two steps is the time that a step takes.
+The duration is recorded for each step, the rest once a second, so that loops with steps of
+microseconds stay fast. All times are wall times of the host. A GPU works asynchronously, but its
+queue is short: in a loop that runs for a while, the time between two steps is the duration of a
+step.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from radt.run.off import NullJournal
 
 Batch = TypeVar("Batch")
 
-#: Delivered to MLflow as means, as hardware's series: there may be a million steps.
+#: Uploaded to MLflow as means, like hardware series: there may be a million steps.
 _STEP_TIME = JournalSeries(
     "steps", "step.time", "s", Scope.RUN, method="from the end of the step before, data included"
 ).name
-#: The name is what reports look for (`radt.analysis.quantities.THROUGHPUT_METRICS`).
+#: Reports look for this name (`radt.analysis.quantities.THROUGHPUT_METRICS`).
 _SAMPLES_PER_S = JournalSeries(SOFTWARE, "samples_per_s", "1/s", Scope.RUN).name
 _DATA_WAIT = JournalSeries(
     SOFTWARE, "data_wait", "1", Scope.RUN, method="share of the steps' time spent in the loader"
@@ -37,7 +38,7 @@ _MIXED = (
 
 
 class StepRecorder:
-    """Counts and times the steps of a run, in the order in which they come.
+    """Counts and times the steps of a run, in the order of their ends.
 
     Args:
         journal: Where the values go.
@@ -45,12 +46,13 @@ class StepRecorder:
 
     def __init__(self, journal: JournalWriter | NullJournal) -> None:
         self._journal = journal
-        #: Called at each step before it is recorded; may raise `radt.run.limits.LimitReached`.
+        #: Called at each step before it is recorded. May raise `radt.run.limits.LimitReached`.
         self.check: Callable[[], None] | None = None
-        #: Called with its number before the first step of a loop over batches, and after each step.
+        #: Called with the next step's number before the first step of a loop over batches, and then
+        #: after each step.
         self.before_step: Callable[[int], None] | None = None
         self.after_step: Callable[[int], None] | None = None
-        #: How many loops over batches are open: only the outermost one counts.
+        #: Number of open loops over batches. Only the outermost one counts steps.
         self.loops = 0
         self._number = 0
         self._began_ns: int | None = None
@@ -63,19 +65,19 @@ class StepRecorder:
         self._wait_ns, self._waited_ns = 0, 0
 
     def begin(self) -> None:
-        """The clock of the next step starts now."""
+        """Start the clock of the next step."""
         self._began_ns = time.monotonic_ns()
 
     def begin_loop(self) -> None:
-        """The first step of a loop is about to begin."""
+        """Announce the first step of a loop to the profiler."""
         if self.before_step is not None:
             self.before_step(self._number + 1)
 
     def pause(self) -> None:
-        """What follows belongs to no step until `begin`, or else until one has ended.
+        """Stop the clock until `begin`, or until the next step has ended.
 
-        Reports weigh all values alike: the rest of an epoch that is much shorter than a second is
-        carried into the next one, unless there is no value yet.
+        Reports weigh all values alike. So the rest of an epoch that is much shorter than a second
+        is carried over into the next epoch, unless there is no value yet.
         """
         self._began_ns = None
         if self._time_ns >= _WINDOW_NS // 2 or not self._has_value:
@@ -84,11 +86,11 @@ class StepRecorder:
     def step(
         self, samples: int | None, time_s: float | None = None, wait_s: float | None = None
     ) -> None:
-        """A step has ended that began where the last one ended; without a last one it has no time.
+        """Record a step that started at the end of the last one; without one, it has no duration.
 
         Raises:
-            TypeError: ``samples`` is no whole number.
-            UsageError: It is negative.
+            TypeError: ``samples`` is not an integer.
+            UsageError: ``samples`` is negative.
         """
         if self.loops:
             warn_once(_MIXED)
@@ -100,11 +102,11 @@ class StepRecorder:
         if time_s is not None:
             taken_ns = int(time_s * 1e9)
         self.add(taken_ns, samples, None if wait_s is None else int(wait_s * 1e9))
-        if self.after_step is not None:  # what a profiler does there is no part of a step
+        if self.after_step is not None:  # a profiler's work between steps is not part of a step
             self._began_ns = time.monotonic_ns()
 
     def add(self, time_ns: int | None, samples: int | None, wait_ns: int | None) -> None:
-        """Record a step that took so long, ``wait_ns`` of it for its data; None for unknown."""
+        """Record a step of this duration, with ``wait_ns`` for its data. None means unknown."""
         if self.check is not None:
             self.check()
         self._number += 1
@@ -123,7 +125,7 @@ class StepRecorder:
             self.after_step(self._number)
 
     def _flush(self) -> None:
-        """Record what has gathered since the last whole second."""
+        """Record throughput and waiting time since the last flush."""
         self._has_value = self._has_value or self._time_ns > 0
         if self._samples and self._sampled_ns:
             rate = self._samples / self._sampled_ns * 1e9
@@ -134,7 +136,7 @@ class StepRecorder:
 
 
 class StepNumber(int):
-    """Number of the next step of `radt.log`, as in W&B; calling it marks the end of a step."""
+    """Number of the next step of `radt.log`, as in W&B. Calling it marks the end of a step."""
 
     recorder: StepRecorder
 
@@ -145,12 +147,12 @@ class StepNumber(int):
         time_s: float | None = None,
         wait_s: float | None = None,
     ) -> None:
-        """Record a step of training, see `radt.Run.step`."""
+        """Record a training step; see `radt.Run.step`."""
         self.recorder.step(samples, time_s, wait_s)
 
 
 class Batches(Generic[Batch]):
-    """A loop over a loader's batches that is timed; as long as the loader."""
+    """A timed loop over a loader's batches, with the length of the loader."""
 
     def __init__(
         self,
@@ -163,11 +165,11 @@ class Batches(Generic[Batch]):
         self._count: Callable[[Batch], int | None] = _counter(samples)
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # as the loader says: TypeError
+        return len(self._loader)  # type: ignore[arg-type]  # raises the loader's TypeError
 
     def __iter__(self) -> Iterator[Batch]:
         recorder, count = self._recorder, self._count
-        if recorder.loops:  # evaluation amid training, say
+        if recorder.loops:  # a nested loop, such as an evaluation during training
             yield from self._loader
             return
         clock = time.monotonic_ns
@@ -192,19 +194,19 @@ class Batches(Generic[Batch]):
 
 
 def _ask(function: Callable[[Any], Any], argument: Any) -> Any:
-    """The script's own code runs below this frame, not radt's (`radt.run.limits`)."""
+    """Call the script's code below this frame, which `radt.run.limits` may interrupt."""
     return function(argument)
 
 
-#: What frames may stand between the script and its loader.
+#: Frames that may stand between the script and its loader.
 ASKING = frozenset({_ask.__code__, Batches.__iter__.__code__})
 
 
 def checked_samples(samples: int) -> int:
-    """Return how many samples a step had.
+    """Return a valid number of samples of a step.
 
     Raises:
-        TypeError: It is no whole number.
+        TypeError: It is not an integer.
         UsageError: It is negative.
     """
     number = to_step(samples)
@@ -214,7 +216,7 @@ def checked_samples(samples: int) -> int:
 
 
 def first_dimension(batch: object) -> int | None:
-    """Return how many samples a batch has: the length of the first tensor or list in it.
+    """Return the number of samples in a batch: the length of the first tensor or list in it.
 
     >>> first_dimension(([1, 2, 3], [0, 1, 0])), first_dimension({"x": ["a", "b"]})
     (3, 2)
@@ -237,7 +239,7 @@ def first_dimension(batch: object) -> int | None:
     return None
 
 
-#: Tuples in dicts in lists: what is nested deeper is no batch.
+#: Batches are tuples in dicts in lists; anything nested deeper is not a batch.
 _MAX_DEPTH = 8
 
 

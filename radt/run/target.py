@@ -1,8 +1,7 @@
-"""Find where a script's values go (a run that exists, a new one, or nowhere), and start together.
+"""Find the run for a script's values (an existing one, a new one, or none), and start together.
 
-At the entrance of `with radt.Run()` a row waits for the other rows of its workload; the runner's
-side is `radt.runner.barrier`. Whatever goes wrong, training goes on. Imports the standard library
-only.
+On entering `with radt.Run()`, a row waits for the other rows of its workload; the runner's side is
+`radt.runner.barrier`. Failures here never stop training. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -24,27 +23,27 @@ from radt.run.notices import warn_once
 from radt.run.ranks import Launch, Ranks, find_launch, number
 
 MODE_VARIABLE = "RADT_MODE"
-#: Where the runner says what people call the run.
+#: The runner's name for the run.
 NAME_VARIABLE = "RADT_NAME"
 
 
 class Part(Enum):
-    """What this process does for the run besides logging."""
+    """This process's role in the run, besides logging."""
 
     NONE = auto()  # there is no run: radt is switched off
-    MEMBER = auto()  # nothing: a runner, or a process above this one, begins and ends it
-    RANK = auto()  # nothing: rank 0, beside this one, begins and ends it
-    OWNER = auto()  # it begins and ends the run
-    CHILD = auto()  # it begins and ends the run within another one
+    MEMBER = auto()  # nothing: a runner or an ancestor process begins and ends it
+    RANK = auto()  # nothing: rank 0 on this machine begins and ends it
+    OWNER = auto()  # begins and ends the run
+    CHILD = auto()  # begins and ends the run within another one
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A run and this process's part in it.
+    """A run, and what this process does for it.
 
-    ``rank`` is None outside of distributed training. With a ``launch`` the other ranks of it are
-    runs of their own, and together they are a workload. ``name_suffix`` distinguishes the run from
-    theirs. ``launched_by`` is the ended run that this process was started in, "" without one.
+    ``rank`` is None outside of distributed training. With a ``launch``, the other ranks are
+    separate runs of the same workload, and ``name_suffix`` distinguishes this run from theirs.
+    ``launched_by`` is the ended run in which this process was started, "" without one.
     """
 
     part: Part
@@ -58,22 +57,22 @@ class Target:
 
     @classmethod
     def none(cls) -> Target:
-        """Return the target of what is not recorded."""
+        """Return the target that records nothing."""
         return cls(Part.NONE, "", RunDir(Path()), Home(Path()))
 
 
-#: Runs that this process was started in, by whether they were open when it first asked. It goes on
-#: in those even after their end.
+#: Runs in which this process was started, and whether each was open when first checked. The process
+#: continues to log to an open one even after its end.
 _was_open: dict[str, bool] = {}
 
 
 def switched_off(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether ``RADT_MODE=off``."""
+    """Return True for ``RADT_MODE=off``."""
     return environ.get(MODE_VARIABLE, "").strip().lower() == "off"
 
 
 def inside_a_run(environ: MutableMapping[str, str] = os.environ) -> bool:
-    """Return whether a runner, or a process that this one descends from, has a run open.
+    """Return True if a runner or an ancestor process has a run open.
 
     Jobs and background processes may begin after the end of that run. They are not part of it, so
     its variables are removed.
@@ -98,13 +97,13 @@ def find_target(
     """Return where values go from now on.
 
     Args:
-        home: The data folder for a new run; None for the usual one.
-        ordinal: How many runs this process has owned before.
-        ranks: A value of `Ranks`; None for what the variable says.
-        environ: The variables; those of a run that has ended are removed.
+        home: The data folder for a new run; None for the default.
+        ordinal: Number of runs that this process has owned before.
+        ranks: A value of `Ranks`; None to use the variable.
+        environ: The variables. Those of a run that has ended are removed.
 
     Raises:
-        UsageError: ``ranks`` is something else.
+        UsageError: ``ranks`` is not a value of `Ranks`.
     """
     data = Home.resolve(home, warn=warn_once)
     choice = Ranks.choose(ranks, environ)
@@ -120,7 +119,7 @@ def find_target(
     if launch is None:
         return alone
     joins = choice is Ranks.JOIN or (choice is Ranks.AUTO and launch.is_one_training(environ))
-    # Ranks of this machine derive the same ids, without a word between them.
+    # All ranks on this machine compute the same ids without communicating.
     for nth in itertools.count(ordinal):
         launch = replace(launch, ordinal=nth)
         run_id = launch.digest() if joins else launch.digest(launch.rank)
@@ -131,7 +130,7 @@ def find_target(
     if not joins:
         return replace(alone, launch=launch, name_suffix=suffix)
     part = Part.RANK if launch.local_rank else Part.OWNER
-    # On several nodes, joined ranks are a run for each.
+    # On several nodes, joined ranks are one run per node.
     return replace(alone, part=part, rank=launch.rank, name_suffix=suffix if launch.rank else "")
 
 
@@ -141,17 +140,17 @@ def _launched_by() -> str:
 
 #: Path of the runner's socket; the same name as in `radt.runner.barrier`.
 BARRIER_VARIABLE = "RADT_BARRIER"
-#: The runner answers at once, unless it is stopped or something else listens there.
+#: The runner answers at once, unless it is stopped or another program listens there.
 ANSWER_TIMEOUT_S = 30.0
 
-#: Sockets at which this process has waited.
+#: Sockets at which this process has already waited.
 _visited: set[str] = set()
 
 
 def wait_for_others() -> None:
-    """Return when all rows of the workload have come here; at once where nobody waits.
+    """Wait for all rows of the workload to arrive here. Return at once if there is no barrier.
 
-    A process waits once. Signals are handled meanwhile, and may raise.
+    A process waits only once. Signal handlers run meanwhile and may raise.
     """
     path = os.environ.get(BARRIER_VARIABLE, "")
     if not path or path in _visited:
@@ -175,11 +174,11 @@ def _wait(path: str, run_id: str) -> None:
         if not descriptors:
             raise ConnectionRefusedError("it does not know this run")
         try:
-            # Nothing is ever written to this pipe. Its end is the release of all rows at one
-            # instant, or the runner's death.
+            # Nothing is ever written to this pipe. It closes when all rows are released at once, or
+            # when the runner dies.
             os.read(descriptors[0], 1)
             released_ns = time.monotonic_ns()
         finally:
             os.close(descriptors[0])
-        with suppress(OSError):  # the runner may have gone; the release is what counts here
+        with suppress(OSError):  # the runner may be gone, but the row is released
             connection.sendall(f"{released_ns}\n".encode())

@@ -1,8 +1,8 @@
-"""Reads PyTorch's own account of its memory, in the process that trains.
+"""Record PyTorch's own memory statistics from within the training process.
 
-A thread reads once a second. It asks the allocator, which counts on the host: no call here waits
-for the GPU, none makes a context on a device that the script does not use, and none resets what the
-script may be counting itself.
+A thread reads them once a second. It asks the allocator, which counts on the host: no call here
+waits for the GPU, creates a context on a device that the script does not use, or resets a counter
+that the script may use.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ CUDA_KEYS = {
 
 
 class MemoryWatch:
-    """Records PyTorch's memory from `start` to `close`, in the thread's own time.
+    """Records PyTorch's memory from `start` to `close`, in a separate thread.
 
     Args:
         journal: Where the values go.
@@ -64,7 +64,7 @@ class MemoryWatch:
         self._thread.start()
 
     def close(self) -> str:
-        """Read a last time; returns why nothing was recorded, empty if something was."""
+        """Read a last time. Return why nothing was recorded, or "" if something was."""
         self._ended.set()
         self._thread.join(_JOIN_S)
         if not self._thread.is_alive():
@@ -81,17 +81,17 @@ class MemoryWatch:
             return
         try:
             for entity, values in _devices(torch):
-                if values.get(_RESERVED) or entity in self._used:  # else it does not use the device
+                if values.get(_RESERVED) or entity in self._used:  # else the device is unused
                     self._used.add(entity)
                     for series, value in values.items():
                         self._journal.sample(replace(series, entity=entity).name, value)
-        except Exception as error:  # noqa: BLE001 - another version of torch may raise anything
+        except Exception as error:  # noqa: BLE001 - other versions of torch may raise anything
             self._failure = f"PyTorch's memory cannot be read: {described(error)}"
             warn_once(f"{self._failure}. Training goes on, without these values")
 
 
 def _devices(torch: Any) -> Iterator[tuple[str, dict[JournalSeries, float]]]:
-    """Yield PyTorch's values of each of its devices, by the names it has for them."""
+    """Yield PyTorch's values for each of its devices, with PyTorch's name of the device."""
     if torch.cuda.is_initialized():
         for index in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats(index)
@@ -106,7 +106,7 @@ def _devices(torch: Any) -> Iterator[tuple[str, dict[JournalSeries, float]]]:
 
 
 def _why_nothing() -> str:
-    """Why there was no memory to read, without asking CUDA anything that would start it."""
+    """Return why there was no memory to read, without a call that would initialise CUDA."""
     torch = loaded_torch()
     if torch is None:
         return "the script has not imported torch"

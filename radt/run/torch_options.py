@@ -1,4 +1,4 @@
-"""What a run records of PyTorch: set by the runner, in variables, or by the script."""
+"""Options for recording PyTorch, set by the runner in variables or by the script."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from radt.run.notices import warn_once
 
 
 def loaded_torch() -> Any:
-    """The module; None while there is none, or while another thread is still importing it."""
+    """Return the module torch; None if it is not imported, or not completely yet."""
     torch = sys.modules.get("torch")
     if torch is None or getattr(getattr(torch, "__spec__", None), "_initializing", False):
         return None
@@ -29,26 +29,27 @@ METRICS_VARIABLE = "RADT_TORCH"
 TRACE_VARIABLE = "RADT_TORCHPROF"
 TRACE_OPTIONS_VARIABLE = "RADT_TORCHPROF_OPTIONS"
 
-#: The words of a Listeners column.
+#: Names in the Listeners column.
 METRICS_WORD = "torch"
 TRACE_WORD = "torchprof"
-#: What is recorded in the process itself, so that the collector need not know of it.
+#: Listeners that run in the process itself, so that the collector need not know them.
 INSIDE_WORDS = frozenset({METRICS_WORD, TRACE_WORD})
 
-#: The folder for what profilers write, as the runner has it (`radt.runner.command`).
+#: Folder for profiler output; the same as in `radt.runner.command`.
 REPORTS_FOLDER = "profiles"
 
-#: A step of a large model has some 10,000 events, of 1 KB in memory each.
+#: A step of a large model has some 10,000 events, each of which takes 1 KB of memory.
 DEFAULT_STEPS = 100
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What to trace and where the file goes.
+    """Options of a trace: what to trace, and where the file goes.
 
-    ``epochs`` is None for the second, or what there is instead. ``steps`` ends a trace early in
-    loops that report their steps.
+    ``epochs`` is None for the second epoch or its substitute (see
+    `radt.run.torch_trace.TorchTracer`). ``steps`` ends a trace early in loops that report their
+    steps.
     """
 
     reports: Path
@@ -60,10 +61,10 @@ class TraceOptions:
 
     @classmethod
     def parse(cls, reports: Path, words: Sequence[str]) -> TraceOptions:
-        """Options as a Listeners column has them: ``epochs=2-3``, ``steps=20``, ``stack``.
+        """Parse the options of a Listeners column: ``epochs=2-3``, ``steps=20``, ``stack``.
 
         Raises:
-            UsageError: One cannot be understood.
+            UsageError: An option is not valid.
         """
         given: dict[str, Any] = {}
         for text in words:
@@ -84,7 +85,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, slots=True)
 class TorchWishes:
-    """What to record of PyTorch in this process."""
+    """PyTorch recording options of this process."""
 
     metrics: bool = False
     trace: TraceOptions | None = None
@@ -97,15 +98,15 @@ class TorchWishes:
         run_dir: RunDir,
         environ: Mapping[str, str] = os.environ,
     ) -> Self:
-        """Return what the script says, or else the variables.
+        """Return the script's choices, or else those of the variables.
 
         Args:
-            torch: What the script says of metrics.
-            choices: The listeners of a script that begins its run itself.
+            torch: The script's choice whether to record metrics.
+            choices: The listeners of a script that begins its own run.
             run_dir: Where the run's files go.
 
         Raises:
-            UsageError: An option of the script cannot be understood.
+            UsageError: An option of the script is not valid.
         """
         options = {choice.name: choice.options for choice in choices}
         variable = environ.get(METRICS_VARIABLE, "").strip()

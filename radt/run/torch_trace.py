@@ -64,10 +64,10 @@ class _Recording:
         self._marks: defaultdict[str, list[int]] = defaultdict(list)
         self._record_function = torch.profiler.record_function
         if torch.autograd._profiler_enabled():  # noqa: SLF001 - its only name
-            # A second profiler would silently take the first one's events.
+            # A second profiler would silently take over the first one's events.
             raise RuntimeError("the script has a profiler of its own on")
         with self._record_function(CLOCK_MARKER):
-            pass  # the first one ever takes longer
+            pass  # the first start in a process takes longer
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
@@ -85,7 +85,7 @@ class _Recording:
             raise
 
     def _mark(self) -> None:
-        """Leave an event in the trace that tells when it was."""
+        """Add an event to the trace whose monotonic time is known."""
         before_ns = time.monotonic_ns()
         with self._record_function(CLOCK_MARKER):
             after_ns = time.monotonic_ns()
@@ -96,7 +96,7 @@ class _Recording:
         self._marks["wall_ns"].append(wall_ns - uncertainty_ns)
 
     def next_step(self, number: int) -> None:
-        """A step ends and the next one begins: an event around it, as other tools know it."""
+        """End a step and begin the next one, each an event named as other tools expect."""
         self._step.close()
         self._step.enter_context(self._record_function(f"ProfilerStep#{number}"))
 
@@ -112,12 +112,12 @@ class _Recording:
 
 
 class TorchTracer:
-    """Decides when to trace, from what the script says of its epochs, ranges and steps.
+    """Decides when to trace, from the epochs, ranges and steps that the script reports.
 
     Without the option ``epochs`` there is one trace: of the first `radt.Run.profile` range, of the
-    second epoch (of the first if there is one only) or, in a script that has neither, of its steps
-    from the second on; whatever comes first. Whatever goes wrong is said once, and training goes
-    on. Only the thread that made the tracer is traced.
+    second epoch (of the first if there is only one) or, in a script that has neither, of its steps
+    from the second on; whichever comes first. Failures are reported once, and training continues.
+    Only the thread that created the tracer is traced.
     """
 
     def __init__(self, options: TraceOptions, target: Target) -> None:
@@ -131,7 +131,7 @@ class TorchTracer:
         self._owner = (os.getpid(), threading.get_ident())
 
     def epoch_begins(self, number: int, total: int | None) -> None:
-        """An epoch is about to begin, of ``total`` ones if that is known."""
+        """Start a trace if this epoch is wanted. ``total`` is the number of epochs, if known."""
         if not self._here():
             return
         self._finish("steps")
@@ -145,29 +145,29 @@ class TorchTracer:
             self._start(f"epoch-{number}")
 
     def epoch_ended(self) -> None:
-        """It has ended."""
+        """End the trace of an epoch."""
         if self._here():
             self._in_epoch = False
             self._finish("epoch")
 
     def range_begins(self) -> None:
-        """A range for profilers is about to begin."""
+        """Start a trace if a `radt.Run.profile` range is wanted."""
         if self._here() and self._wants_any:
             self._start("profile")
 
     def range_ended(self) -> None:
-        """It has ended."""
+        """End the trace of a range."""
         if self._here():
             self._finish("profile")
 
     def step_begins(self, number: int) -> None:
-        """The first step of a loop is about to begin."""
+        """Mark the start of the first step of a loop."""
         recording = self._recording
         if recording is not None and self._here():
             self._guarded(lambda: recording.next_step(number))
 
     def stepped(self, number: int) -> None:
-        """The step of that number has ended."""
+        """Mark the end of a step. Start or end a trace if it is due."""
         if not self._here():
             return
         if self._recording is not None:
@@ -179,7 +179,7 @@ class TorchTracer:
         self.step_begins(number + 1)
 
     def close(self) -> str:
-        """Nothing more will come: write what there is; returns what did not work."""
+        """End and write the trace, if one is open. Return why there is none, or ""."""
         if not self._here():
             return ""
         self._finish()
@@ -203,7 +203,7 @@ class TorchTracer:
 
     @property
     def _wants_any(self) -> bool:
-        """Whether there is to be one trace, of whatever comes first, and there is none yet."""
+        """True if there should be one trace, of whatever comes first, and there is none yet."""
         return self._options.epochs is None and not self._traced
 
     def _start(self, what: str) -> None:
@@ -217,14 +217,14 @@ class TorchTracer:
         self._guarded(start)
 
     def _finish(self, what: str = "") -> None:
-        """End the trace and write it, if it is of that kind."""
+        """End the trace and write it, if its name starts with ``what``."""
         recording = self._recording
         if recording is not None and recording.what.startswith(what):
             self._recording = None
             self._guarded(lambda: self._write(recording))
 
     def _write(self, recording: _Recording) -> None:
-        """Write a file under another name elsewhere, then move it: what is there is whole."""
+        """Write the trace under a temporary name, then move it, so that it appears atomically."""
         run_id, rank = self._target.run_id, self._target.rank
         recording.stop(run_id=run_id, process=f"rank {rank}" if rank else "", pid=os.getpid())
         stem = f"torch-{recording.what}" + (f"-rank-{rank}" if rank else "")
@@ -238,7 +238,7 @@ class TorchTracer:
             reports = self._options.reports
             reports.mkdir(parents=True, exist_ok=True)
             names = (reports / f"{stem}{f'-{n}' if n > 1 else ''}.json.gz" for n in count(1))
-            # A second block of the script has epochs of the same numbers.
+            # Another block of the script may have epochs of the same numbers.
             packed.replace(next(path for path in names if not path.exists()))
         finally:
             plain.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""Attributes and functions of W&B that are not radt's own.
+"""Attributes and functions of W&B that radt does not implement itself.
 
-A function without a result is accepted, and a warning names what is lost by that; one whose result
-a script goes on with raises an error. For W&B's classes see `radt.integrations.wandb`.
+A function without a result is accepted, and a warning names what is not recorded. A function whose
+result the script needs raises an error. For W&B's classes see `radt.integrations.wandb`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from radt.run.notices import warn_once
 
 PAGE = "docs/migrate/wandb.md says what radt has for W&B's names"
 
-#: They say nothing of the run, or what radt does anyway.
+#: Functions that can be ignored without loss.
 _NEEDLESS = frozenset({"display", "ensure_configured", "require", "setup", "teardown", "unwatch"})
-#: They only decorate: what they record is lost.
+#: Functions that can be ignored, but whose effect is lost.
 _LOSSY = frozenset(
     {"finish_artifact", "link_artifact", "link_model", "log_code", "mark_preempting"}
     | {"pin_config_keys", "to_html", "upsert_artifact", "write_logs"}
@@ -38,17 +38,17 @@ _ATTRIBUTES: Mapping[str, Callable[[Any], Any]] = {
     "starting_step": lambda _: 0,
     "sweep_id": lambda _: None,
 }
-#: Names that `of_run` knows.
+#: Names that `of_run` supports.
 OF_RUN = FUNCTIONS | _ATTRIBUTES.keys()
 
 
 def of_run(run: object, name: str) -> Any:
-    """Return what an attribute of W&B's runs is for a run."""
+    """Return the value of a W&B attribute for a run."""
     return _ATTRIBUTES[name](run) if name in _ATTRIBUTES else function(name)
 
 
 def function(name: str) -> Callable[..., None]:
-    """Return what takes the place of a function of W&B."""
+    """Return a substitute for a function of W&B."""
 
     def stand_in(*_args: object, **_kwargs: object) -> None:
         if name in _REFUSED:

@@ -1,7 +1,8 @@
-"""A workload under way, each of its runs, and how they are stopped.
+"""A running workload, each of its runs, and how they are stopped.
 
-Ctrl-C once asks the training processes to end, twice kills them. The terminal does not deliver
-Ctrl-C to them (each has a session of its own): the runner decides which signal they get, and when.
+The first Ctrl-C asks the training processes to end, the second kills them. The terminal does not
+deliver Ctrl-C to them (each has its own session): the runner decides which signal to send, and
+when.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from types import FrameType
 from typing import Any
 
 from radt import units
-from radt.errors import RadtError
+from radt.errors import RadtError, RowsChangedError, StatusError
 from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
 from radt.runner.barrier import ContextBarrier
 from radt.runner.command import PATIENCE_S, Profiling
 from radt.runner.live import RunView, WorkloadView
+from radt.runner.options import PendingWorkload
 from radt.runner.outcome import STOPPED, RunEnd, RunOutcome
-from radt.runner.pending import ExperimentOptions, PendingWorkload
-from radt.runner.preparation import RecordedRun
+from radt.runner.preparation import RecordedRun, RecordedWorkload
 from radt.runner.process import Exit, TrainingProcess
 from radt.runner.provision import LaunchSpec, Provision
 from radt.runner.recording import Recording, Session
@@ -39,11 +40,11 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(slots=True)
 class Escalation:
-    """Which signal is due: the first one, then SIGTERM, then SIGKILL.
+    """Decides which signal to send next: the first one, then SIGTERM, then SIGKILL.
 
-    For all runs if the user asks, for one of them if radt ends it (its Timeout, another's failure).
-    The second one comes ``patience_s`` later than it would, for what takes long to end well.
-    ``is_hurried`` says that SIGKILL was asked for.
+    One object escalates for all runs when the user stops them, another for a single run that radt
+    ends (because of its Timeout, or another run's failure). ``patience_s`` delays the second signal
+    for programs that need longer to end cleanly. ``is_hurried`` is set once SIGKILL was requested.
     """
 
     first: signal.Signals
@@ -67,27 +68,29 @@ class Escalation:
         self._due = [(0.0, signal.SIGKILL)]
 
     def next_signal(self) -> signal.Signals | None:
-        """The signal to send now, if one is due; each is returned once."""
+        """Return the signal to send now, if any; each is returned once."""
         if self._due and time.monotonic() >= self._due[0][0]:
             return self._due.pop(0)[1]
         return None
 
 
 class StopRequest:
-    """Whether the user wants the runner to stop, and how urgently; from any thread.
+    """A stop requested by the user: whether there is one and how urgent it is. Thread-safe.
 
-    ``reason`` is that of the runs which end of it, ``patience_s`` the time that a profiler has for
-    its report.
+    ``reason`` is recorded for the runs that it ends; ``patience_s`` is the time that a profiler
+    gets to write its report.
     """
 
     patience_s = PATIENCE_S
 
     def __init__(self) -> None:
         self.escalation: Escalation | None = None
+        #: Number of requests by SIGINT, as Ctrl-C sends it.
+        self.interrupts = 0
         self.reason = STOPPED
         self.on_request: Callable[[], None] = lambda: None
-        # A signal may come in the middle of any line; unlike events and locks, this may be used
-        # in its handler then.
+        # A signal handler can interrupt any line. Unlike events and locks, a SimpleQueue is
+        # reentrant and safe to use in a handler.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def __bool__(self) -> bool:
@@ -95,16 +98,22 @@ class StopRequest:
 
     @property
     def number(self) -> signal.Signals | None:
-        """The signal that asked first; None while nobody has."""
+        """Return the first signal that requested the stop; None if there was no request."""
         return self.escalation.first if self.escalation is not None else None
 
     @property
+    def is_hurried(self) -> bool:
+        """Return True if the stop was requested a second time."""
+        return self.escalation is not None and self.escalation.is_hurried
+
+    @property
     def exit_code(self) -> int:
-        """128 plus the signal's number, as shells have it."""
+        """Return 128 plus the signal's number, as shells do."""
         return 128 + (self.number or signal.SIGINT)
 
     def request(self, number: int = signal.SIGINT) -> None:
-        """Ask to stop, as a signal of this number does; asked again, kill."""
+        """Ask to stop as signal `number` does. A second request kills the runs."""
+        self.interrupts += number == signal.SIGINT
         if self.escalation is None:
             self.escalation = Escalation(signal.Signals(number))
         else:
@@ -113,32 +122,32 @@ class StopRequest:
         self.on_request()
 
     def request_once(self, reason: str) -> None:
-        """Ask to stop as Ctrl-C does, for a reason of radt's own; asked again, nothing changes."""
+        """Ask to stop as Ctrl-C does, for a reason of radt's own. Repeated calls have no effect."""
         if self.escalation is None:
             self.reason = reason
             self.request()
 
     def wait(self, timeout_s: float) -> bool:
-        """Return when the user wants to stop, or the time is over; whether he does."""
+        """Wait up to `timeout_s` for a stop request; return True if there is one."""
         if not self:
             try:
                 self._wake.get(timeout=timeout_s)
             except queue.Empty:
                 return bool(self)
-            self._wake.put(None)  # for whoever else waits
+            self._wake.put(None)  # wake the next waiting thread, too
         return True
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Take SIGINT, SIGTERM and SIGHUP while inside.
+        """Handle SIGINT, SIGTERM and SIGHUP within the context.
 
-        A signal that whoever started radt has switched off (nohup, a shell's background job) stays
-        switched off. Outside the main thread, which alone may take signals, `request` is the way.
+        A signal that was ignored when radt started (nohup, a shell's background job) stays ignored.
+        Only the main thread may install handlers; from any other thread, use `request`.
         """
         previous: dict[signal.Signals, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for number in _STOP_SIGNALS:
-                # None: a handler that is not Python's, which could not be put back.
+                # None means a handler not installed from Python, which could not be restored.
                 if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     previous[number] = signal.signal(number, self._handle)
         try:
@@ -151,17 +160,18 @@ class StopRequest:
         self.request(number)
 
 
-#: Of the signals that end runs; all others ask as politely as SIGINT.
+#: Urgency of the signals that end runs; all others are as polite as SIGINT (1).
 _URGENCY: Mapping[int, int] = {signal.SIGTERM: 2, signal.SIGKILL: 3}
 
 
 @dataclass(slots=True, eq=False)
 class ActiveRun:
-    """See the module's text.
+    """A run that was started, or is about to be.
 
-    ``verdict`` is set where radt itself ends the run, and then says how; ``timed_out`` where its
-    time was over; ``dismissed_ns`` is the monotonic time at which a service was asked to end after
-    all others. ``outcome`` is there once the run has ended.
+    ``verdict`` is set when radt itself ends the run, and becomes its result unless the program
+    succeeds nevertheless; ``timed_out`` is set when its Timeout passed. ``dismissed_ns`` is the
+    monotonic time at which a service was asked to end after all other runs. ``outcome`` is set once
+    the run has ended.
     """
 
     recorded: RecordedRun
@@ -188,66 +198,67 @@ class ActiveRun:
 
     @property
     def running(self) -> TrainingProcess:
-        """The process, which has been started."""
+        """Return the process; the run must have been started."""
         assert self.process is not None
         return self.process
 
     @property
     def is_service(self) -> bool:
-        """Whether it serves the others, and ends after them."""
+        """Return True for a service: it serves the other runs and ends after them."""
         return self.recorded.plan.is_service
 
     @property
     def was_killed(self) -> bool:
-        """Whether it was sent SIGKILL, because it had not ended when it was asked to."""
+        """Return True if the run got SIGKILL because it ignored earlier requests to end."""
         return self._urgency >= _URGENCY[signal.SIGKILL]
 
     @property
     def exceeded_s(self) -> float | None:
-        """The Timeout that the run exceeded."""
+        """Return the Timeout in s that the run exceeded; None if it did not."""
         return self.recorded.plan.timeout_s if self.timed_out else None
 
     @property
     def alive(self) -> bool:
-        """Whether the process was started and has not been seen to end."""
+        """Return True if the process was started and has not been seen to end."""
         return self.process is not None and self.outcome is None
 
     @property
     def profiling(self) -> Profiling | None:
-        """The profilers that the run is under."""
+        """Return the profilers of the run."""
         return self.startable.profiling if self.startable is not None else None
 
     @property
     def is_prefixed(self) -> bool:
-        """Whether a profiler is its parent, which writes a report after the program has ended."""
+        """Return True if a profiler is the parent process and writes a report after the program."""
         return self.profiling is not None and bool(self.profiling.prefix)
 
     def stop(self, verdict: RunEnd) -> None:
-        """Begin to end the run: it asks, insists and kills; the first verdict counts."""
+        """Begin to end the run, escalating up to SIGKILL. The first verdict counts."""
         if self.escalation is None and self.outcome is None:
             self.escalate()
             self.verdict = verdict
 
     def dismiss(self) -> None:
-        """Begin to end a service that nobody needs any more."""
+        """Begin to end a service that no run needs any more."""
         if self.escalation is None and self.outcome is None:
             self.escalate()
             self.dismissed_ns = time.monotonic_ns()
 
     def escalate(self, patience_s: float = PATIENCE_S) -> None:
-        """Begin to end it. Where a report is to be written, it has so much time for that.
+        """Begin to end the run. If a profiler has to write a report, it gets `patience_s` for it.
 
-        SIGINT, unlike SIGTERM, leaves alone what the profiler has in groups of its own.
+        The first signal is SIGINT rather than SIGTERM: it leaves alone the processes that the
+        profiler put into other process groups.
         """
         self.escalation = Escalation(
             signal.SIGINT, patience_s=patience_s if self.is_prefixed else 0.0
         )
 
     def is_news(self, number: int) -> bool:
-        """Whether the run has not been asked to end as urgently before; noted as asked now.
+        """Return True if the run has not yet been asked to end this urgently, and note it as asked.
 
-        The user and radt may both ask; many programs take a second Ctrl-C for leave to drop what
-        they are saving. What kills may come again.
+        The user and radt may both ask, and many programs take a second Ctrl-C as permission to drop
+        what they are saving. SIGKILL may be sent repeatedly.
         """
         urgency = _URGENCY.get(number, 1)
         news = urgency > self._urgency or number == signal.SIGKILL
@@ -255,7 +266,7 @@ class ActiveRun:
         return news
 
     def check_time(self) -> bool:
-        """Begin to stop the run if its Timeout is over; whether it just was."""
+        """Begin to stop the run if its Timeout has passed; return True if it has just passed."""
         timeout_s = self.recorded.plan.timeout_s
         if (
             timeout_s is None
@@ -266,13 +277,13 @@ class ActiveRun:
         ):
             return False
         if self.profiling is not None and self.profiling.program_end is not None:
-            return False  # it was in time; its report does not count
+            return False  # the program ended in time; writing the report does not count
         self.timed_out = True
         self.escalate()
         return True
 
 
-#: How long a killed process may take to be gone.
+#: Seconds to wait for a killed process to disappear.
 JOIN_TIMEOUT_S = 10.0
 
 
@@ -286,45 +297,50 @@ class Ended:
 
 @dataclass(slots=True)
 class ActiveWorkload:
-    """See the module's text.
+    """A workload whose rows are being run.
 
-    ``events`` wakes whoever follows the workload: with an end, or with None to look around.
-    ``context`` is there with ``--sync context`` only. ``skew_ns`` is None for a run alone.
+    ``events`` wakes the follower of the workload: with an `Ended`, or with None to check all rows.
+    ``context`` is set with ``--sync context`` only. ``skew_ns`` is None for a single run.
     """
 
     session: Session
     pending: PendingWorkload
-    options: ExperimentOptions
-    stop: StopRequest
     statuses: StatusSink | None
-    workload_id: str
-    rows: Sequence[ActiveRun]
     view: WorkloadView
-    provision: Provision
+    recorded: RecordedWorkload
     recording: Recording
+    provision: Provision
+    rows: Sequence[ActiveRun] = field(init=False)
     context: ContextBarrier | None = None
     skew_ns: int | None = None
     events: queue.SimpleQueue[Ended | None] = field(default_factory=queue.SimpleQueue)
 
+    def __post_init__(self) -> None:
+        self.rows = list(map(ActiveRun, self.recorded.runs, self.view.runs))
+
+    @property
+    def stop(self) -> StopRequest:
+        return self.session.stop
+
     @property
     def alive(self) -> list[ActiveRun]:
-        """Rows whose process was started and has not been seen to end."""
+        """Return the rows whose process was started and has not been seen to end."""
         return [row for row in self.rows if row.alive]
 
     def wake(self) -> None:
-        """Have whoever follows the workload look around."""
+        """Wake the follower of the workload so that it checks all rows."""
         self.events.put(None)
 
     def record_barrier(self, released_ns: Mapping[str, int]) -> None:
-        """Note when the runs went on, by run id; monotonic ns."""
+        """Record when the runs passed the barrier, by run id, in monotonic ns."""
         if not released_ns:
             return
         barrier_ns = min(released_ns.values())
-        if len(released_ns) > 1:  # one run alone has no skew, rather than none of it
+        if len(released_ns) > 1:  # the skew of a single run is undefined, not zero
             self.skew_ns = max(released_ns.values()) - barrier_ns
             self.view.state = f"barrier skew {units.duration(self.skew_ns / 1e9)}"
         self.view.started_monotonic_s = barrier_ns / 1e9
-        self.recording.barrier(self.workload_id, barrier_ns, self.skew_ns)
+        self.recording.barrier(self.recorded.workload_id, barrier_ns, self.skew_ns)
 
     def end(
         self,
@@ -334,15 +350,19 @@ class ActiveWorkload:
         tail: Sequence[str] = (),
         *,
         in_file: bool = True,
+        ended_ns: int | None = None,
     ) -> None:
-        """Record a row's end everywhere; what cannot be reached hears of it later.
+        """Record a row's end in the store, the file and the notifications.
 
-        With several nodes it is the end of a part; `settle` records that of the run.
+        Destinations that cannot be reached now get it later. With several nodes, this is the end of
+        one part; `settle` records that of the whole run.
 
         Args:
-            in_file: Whether the experiment file has the row.
+            in_file: False if the experiment file lacks the row.
+            ended_ns: The monotonic time at which its process ended; None for now.
         """
-        row.view.ended_monotonic_s = time.monotonic()
+        ended_ns = time.monotonic_ns() if ended_ns is None else ended_ns
+        row.view.ended_monotonic_s = ended_ns / 1e9
         row.view.status = ending.status
         row.view.detail = ending.reason
         row.outcome = RunOutcome(
@@ -358,19 +378,20 @@ class ActiveWorkload:
         )
         row.exit_code = exit_code
         if self.session.spread is None:
-            self._record_end(row, ending, in_file=in_file)
+            self._record_end(row, ending, ended_ns, in_file=in_file)
         else:
             self.session.spread.ended(row.letter, ending)
         if self.context is not None:
             self.context.gone(row.run_id)
-        # If the user has stopped all, they have been asked to end already.
-        if self.options.fail_fast and ending.status is not RunStatus.FINISHED and not self.stop:
+        # If the user has stopped everything, all rows have been asked to end already.
+        fail_fast = self.session.options.fail_fast and not self.stop
+        if fail_fast and ending.status is not RunStatus.FINISHED:
             for other in self.rows:
                 why = f"row {row.letter} is {ending.status} (--fail-fast)"
                 other.stop(RunEnd(RunStatus.KILLED, why))
 
     def settle(self) -> None:
-        """Record the ends of runs that are spread over several nodes, once all parts have one."""
+        """Record the ends of runs that span several nodes, once all their parts have ended."""
         if (spread := self.session.spread) is None:
             return
         endings = spread.settle()
@@ -378,24 +399,26 @@ class ActiveWorkload:
             ending = endings[row.letter]
             assert row.outcome is not None
             if (row.outcome.status, row.outcome.reason) != (ending.status, ending.reason):
-                # It is the end of another node's part.
+                # The end is that of another node's part, whose exit code is unknown here.
                 row.exit_code = None
             row.outcome = replace(row.outcome, status=ending.status, reason=ending.reason)
             row.view.status, row.view.detail = ending.status, ending.reason
             self.recording.tags(row.run_id, dict(spread.tags))
-            self._record_end(row, ending)
+            self._record_end(row, ending, time.monotonic_ns())
 
-    def _record_end(self, row: ActiveRun, ending: RunEnd, *, in_file: bool = True) -> None:
+    def _record_end(
+        self, row: ActiveRun, ending: RunEnd, ended_ns: int, *, in_file: bool = True
+    ) -> None:
         try:
             if row.mlflow_run_id is None and self.session.tracking_uri:
                 row.mlflow_run_id = self.session.reader.run(row.run_id).mlflow_run_id
             self.write({row: ending} if in_file else {})
-        except RadtError as error:  # the next write tries again
+        except RadtError as error:  # the next write includes these statuses
             self.session.console.say(f"  {error}", style="red")
-        self.recording.finished(row.run_id, ending.status, row.exit_code, ending.reason)
+        self.recording.finished(row.run_id, ending.status, row.exit_code, ending.reason, ended_ns)
 
     def signal(self, row: ActiveRun, number: signal.Signals) -> None:
-        """Send a signal to a row's processes; an MPS client is taken off its server before."""
+        """Send a signal to a row's processes; disconnect an MPS client from its server first."""
         devices = self.provision.devices
         if number == signal.SIGKILL and devices is not None and not devices.plan.is_naive:
             for problem in devices.about_to_kill(row.running.descendants()):
@@ -403,7 +426,7 @@ class ActiveWorkload:
         row.running.signal(number)
 
     def kill_all(self) -> None:
-        """End what is left of all rows, at once; return when it is gone."""
+        """Kill all remaining processes of all rows; return when they are gone."""
         started = [row for row in self.rows if row.process is not None]
         for row in started:
             if not row.running.join(0.0):
@@ -413,7 +436,7 @@ class ActiveWorkload:
                 self.say(f"{row.letter}: its processes did not end", "red")
 
     def fail_all(self, reason: str) -> None:
-        """End the whole workload: what it measures is not what was asked for."""
+        """Fail the whole workload: its measurements are not the requested ones."""
         for row in self.rows:
             row.stop(RunEnd(RunStatus.FAILED, reason))
 
@@ -421,7 +444,7 @@ class ActiveWorkload:
         """Write statuses into the experiment file.
 
         Raises:
-            StatusError: They go with the next write.
+            StatusError: They could not be written; the next write includes them.
         """
         if self.statuses is not None:
             self.statuses.set_many(
@@ -439,8 +462,60 @@ class ActiveWorkload:
 
 
 def status_text(ending: RunEnd, repeat: int, repeats: int) -> str:
-    """What the Status cell says: ``FINISHED``, ``KILLED 2/3: stopped by the user``."""
+    """Return the text of the Status cell: ``FINISHED``, ``KILLED 2/3: stopped by the user``."""
     count = f" {repeat}/{repeats}" if repeats > 1 else ""
     return (
         f"{ending.status}{count}: {ending.reason}" if ending.reason else f"{ending.status}{count}"
     )
+
+
+PAUSE_S = 0.5
+#: How long to retry for rows that are missing from an existing file. An editor that saves it in
+#: pieces is done by then; rows that the user has changed stay changed.
+CHANGED_ROWS_S = 2.0
+
+
+class FileWait:
+    """Retries writing statuses while the user restores a missing or invalid file.
+
+    If the file was not restored within that time, later writes do not wait until it is back.
+
+    Args:
+        longest_s: How long the file may be missing.
+        stop: Ends the wait.
+        say: Called once, when the wait begins.
+    """
+
+    def __init__(self, longest_s: float, stop: StopRequest, say: Callable[[str], None]) -> None:
+        self._longest_s = longest_s
+        self._left_s = longest_s
+        self._stop = stop
+        self._say = say
+
+    def write(
+        self, write: Callable[[], None], *, changed_rows_s: float = CHANGED_ROWS_S
+    ) -> StatusError | None:
+        """Write; return the error if it did not succeed in time, or before radt has to stop.
+
+        Args:
+            write: Raises `StatusError`.
+            changed_rows_s: How long to retry if the file exists but lacks rows.
+        """
+        begun_s = time.monotonic()
+        has_said = False
+        while True:
+            try:
+                write()
+            except StatusError as error:
+                changed = isinstance(error, RowsChangedError)
+                left_s = begun_s - time.monotonic()
+                left_s += min(changed_rows_s, self._longest_s) if changed else self._left_s
+                if left_s <= 0 or self._stop.wait(min(PAUSE_S, left_s)):
+                    self._left_s = self._left_s if changed or self._stop else 0.0
+                    return error
+                if not has_said and not changed:
+                    has_said = True
+                    self._say(f"{error.message}; waiting for it, {units.duration(left_s)} at most")
+            else:
+                self._left_s = self._longest_s
+                return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,70 +9,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt import tags
-from radt.devices.machine import Machine
 from radt.environments.mlproject import read_project
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
 from radt.home import (
-    HOME_VARIABLE,
-    MLFLOW_PENDING_VARIABLE,
-    RUN_DIR_VARIABLE,
-    RUN_ID_VARIABLE,
-    VARIABLES_OF_A_RUN,
-    Home,
     RunDir,
 )
 from radt.listeners.api import ProfiledRun, Profiler, Registry, options_of
 from radt.model import ListenerChoice, RunStatus
 from radt.runner import exit_recorder
+from radt.runner.options import StartOptions
 from radt.runner.outcome import RunEnd
 from radt.runner.process import Exit
 from radt.units import seconds_text
 
-#: Where `radt.Run` finds its limits.
+#: Carries the limits of `radt.Run` to the script.
 MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"
 MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
 
-#: Variables of the runner that must not reach a training process, which gets its own.
-_OWN_VARIABLES = (
-    *VARIABLES_OF_A_RUN,
-    *("MLFLOW_EXPERIMENT_NAME", MAX_TIME_VARIABLE, MAX_EPOCH_VARIABLE),
-)
 
-
-@dataclass(frozen=True, slots=True)
-class RunIdentity:
-    """What a training process must know about the run it is."""
-
-    run_id: str
-    spool: Path
-    tracking_uri: str
-    mlflow_run_id: str | None = None
-    mlflow_experiment_id: str | None = None
-    mlflow_pending: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What ends a script's ``with radt.Run()`` block before it ends by itself."""
-
-    max_time_s: float | None = None
-    max_epoch: int | None = None
-
-    def variables(self) -> dict[str, str]:
-        environment = {}
-        if self.max_time_s is not None:
-            environment[MAX_TIME_VARIABLE] = seconds_text(self.max_time_s)
-        if self.max_epoch is not None:
-            environment[MAX_EPOCH_VARIABLE] = str(self.max_epoch)
-        return environment
+def limit_variables(options: StartOptions) -> dict[str, str]:
+    """Return the variables that make a script's ``with radt.Run()`` block end early."""
+    environment = {}
+    if options.max_time_s is not None:
+        environment[MAX_TIME_VARIABLE] = seconds_text(options.max_time_s)
+    if options.max_epoch is not None:
+        environment[MAX_EPOCH_VARIABLE] = str(options.max_epoch)
+    return environment
 
 
 def program_command(plan: RunPlan, interpreter: Path) -> list[str]:
-    """Argument list of a row: Python through this interpreter, the rest as it is.
+    """Return the argument list of a row: Python scripts get this interpreter, others run as is.
 
     Raises:
-        UsageError: The MLproject file of a project, or what it is given, is wrong.
+        UsageError: The MLproject file of a project, or its parameters, are wrong.
     """
     match plan.program.kind:
         case ProgramKind.PROJECT:
@@ -86,58 +55,19 @@ def program_command(plan: RunPlan, interpreter: Path) -> list[str]:
 
 
 def program_arguments(plan: RunPlan) -> list[str]:
-    """What a Python interpreter is given to run a row."""
+    """Return the arguments with which a Python interpreter runs a row."""
     if plan.program.kind is ProgramKind.MODULE:
         return ["-m", plan.program.module, *plan.params]
     return [str(plan.program.path), *plan.params]
 
 
-def environment_of(
-    plan: RunPlan,
-    identity: RunIdentity,
-    home: Home,
-    machine: Machine,
-    base: Mapping[str, str] | None = None,
-) -> dict[str, str]:
-    """The runner's environment plus what `radt.Run` and MLflow need to join the run.
-
-    ``CUDA_VISIBLE_DEVICES`` is set from the row's devices; empty for ``cpu``, so that a CPU run
-    leaves the cards alone. ``RADT_PRESENT`` is what scripts written for the original radT ask for.
-    """
-    env = dict(os.environ if base is None else base)
-    for name in _OWN_VARIABLES:
-        env.pop(name, None)
-    env |= {
-        RUN_ID_VARIABLE: identity.run_id,
-        RUN_DIR_VARIABLE: str(identity.spool),
-        HOME_VARIABLE: str(home.path),
-        "RADT_EXPERIMENT": plan.experiment,
-        "RADT_WORKLOAD": plan.workload,
-        "RADT_LETTER": plan.letter,
-        "RADT_NAME": plan.label,
-        "RADT_DEVICES": str(plan.devices),
-        "RADT_PRESENT": "True",
-        "CUDA_VISIBLE_DEVICES": plan.devices.cuda_visible_devices(machine),
-        "PYTHONUNBUFFERED": env.get("PYTHONUNBUFFERED", "1"),
-    }
-    if identity.mlflow_pending:
-        env["MLFLOW_TRACKING_URI"] = env[MLFLOW_PENDING_VARIABLE] = identity.tracking_uri
-    if identity.mlflow_run_id is not None:
-        env["MLFLOW_TRACKING_URI"] = identity.tracking_uri
-        # MLflow removes the first as soon as it has used it.
-        env["MLFLOW_RUN_ID"] = env["RADT_MLFLOW_RUN_ID"] = identity.mlflow_run_id
-        if identity.mlflow_experiment_id is not None:
-            env["MLFLOW_EXPERIMENT_ID"] = identity.mlflow_experiment_id
-    return env
-
-
-#: Where reports are, in the run's artifacts.
+#: Folder of the reports within the run's artifacts.
 REPORTS = "profiles"
-#: How the program itself ended, in the run's folder.
+#: File in the run's folder that records how the program itself ended.
 NOTE = "program-exit-code"
-#: How much longer than others a profiled run may take to end: its report has to be written.
+#: Extra seconds that a profiled run gets to end, to write its report.
 PATIENCE_S = 120.0
-#: Of a name that goes into the names of reports; file names have 255 bytes.
+#: Characters of a name that are used in a report's file name; file names have 255 bytes.
 _LABEL_PART = 60
 _SHOWN_ERROR = 200
 
@@ -160,7 +90,7 @@ _KNOWN_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Profilers:
-    """The profilers that a row names, with the user's options; ``sampled`` is all else it names."""
+    """The profilers that a row names, with the user's options; ``sampled`` are the listeners."""
 
     chosen: Sequence[tuple[Profiler, ListenerChoice]]
     sampled: tuple[ListenerChoice, ...]
@@ -179,23 +109,23 @@ class Profilers:
 
     @property
     def disturbing(self) -> str:
-        """Those that slow the run down, joined by ``+``; empty if none does."""
+        """Return the profilers that slow the run down, joined by ``+``; empty if none does."""
         return "+".join(profiler.name for profiler, _ in self.chosen if profiler.disturbs)
 
     @property
     def on_counters(self) -> str:
-        """The one that takes the GPU's performance counters; empty if none does."""
+        """Return the profiler that uses the GPU's performance counters; empty if none does."""
         return next(
             (profiler.name for profiler, _ in self.chosen if profiler.takes_gpu_counters), ""
         )
 
     def make_folder(self, run_dir: RunDir) -> None:
-        """Make the folder of reports, if there may be any."""
+        """Create the folder for reports, if a profiler may write any."""
         if self.chosen:
             (run_dir.artifacts / REPORTS).mkdir(exist_ok=True)
 
     def attached(self, row: RunPlan, run_id: str, run_dir: RunDir) -> Profiling | None:
-        """What they do to this run; None if there is none."""
+        """Return how the profilers apply to this run; None if there are none."""
         if not self.chosen:
             return None
         prefix: list[str] = []
@@ -221,7 +151,7 @@ class Profilers:
 
 @dataclass(frozen=True, slots=True)
 class ProgramEnd:
-    """What the program ended with (negative for a signal), and when (monotonic)."""
+    """The program's exit code (negative for a signal), and its monotonic time of end."""
 
     code: int
     ended_ns: int
@@ -229,7 +159,7 @@ class ProgramEnd:
 
 @dataclass(frozen=True, slots=True)
 class Profiling:
-    """What profilers do to a run. ``name`` is that of the one that goes before its command."""
+    """How profilers affect a run. ``name`` is the profiler that wraps its command."""
 
     name: str
     prefix: tuple[str, ...]
@@ -238,7 +168,7 @@ class Profiling:
     note: Path
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The command under the profiler, with an exit recorder."""
+        """Return the command, wrapped by the profiler and an exit recorder."""
         if not self.prefix:
             return list(command)
         own = (sys.executable, "-I", "-S", exit_recorder.__file__, str(self.note))
@@ -246,7 +176,7 @@ class Profiling:
 
     @property
     def program_end(self) -> ProgramEnd | None:
-        """How the program ended; None if it has not, or nobody saw it."""
+        """Return how the program ended; None if it has not, or its end was not observed."""
         try:
             code, ended_ns = self.note.read_text(encoding="ascii").split()
         except (OSError, ValueError):
@@ -255,15 +185,15 @@ class Profiling:
 
     @property
     def reports(self) -> list[Path]:
-        """The reports so far."""
+        """Return the reports written so far."""
         folder = self.note.parent / "artifacts" / REPORTS
         return sorted(path for path in folder.rglob("*") if path.is_file())
 
     def ending(self, ending: RunEnd, how: Exit, tail: Sequence[str]) -> RunEnd:
-        """How the run ended, which nobody asked to end.
+        """Return how a run ended by itself, taking the profiler into account.
 
         Args:
-            ending: How it did going by the program's exit code, or else the profiler's.
+            ending: The end judged by the program's exit code, or by the profiler's if unknown.
             how: How the profiler ended.
             tail: The last lines of the output.
         """
@@ -280,7 +210,7 @@ class Profiling:
         return ending
 
     def problem(self, how: Exit, tail: Sequence[str]) -> str:
-        """What the profiler has not done; empty if all is well."""
+        """Return what the profiler failed to do; empty if all is well."""
         if not self.prefix:
             return ""
         error = profiler_error(tail)
@@ -292,7 +222,7 @@ class Profiling:
         return ""
 
     def _is_first(self, how: Exit) -> bool:
-        """Whether the profiler ended, of itself, before the program did."""
+        """Return True if the profiler ended by itself before the program did."""
         end = self.program_end
         if end is None:
             return how.code >= 0
@@ -300,7 +230,7 @@ class Profiling:
 
 
 def workload_tags(rows: Mapping[str, Profilers]) -> dict[str, dict[str, str]]:
-    """Tags by letter: who is profiled, and who runs beside one who is and so is disturbed, too."""
+    """Return tags by letter: rows that are profiled, and rows disturbed by a profiled neighbour."""
     profiled = {letter: profilers.disturbing for letter, profilers in rows.items()}
     letters = [letter for letter, names in profiled.items() if names]
     tags_by_letter: dict[str, dict[str, str]] = {letter: {} for letter in profiled}
@@ -313,14 +243,14 @@ def workload_tags(rows: Mapping[str, Profilers]) -> dict[str, dict[str, str]]:
 
 
 def report_label(row: RunPlan) -> str:
-    """What reports of a run are called: experiment, workload, letter."""
+    """Return the label of a run's reports: experiment, workload, letter."""
     parts = (row.experiment, row.workload, row.letter)
     safe = (re.sub(r"[^A-Za-z0-9_.-]+", "-", part)[:_LABEL_PART].strip(".-") for part in parts)
     return "_".join(part for part in safe if part)
 
 
 def profiler_error(tail: Sequence[str]) -> str:
-    """Why a profiler failed, from the last lines of the output; empty if they do not say."""
+    """Return why a profiler failed, from the last lines of the output; empty if they do not say."""
     text = "\n".join(tail)
     for pattern, meaning in _KNOWN_ERRORS:
         if pattern.search(text):

@@ -1,7 +1,7 @@
-"""What the runner shows: output lines with a coloured prefix, and a live table on a terminal.
+"""The runner's console: output lines with a coloured prefix, and a live table on a terminal.
 
-Lines come from many threads and may come faster than a terminal shows them; one thread prints, and
-what it cannot keep up with is counted instead of slowing training down.
+Lines come from many threads, maybe faster than a terminal can show them. One thread prints; lines
+beyond its capacity are counted instead of slowing training down.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from radt.runner.live import (
     label_width,
     live_table,
     repeated,
-    runs_text,
+    workload_line,
 )
 from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
 
 WAITING_LINES = 5000
-#: Of a run that did not finish, so many of the last lines it printed are shown, each on so many
-#: lines of a terminal at most.
+#: Number of last lines shown of a run that did not finish, and the maximum number of terminal lines
+#: for each.
 SHOWN_TAIL_LINES = 5
 TERMINAL_LINES_OF_TAIL = 2
-#: A terminal with fewer columns beside the indent folds lines itself.
+#: With fewer columns beside the indent, wrapping is left to the terminal.
 _MIN_COLUMNS_TO_WRAP = 20
 _OUTPUT_LINE = re.compile(r"  \w+ +│ ")
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """A line. On a terminal what is too wide goes on below ``then``, on ``most`` lines at most.
+    """A line to print. On a terminal, a long one is wrapped below ``then``, up to ``most`` lines.
 
-    Without ``then`` the terminal folds it: a command can be copied whole.
+    Without ``then`` the terminal folds it, so that a command can be copied in one piece.
     """
 
     lead: Text
@@ -57,7 +57,7 @@ class _Line:
 
 @dataclass(frozen=True, slots=True)
 class _LiveTable:
-    """The new table below all lines; None takes it away."""
+    """The new live table below all lines; None removes it."""
 
     text: Text | None
 
@@ -80,9 +80,9 @@ class RunConsole:
         self._printer = threading.Thread(target=self._print_lines, name="console", daemon=True)
         self._prefix_width = 1
         self._progress = ""
-        #: How far the experiment is; shown below the live table.
+        #: Progress of the experiment, shown below the live table.
         self.experiment: ProgressView | None = None
-        #: Columns for the workloads' labels, so that their lines stand below each other.
+        #: Columns for the workloads' labels, so that their lines align.
         self.label_width = label_width([])
 
     def __enter__(self) -> Self:
@@ -95,7 +95,7 @@ class RunConsole:
         self._printer.join()
 
     def output(self, position: int, letter: str, line: str) -> None:
-        """Show a line that a run printed; dropped and counted when the terminal cannot keep up."""
+        """Show a line that a run printed; drop and count it if the terminal cannot keep up."""
         if self._quiet:
             return
         colour = RUN_COLOURS[position % len(RUN_COLOURS)]
@@ -107,25 +107,30 @@ class RunConsole:
             self._lines.put(_Line(lead, Text(line), then))
 
     def relay(self, line: str) -> None:
-        """Print a line that another runner printed; what is too wide is indented as there."""
+        """Print a line of another runner, wrapped with that runner's indent."""
         match = _OUTPUT_LINE.match(line)
         lead = match[0] if match else line[: len(line) - len(line.lstrip(" "))]
         then = re.sub(r"\w", " ", lead)
         self._lines.put(_Line(Text(lead), Text(line[len(lead) :]), Text(then)))
 
     @property
+    def is_terminal(self) -> bool:
+        """Return True if the output is a terminal, where lines can be redrawn."""
+        return self._console.is_terminal
+
+    @property
     def width(self) -> int:
-        """Columns."""
+        """Return the number of columns."""
         return self._console.width
 
     def say(self, message: str | Text, style: str = "", *, indent: int | None = None) -> None:
-        """Print a line of radt's own; never dropped, never waited for.
+        """Print a line of radt's own; it is never dropped, and the caller never blocks.
 
         Args:
             message: The line.
-            style: If it is not styled itself.
-            indent: Columns before what does not fit on a terminal's first line; None leaves that
-                to the terminal, so that a command can be copied whole.
+            style: The style, unless the message is styled itself.
+            indent: Columns before the continuation lines on a terminal; None leaves folding to the
+                terminal, so that a command can be copied in one piece.
         """
         text = Text(message, style=style) if isinstance(message, str) else message
         if indent is None:
@@ -140,18 +145,16 @@ class RunConsole:
             self._lines.put(_Line(Text(), line))
 
     def flush(self) -> None:
-        """Return when all lines so far has been printed."""
+        """Wait until all lines so far have been printed."""
         self._lines.join()
 
     def show_live(self, view: WorkloadView) -> None:
-        """Show a workload's table, or bring it up to date; nothing if this is no terminal."""
+        """Show or update a workload's live table; do nothing if the output is not a terminal."""
         self._prefix_width = max((len(run.letter) for run in view.runs), default=1)
-        if self._console.is_terminal and not self._behind:
-            width, height = self._console.size
-            self._lines.put(_LiveTable(live_table(view, width, height, self.experiment)))
+        self.show_text(lambda width, height: live_table(view, width, height, self.experiment))
 
     def progress(self, view: WorkloadView, text: str) -> None:
-        """Show what set-up is at: in the live table, or as a line where there is none."""
+        """Show a step of the set-up: in the live table, or as a line if there is none."""
         view.state = text
         if self._console.is_terminal:
             self.show_live(view)
@@ -160,20 +163,20 @@ class RunConsole:
         self._progress = text
 
     def show_wait(self, text: str) -> None:
-        """Show a line that says what is being waited for; nothing if this is no terminal."""
+        """Show a line about a wait; do nothing if the output is not a terminal."""
         self.show_text(lambda _width, _height: Text(f"  {text}", style="dim"))
 
     def show_text(self, draw: Callable[[int, int], Text]) -> None:
-        """Show a live text below all lines, or bring it up to date; nothing if this is no terminal.
+        """Show or update a live text below all lines; do nothing if the output is not a terminal.
 
         Args:
-            draw: Makes the text for that many columns and lines.
+            draw: Returns the text for a number of columns and lines.
         """
         if self._console.is_terminal and not self._behind:
             self._lines.put(_LiveTable(draw(*self._console.size)))
 
     def hide_live(self) -> None:
-        """Take the live table away."""
+        """Remove the live table."""
         self._lines.put(_LiveTable(None))
 
     def workload_ended(self, position: int, total: int, outcome: WorkloadOutcome) -> None:
@@ -184,15 +187,16 @@ class RunConsole:
         bad = [run for run in outcome.runs if run.status is not RunStatus.FINISHED]
         mark = Text("✘" if bad else "✔", style="red" if bad else "green")
         skew = outcome.start_skew_s if len(outcome.runs) > 1 else None
-        heading = repeated(outcome.label, outcome.repeat, outcome.repeats)
         self.say(
-            Text.assemble(
-                (f"  {position:>{len(str(total))}}/{total}  ", "dim"),
-                (f"{heading:<{self.label_width}} ", "bold"),
-                f"{runs_text(run.role for run in outcome.runs):<9} ",
+            workload_line(
+                position,
+                total,
+                repeated(outcome.label, outcome.repeat, outcome.repeats),
+                (run.role for run in outcome.runs),
+                self.label_width,
                 mark,
-                f" {units.duration(max(taken_s, default=None))}",
-                (f"   skew {units.duration(skew)}" if skew is not None else "", "dim"),
+                Text(f" {units.duration(max(taken_s, default=None))}"),
+                Text(f"   skew {units.duration(skew)}" if skew is not None else "", "dim"),
             )
         )
         for run in bad:
@@ -207,7 +211,7 @@ class RunConsole:
         for line in more:  # a tool's output
             self.say(" " * (len(lead) + 2) + line, style, indent=len(lead) + 2)
         if run.reason == STOPPED:
-            return  # who stopped it knows why, and its last lines only say that it was stopped
+            return  # the user stopped it, and its last lines would only say so
         indent = Text(" " * (len(lead) + 2))
         for line in run.tail[-SHOWN_TAIL_LINES:]:
             self._lines.put(_Line(indent, Text(line, "dim"), indent, TERMINAL_LINES_OF_TAIL))
@@ -216,7 +220,7 @@ class RunConsole:
 
     @property
     def _behind(self) -> bool:
-        """Whether the terminal does not keep up (or stands still, Ctrl-S); nobody waits for it."""
+        """Return True if the terminal does not keep up, or is paused (Ctrl-S)."""
         return self._lines.qsize() >= WAITING_LINES
 
     def _print_lines(self) -> None:
@@ -224,8 +228,8 @@ class RunConsole:
             try:
                 self._print(item)
             except (OSError, ValueError, SystemExit):
-                # `radt … | head` (rich exits then), a terminal that was closed, a full disk: runs
-                # go on, and nobody may wait for this thread in vain.
+                # `radt … | head` (rich exits then), a closed terminal, a full disk: the runs go on,
+                # and `flush` must not wait forever for this thread.
                 self._console = Console(file=io.StringIO(), quiet=True)
             finally:
                 self._lines.task_done()
@@ -243,7 +247,7 @@ class RunConsole:
             )
 
     def _fitting(self, line: _Line) -> list[Text]:
-        """The line, or as many as it takes on this terminal."""
+        """Return the line, split to fit the terminal."""
         columns = self._console.width - line.lead.cell_len
         if (
             line.then is None

@@ -1,4 +1,4 @@
-"""Starts a runner in the background, where the end of a login session does not reach it."""
+"""Starts a runner in the background, so that it survives the end of the login session."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """A runner in the background: its ``holder`` if it is at work, else how it ended at once."""
+    """A runner in the background: its ``holder`` if it is running, else how it ended at once."""
 
     log: Path
     holder: Holder | None
@@ -31,15 +31,15 @@ class Detached:
 
 
 def start_detached(file: Path, arguments: Sequence[str], home: Home) -> Detached:
-    """Run ``radt ARGUMENTS…`` in a session of its own, its output in a log of the data folder.
+    """Run ``radt ARGUMENTS…`` in its own session, with its output in a log of the data folder.
 
-    Returns when it holds the experiment's lock, or has ended.
+    Returns when the runner holds the experiment's lock, or has ended.
 
     Raises:
         UsageError: The log cannot be written.
     """
     log = new_log(file, home)
-    # -P: a file of the user's named like a module must not be taken for it.
+    # -P: a user's file named like a module must not be imported in its place.
     script = Path(sys.argv[0])
     program = [str(script.absolute())] if script.name == "radt" else ["-m", "radt"]
     runner = [sys.executable, "-P", *program, *arguments]
@@ -53,7 +53,7 @@ def start_detached(file: Path, arguments: Sequence[str], home: Home) -> Detached
         )
     try:
         return _wait(process, file, log)
-    except KeyboardInterrupt:  # the user has thought better of it
+    except KeyboardInterrupt:  # the user cancelled the start
         os.killpg(process.pid, signal.SIGINT)
         raise
 
@@ -71,10 +71,10 @@ def _wait(process: subprocess.Popen[bytes], file: Path, log: Path) -> Detached:
 
 
 def new_log(file: Path, home: Home) -> Path:
-    """An empty log in the data folder: ``logs/NAME-DATE-TIME.log``.
+    """Create an empty log in the data folder: ``logs/NAME-DATE-TIME.log``.
 
     Raises:
-        UsageError: It cannot be made.
+        UsageError: It cannot be created.
     """
     home.create()
     start = f"{log_name(file)}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -96,15 +96,15 @@ def new_log(file: Path, home: Home) -> Path:
 
 
 def log_name(file: Path) -> str:
-    """The beginning of the names of an experiment's logs."""
+    """Return the common prefix of the names of an experiment's logs."""
     return _NOT_IN_NAMES.sub("_", file.stem)[:80]
 
 
 def last_log(file: Path, home: Home) -> Path | None:
-    """The newest log of the experiment's detached runners."""
+    """Return the newest log of the experiment's detached runners."""
     pattern = re.compile(rf"{re.escape(log_name(file))}-\d{{8}}-\d{{6}}(?:-\d+)?\.log")
     try:
         logs = [path for path in home.logs.iterdir() if pattern.fullmatch(path.name)]
         return max(logs, key=lambda path: path.stat().st_mtime, default=None)
     except OSError:
-        return None  # there is no such folder, or it is another user's
+        return None  # the folder does not exist, or belongs to another user

@@ -1,8 +1,8 @@
-"""The exit recorder: stands between a profiler and the program, and notes how the program ended.
+"""The exit recorder: runs between a profiler and the program, and records how the program ended.
 
-Run as ``python -I -S exit_recorder.py NOTE COMMAND…``. What a profiler ends with says little of the
-program: it may fail to write its report after a program that succeeded, or succeed although it has
-ended the program itself. Imports nothing of radt, which ``-I -S`` hides from it.
+Run as ``python -I -S exit_recorder.py NOTE COMMAND…``. A profiler's exit code says little about the
+program: the profiler may fail to write its report after a program that succeeded, or succeed
+although it killed the program. Imports nothing of radt, which ``-I -S`` makes unavailable.
 """
 
 import os
@@ -10,9 +10,9 @@ import signal
 import sys
 import time
 
-#: The program gets these, too, and decides what they mean.
+#: Ignored here: the program gets them, too, and decides how to react.
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-#: Python ignores these; the program does so only if it wants to.
+#: Python ignores these by default; reset them, so that the program decides.
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 EXIT_NOT_EXECUTABLE = 127
 
@@ -44,8 +44,8 @@ def main(note: str, command: list[str]) -> None:
 
 
 def write(note: str, code: int) -> None:
-    """Whole or not at all: it is read by whoever finds it."""
-    with open(note + ".part", "w", encoding="ascii") as file:  # noqa: PTH123 - one import less
+    """Write the note atomically."""
+    with open(note + ".part", "w", encoding="ascii") as file:  # noqa: PTH123 - saves an import
         file.write(f"{code} {time.monotonic_ns()}")
     os.replace(note + ".part", note)  # noqa: PTH105
 

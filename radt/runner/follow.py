@@ -1,4 +1,4 @@
-"""Follows the rows of a workload to their ends: signals, Timeouts, devices, what they came to."""
+"""Follows the rows of a workload to their ends: signals, Timeouts, devices, results."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 from radt import units
+from radt.lifetime import Wait
 from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended
 from radt.runner.command import Profiling
@@ -16,16 +17,16 @@ from radt.runner.outcome import RunEnd, dismissed_end, run_end
 from radt.runner.process import Exit, descendants_of_each
 from radt.tags import PROFILER_PROBLEM
 
-#: How often clocks and pending signals are looked at.
+#: Seconds between checks of timeouts and pending signals.
 TICK_S = 0.5
-#: How often the live table is brought up to date: what it shows is sampled once a second.
+#: Seconds between updates of the live table, whose values are sampled once a second.
 LIVE_S = 1.0
-#: Rows that keep others waiting for so long are named also where there is no live table.
+#: Seconds after which a line names rows that keep others waiting, if there is no live table.
 LONG_WAIT_S = 10.0
 
 
 class Follower:
-    """Follows one workload. Made before its start, as the kernel's counters are read then."""
+    """Follows one workload. Create it before the start: it reads the kernel's counters then."""
 
     def __init__(self, workload: ActiveWorkload) -> None:
         self._workload = workload
@@ -34,10 +35,10 @@ class Follower:
         self._waiting_since_s: float | None = None
         self._wait_told = False
         self._live_at_s = 0.0
-        self._state_before: str | None = None  # what the view said before reports were written
+        self._state_before: str | None = None  # the view's state before reports were written
 
     def follow(self) -> None:
-        """Return when every row has ended."""
+        """Follow until every row has ended."""
         workload = self._workload
         next_tick_s = time.monotonic()
         while any(row.outcome is None for row in workload.rows):
@@ -75,7 +76,7 @@ class Follower:
         workload.session.console.show_live(workload.view)
 
     def _look_at_reports(self) -> None:
-        """Say what is waited for: a report may take longer than the run."""
+        """Show that a report is being written, which may take longer than the run."""
         view = self._workload.view
         writing = [
             f"{row.letter}: {profiling.name} is writing its report"
@@ -117,7 +118,7 @@ class Follower:
             self._note_context()
 
     def _tell_of_wait(self, text: str) -> None:
-        """Say it once where there is no live table."""
+        """Print the text once after a long wait, if there is no live table."""
         now_s = time.monotonic()
         if self._waiting_since_s is None:
             self._waiting_since_s = now_s
@@ -126,7 +127,7 @@ class Follower:
             self._workload.session.console.progress(self._workload.view, text)
 
     def _note_context(self) -> None:
-        """The start is where the blocks were entered."""
+        """Record the time at which the blocks were entered as the start."""
         if self._workload.context is not None and not self._context_noted:
             self._context_noted = True
             self._workload.record_barrier(self._workload.context.released_ns)
@@ -134,7 +135,7 @@ class Follower:
     # Signals ---------------------------------------------------------------------------------
 
     def _dismiss_services(self) -> None:
-        """Ask services to end once all that they serve has; what the user stops is asked anyway."""
+        """Ask services to end once the rows they serve have; a user's stop asks them anyway."""
         workload = self._workload
         if workload.stop or any(row.outcome is None for row in workload.rows if not row.is_service):
             return
@@ -142,14 +143,14 @@ class Follower:
             row.dismiss()
 
     def _end_with_others(self) -> None:
-        """Begin to end the parts here of runs that have failed on another node."""
+        """Begin to end the local parts of runs that have failed on another node."""
         if (spread := self._workload.session.spread) is not None:
             for row in self._workload.rows:
                 if (ending := spread.failed.get(row.letter)) is not None:
                     row.stop(RunEnd(RunStatus.KILLED, ending.reason))
 
     def _send_signals(self) -> None:
-        """Pass on what the user asked for, and what is due to rows that radt itself ends."""
+        """Send the signals that the user requested, and those for rows that radt itself ends."""
         asked = self._workload.stop.escalation
         if asked is not None:
             for row in self._workload.rows:
@@ -157,6 +158,8 @@ class Follower:
                     row.escalate(self._workload.stop.patience_s)
         if asked is not None and (number := asked.next_signal()):
             self._workload.view.state = f"stopping ({number.name})"
+            if self._workload.session.options.wait is not Wait.NO:
+                self._workload.recording.hurry()
             for row in self._workload.rows:
                 if not row.is_prefixed or asked.is_hurried:
                     self._signal(row, number)
@@ -174,11 +177,12 @@ class Follower:
     def _ended(self, event: Ended) -> None:
         workload, row = self._workload, event.row
         assert row.startable is not None
-        code = row.startable.exit_code(event.exit.code)
+        program = row.startable.ended(event.exit.code)
+        code, ended_ns = program.code, event.exit.ended_ns
         profiling = row.profiling
         if profiling is not None and (end := profiling.program_end) is not None:
-            code = end.code
-        how = replace(event.exit, code=code)
+            code, ended_ns = end.code, end.ended_ns
+        how = replace(event.exit, code=code, container=program.container)
         self._say_what_was_left(row, event)
         ending = self._ending(row, how)
         if profiling is not None:
@@ -189,11 +193,11 @@ class Follower:
             if why := devices.verified(row.letter):
                 workload.say(f"{row.letter}: {why}")
             workload.recording.tags(row.run_id, devices.final_tags(row.letter))
-        workload.end(row, ending, exit_code=how.code, tail=how.tail)
+        workload.end(row, ending, exit_code=how.code, tail=how.tail, ended_ns=ended_ns)
 
     def _ending(self, row: ActiveRun, how: Exit) -> RunEnd:
         verdict = row.verdict
-        # What ran on the wrong device has not done what was asked for, whatever its exit code.
+        # A run on the wrong device is not the requested one, whatever its exit code.
         if verdict is not None and (how.code != 0 or verdict.status is RunStatus.FAILED):
             return verdict
         if row.dismissed_ns is not None:

@@ -1,26 +1,27 @@
 """The keeper: holds one run's processes together, from the barrier until the last has ended.
 
-Run as ``python -I -S keeper.py CONTROL START STATUS BARRIER RUN_ID``, once a run; the first four
-are the numbers of pipes. It imports next to nothing, so that it is up in milliseconds, and nothing
-of radt, which ``-I -S`` hides from it. Its environment is nearly empty: what looks for processes
-by the run's id must not take the keeper for one of them.
+Run as ``python -I -S keeper.py CONTROL START STATUS BARRIER RUN_ID``, once per run; the first four
+arguments are the file descriptors of pipes. It imports next to nothing, to start within
+milliseconds, and nothing of radt, which ``-I -S`` makes unavailable. Its environment is nearly
+empty, so that a search for processes by the run's id does not find the keeper.
 
-It is two processes. Both are child subreapers (prctl(2)), so that whatever is orphaned below them,
-also a daemon that forked twice, made itself a session and cleared its environment, becomes their
-child and can be found:
+It consists of two processes. Both are child subreapers (prctl(2)): any process orphaned below them
+becomes their child and can be found, even a daemon that forked twice, created its own session and
+cleared its environment.
 
-* the *keeper* starts the command, passes signals on and ends what is left at the end;
-* the *guard* is its parent and sleeps. If somebody kills the keeper, the guard ends the tree.
+* the *keeper* starts the command, passes signals on and ends all remaining processes at the end;
+* the *guard* is its parent and sleeps. If the keeper is killed, the guard ends the tree.
 
 The pipes:
 
-* CONTROL, read: the length of the specification (8 bytes) and it, by `marshal`; then each byte is
-  the number of a signal for the run's tree. Its end means that the runner is dead.
+* CONTROL, read: the length of the specification (8 bytes), then the specification, encoded by
+  `marshal`; after that, each byte is the number of a signal for the run's tree. EOF means that the
+  runner is dead.
 * START, written by the command's process: records READY, STARTED, and FAILED if it cannot become
   the command; closed by exec otherwise.
 * STATUS, written: records EXITED, once the command has ended, and LEFT, once nothing is left.
-* BARRIER, read: all rows of a workload hold the same one and go at its end. A byte in it says that
-  it was meant: the pipe of a runner that was killed ends too.
+* BARRIER, read: all rows of a workload hold the same one and start at its EOF. A byte in it marks a
+  deliberate release: the pipe of a killed runner ends, too.
 
 A record is a letter and two signed 8-byte numbers.
 """
@@ -38,16 +39,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import NoReturn
 else:
-    import _signal as signal  # the same without enums, whose import takes half as long as Python's
+    import _signal as signal  # without enums: their import takes half as long as Python's start
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 RECORD_BYTES = 17
-#: The kernel's accounts of processes; names as in `radt.usage`.
+#: The kernel's resource usage of processes; names as in `radt.usage`.
 CPU_TIME, RSS_PEAK = "cpu_time_s", "rss_peak_bytes"
 IO_READ, IO_WRITTEN = "io_read_bytes", "io_written_bytes"
-#: Those that are counts in wait4's rusage.
+#: Those that wait4's rusage counts.
 RUSAGE_FIELDS = {
     "page_faults_minor": "ru_minflt",
     "page_faults_major": "ru_majflt",
@@ -57,42 +58,42 @@ RUSAGE_FIELDS = {
 
 READY = b"r"  # id of the process, id of the keeper
 STARTED = b"s"  # monotonic time at which it passed the barrier, in ns
-FAILED = b"f"  # errno, and 1 if it was the CPUs that were refused
+FAILED = b"f"  # errno, and 1 if the CPUs were refused
 EXITED = b"e"  # wait status, monotonic time in ns
-LEFT = b"l"  # how many were left behind, how many of them could not be ended
+LEFT = b"l"  # number of processes left behind, number of those that could not be killed
 
 #: Exit code of a command that could not be executed, as shells use it.
 EXIT_NOT_EXECUTABLE = 127
-#: Children that end by themselves once the command has, and so were not left behind.
+#: Seconds after the command's end in which its children may end without counting as left behind.
 SETTLE_S = 0.05
 LEFTOVER_GRACE_S = 2.0
 RUNNER_DIED_GRACE_S = 3.0
-#: A process that does not die of SIGKILL waits for a disk or is another user's.
+#: A process that survives SIGKILL is in uninterruptible I/O or belongs to another user.
 KILL_PATIENCE_S = 10.0
-#: `docker kill` and the like must not hold up the end for longer.
+#: `docker kill` and the like must not delay the end for longer.
 KILL_COMMAND_LIMIT_S = 10.0
 
-#: What a terminal sends to the group in the foreground, and to nobody else.
+#: Signals that a terminal sends to its foreground process group only.
 TERMINAL_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 ENDING_SIGNALS = (*TERMINAL_SIGNALS, signal.SIGTERM)
 
 
 class Specification:
-    """What the runner wants started."""
+    """The runner's specification of the process to start."""
 
     def __init__(self, data: bytes) -> None:
         self.command: list[bytes]
         self.environment: dict[bytes, bytes]
         self.cpus: list[int] | None  # None for all
         self.kill_command: list[bytes]  # empty for none
-        self.usage_file: bytes  # where the kernel's accounts of the tree go; empty for nowhere
-        # From the runner, the same Python, through a pipe that nobody else has.
+        self.usage_file: bytes  # where to write the tree's resource usage; empty for nowhere
+        # Trusted: from the runner, which is the same Python, through a private pipe.
         given = marshal.loads(data)  # noqa: S302
         self.command, self.environment, self.cpus, self.kill_command, self.usage_file = given
 
 
 def record(kind: bytes, first: int, second: int = 0) -> bytes:
-    """A record as it goes through a pipe, in one write."""
+    """Encode a record, to be written to a pipe at once."""
     return (
         kind
         + first.to_bytes(8, sys.byteorder, signed=True)
@@ -101,24 +102,24 @@ def record(kind: bytes, first: int, second: int = 0) -> bytes:
 
 
 def read_exactly(fd: int, count: int) -> bytes:
-    """That many bytes; ends this process if there will not be so many."""
+    """Read exactly `count` bytes; exit if the pipe ends before."""
     data = b""
     while len(data) < count:
         piece = os.read(fd, count - len(data))
         if not piece:
-            sys.exit(1)  # the runner died while it told us
+            sys.exit(1)  # the runner died while writing
         data += piece
     return data
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2), which Python has not."""
+    """Call prctl(2), which Python lacks."""
     if ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
 def silence() -> None:
-    """Let go of the run's output, which is at its end when the run's processes are."""
+    """Close the run's output, whose end must come when the run's processes have ended."""
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
@@ -129,10 +130,10 @@ def silence() -> None:
 
 
 def become_command(spec: Specification, keeper: int, start: int, barrier: int) -> "NoReturn":
-    """In the child: get ready, wait at the barrier, execute. Does not return."""
+    """Get ready, wait at the barrier, and execute the command. Runs in the child, never returns."""
     os.setsid()
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != keeper:  # it died before the kernel was asked
+    if os.getppid() != keeper:  # it died before PR_SET_PDEATHSIG took effect
         os._exit(1)
     if spec.cpus is not None:
         try:
@@ -141,13 +142,13 @@ def become_command(spec: Specification, keeper: int, start: int, barrier: int) -
             os.write(start, record(FAILED, error.errno or 0, 1))
             os._exit(EXIT_NOT_EXECUTABLE)
     for number in range(1, signal.NSIG):
-        # Python ignores SIGPIPE, shells SIGINT for what they start in the background.
+        # Reset ignored signals: Python ignores SIGPIPE, shells SIGINT for background jobs.
         if signal.getsignal(number) not in (None, signal.SIG_DFL):
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     places = executables(spec)
     at_end, with_byte = select.poll(), select.poll()
-    at_end.register(barrier, 0)  # POLLHUP comes unasked
+    at_end.register(barrier, 0)  # POLLHUP is always reported
     with_byte.register(barrier, select.POLLIN)
     os.write(start, record(READY, os.getpid(), keeper))
     at_end.poll()
@@ -155,14 +156,14 @@ def become_command(spec: Specification, keeper: int, start: int, barrier: int) -
     if not with_byte.poll(0)[0][1] & select.POLLIN:  # the runner is dead
         os._exit(1)
     os.write(start, record(STARTED, now_ns))
-    # With more rows than CPUs: the others pass the barrier, too, before anybody starts to work.
+    # If there are more rows than CPUs, let the others pass the barrier before this one works.
     os.sched_yield()
     number = 0
     for place in places:
         try:
             os.execve(place, spec.command, spec.environment)
         except OSError as error:
-            # As execvp(3): what is found but cannot be run is told rather than what is missing.
+            # As execvp(3): prefer the error of a file that exists over that of a missing one.
             if number in (0, 2, 20):
                 number = error.errno or 0
             if error.errno not in (2, 13, 20):  # ENOENT, EACCES, ENOTDIR
@@ -172,7 +173,7 @@ def become_command(spec: Specification, keeper: int, start: int, barrier: int) -
 
 
 def executables(spec: Specification) -> list[bytes]:
-    """Where the command may be: as it is if it has a slash, else in each folder of PATH."""
+    """Return the command's possible paths: itself if it has a slash, else one per PATH entry."""
     name = spec.command[0]
     if b"/" in name:
         return [name]
@@ -184,7 +185,7 @@ def executables(spec: Specification) -> list[bytes]:
 
 
 def descendants() -> list[tuple[int, int, int, bytes]]:
-    """Pid, parent, group and state of all live processes below this one."""
+    """Return pid, parent, group and state of all live processes below this one."""
     children: dict[int, list[tuple[int, int, int, bytes]]] = {}
     for name in os.listdir("/proc"):
         if not name.isdigit():
@@ -199,7 +200,7 @@ def descendants() -> list[tuple[int, int, int, bytes]]:
             continue
         finally:
             os.close(fd)
-        # The name, in parentheses, may hold anything, parentheses and spaces included.
+        # The name, in parentheses, may contain anything, including parentheses and spaces.
         state, parent, group = text[text.rindex(b")") + 2 :].split(None, 3)[:3]
         children.setdefault(int(parent), []).append((int(name), int(parent), int(group), state))
     pids = []
@@ -213,7 +214,7 @@ def descendants() -> list[tuple[int, int, int, bytes]]:
 
 
 def send(call: "Callable[[int, int], None]", target: int, number: int) -> None:
-    """`os.kill` or `os.killpg`, of what may be gone or become another user's."""
+    """Call `os.kill` or `os.killpg` on a target that may be gone or owned by another user."""
     try:
         call(target, number)
     except (ProcessLookupError, PermissionError):
@@ -223,49 +224,49 @@ def send(call: "Callable[[int, int], None]", target: int, number: int) -> None:
 def signal_tree(command: int, number: int) -> None:
     """Send a signal to the tree.
 
-    Those of a terminal go to the command's group, as Ctrl-C in a shell does. What left the group
-    hears of it from its parent: launchers such as torchrun make sessions for their workers and
-    forward SIGINT, and a second one would cut into the workers' own clean-up. What left it and has
-    no parent any more is told here. SIGTERM and the others go to all.
+    A terminal's signals go to the command's group, as Ctrl-C in a shell does. Processes that left
+    the group get the signal from their parent: launchers such as torchrun create sessions for their
+    workers and forward SIGINT, and a second one would interrupt the workers' clean-up. Processes
+    that left the group and have no parent any more get it here. SIGTERM and others go to all.
     """
     keeper, targets = os.getpid(), descendants()
     if number in TERMINAL_SIGNALS:
         targets = [p for p in targets if command in (p[0], p[2]) or p[1] == keeper]
     if any(group == command for _, _, group, _ in targets):
-        send(os.killpg, command, number)  # at once, and also what is being forked just now
+        send(os.killpg, command, number)  # atomic, so it includes processes just being forked
     for pid, _, group, _ in targets:
         if group != command:
             send(os.kill, pid, number)
     if number in ENDING_SIGNALS:
         for pid, _, _, state in targets:
-            if state == b"T":  # stopped: it hears of nothing before it goes on
+            if state == b"T":  # a stopped process handles no signal until it continues
                 send(os.kill, pid, signal.SIGCONT)
 
 
 def kill_tree() -> int:
-    """SIGKILL to all; how many they are.
+    """Send SIGKILL to all; return their number.
 
-    By groups: the kernel kills a group at once, with what is being forked in it, so that no group
-    can outrun us. A group of the tree has nobody of another tree in it, as sessions have not.
+    By groups: the kernel kills a group atomically, including processes just being forked, so no
+    group can fork faster than it is killed. Groups, like sessions, never span two trees.
     """
     own_group = os.getpgrp()
     pids = descendants()
     for group in {process[2] for process in pids} - {own_group}:
         send(os.killpg, group, signal.SIGKILL)
     for pid, _, group, _ in pids:
-        if group == own_group:  # the command, before it has its session
+        if group == own_group:  # the command, before it has created its session
             send(os.kill, pid, signal.SIGKILL)
     return len(pids)
 
 
-#: What the kernel counted of all that was reaped: of each child with those it had waited for.
-#: Without the bytes if those of one could not be read.
+#: Resource usage of all reaped children, each including the children that it has waited for.
+#: The bytes are NaN if those of any child could not be read.
 usage: dict[str, float] = {CPU_TIME: 0.0, RSS_PEAK: 0, IO_READ: 0, IO_WRITTEN: 0}
 usage |= dict.fromkeys(RUSAGE_FIELDS, 0)
 
 
 def reap() -> tuple[dict[int, int], bool]:
-    """Wait for all children that have ended; their wait statuses by id, and whether any is left."""
+    """Reap all ended children; return their wait statuses by id, and whether any child is left."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -274,7 +275,7 @@ def reap() -> tuple[dict[int, int], bool]:
             return ended, False
         if child is None:
             return ended, True
-        count_io(child.si_pid)  # gone with the zombie
+        count_io(child.si_pid)  # /proc has it only until the zombie is reaped
         pid, status, counted = os.wait4(child.si_pid, 0)
         ended[pid] = status
         usage[CPU_TIME] += counted.ru_utime + counted.ru_stime
@@ -284,18 +285,18 @@ def reap() -> tuple[dict[int, int], bool]:
 
 
 def count_io(zombie: int) -> None:
-    """Add what a child has read and written by system calls, with those it waited for."""
+    """Add the bytes that a child, with the children it waited for, has read and written."""
     try:
         with open(f"/proc/{zombie}/io", "rb") as file:
             lines = dict(line.split(b": ") for line in file.read().splitlines())
         usage[IO_READ] += int(lines[b"rchar"])
         usage[IO_WRITTEN] += int(lines[b"wchar"])
-    except (OSError, KeyError):  # of another user, or a kernel that does not count it
+    except (OSError, KeyError):  # another user's process, or a kernel without I/O accounting
         usage[IO_READ] = usage[IO_WRITTEN] = float("nan")
 
 
 def write_usage(path: bytes) -> None:
-    """Write what was counted as JSON, whole or not at all: the collector reads it."""
+    """Write the usage as JSON, atomically, for the collector."""
     known = {name: value for name, value in usage.items() if value == value}
     text = ", ".join(f'"{name}": {value!r}' for name, value in known.items())
     try:
@@ -307,7 +308,7 @@ def write_usage(path: bytes) -> None:
 
 
 def kill_all() -> int:
-    """SIGKILL until nothing is left; how many there are that do not die."""
+    """Send SIGKILL until nothing is left; return the number of processes that survive it."""
     deadline = time.monotonic() + KILL_PATIENCE_S
     pause_s = 0.0005
     while True:
@@ -321,7 +322,7 @@ def kill_all() -> int:
 
 
 def run_kill_command(spec: Specification) -> None:
-    """What ends the run where a signal does not reach it, such as a container."""
+    """Run the command that ends a run which signals do not reach, such as a container."""
     if not spec.kill_command:
         return
     environment = {k: v for k, v in spec.environment.items() if k != b"RADT_RUN_ID"}
@@ -346,7 +347,7 @@ def run_kill_command(spec: Specification) -> None:
 
 
 class Keeper:
-    """Follows the command and the runner, then ends what is left."""
+    """Follows the command and the runner, then ends all remaining processes."""
 
     def __init__(self, spec: Specification, control: int, status: int, command: int) -> None:
         self.spec, self.control, self.status, self.command = spec, control, status, command
@@ -361,8 +362,8 @@ class Keeper:
         self.poller.register(self.wake, select.POLLIN)
 
     def keep(self) -> None:
-        """Until nothing is left."""
-        self.look(0.0)  # it may have ended before its end could wake us
+        """Run until no process is left."""
+        self.look(0.0)  # the command may have ended before SIGCHLD was set up to wake the poll
         while self.runner_lives and not self.exited:
             self.look(None)
         if self.exited:
@@ -374,7 +375,7 @@ class Keeper:
         self.report(record(LEFT, left, stuck))
 
     def look(self, timeout_s: float | None) -> bool:
-        """Wait for news, deal with them, and say whether any process is left."""
+        """Wait for and handle events; return True if any process is left."""
         for fd, _ in self.poller.poll(None if timeout_s is None else timeout_s * 1000):
             if fd == self.wake:
                 os.read(self.wake, 4096)
@@ -384,12 +385,12 @@ class Keeper:
         if self.command in ended:
             self.exited = True
             self.report(record(EXITED, ended[self.command], time.monotonic_ns()))
-            # A container whose client ended by itself, with success, has ended.
+            # If the container's client exited with success, the container has ended, too.
             self.kill_command_due = bool(self.spec.kill_command) and ended[self.command] != 0
         return any_left
 
     def obey(self, numbers: bytes) -> None:
-        """Pass signals on; no bytes are the end of the runner."""
+        """Pass signals on; empty input means that the runner is dead."""
         if not numbers:
             self.runner_lives = False
             self.poller.unregister(self.control)
@@ -402,13 +403,13 @@ class Keeper:
                 signal_tree(self.command, number)
 
     def contain(self) -> None:
-        """The kill command, once."""
+        """Run the kill command, at most once."""
         if self.kill_command_due:
             self.kill_command_due = False
             run_kill_command(self.spec)
 
     def end(self, settle_s: float, grace_s: float) -> tuple[int, int]:
-        """SIGTERM, a grace, SIGKILL; how many were left, how many do not die."""
+        """Send SIGTERM, wait, send SIGKILL; return how many were left and how many survive."""
         left = stuck = 0
         if not self.gone_within(settle_s):
             left = len(descendants())
@@ -420,7 +421,7 @@ class Keeper:
         return left, stuck
 
     def gone_within(self, timeout_s: float) -> bool:
-        """Whether all have ended within the time; SIGKILL from the runner shortens it."""
+        """Return True if all ended in time; a SIGKILL from the runner cuts the wait short."""
         hurried_before = self.hurried
         deadline = time.monotonic() + timeout_s
         wait_s = 0.0
@@ -438,7 +439,7 @@ class Keeper:
 
 
 def fork() -> int:
-    """As os.fork, but a machine without room for another process is said in the run's output."""
+    """Fork; if the machine cannot start another process, say so in the run's output."""
     try:
         return os.fork()
     except OSError as error:
@@ -447,7 +448,7 @@ def fork() -> int:
 
 
 def main(argv: list[str]) -> "NoReturn":
-    """See the module's text."""
+    """Start the guard, the keeper and the command's process; see the module's text."""
     control, start, status, barrier = (int(number) for number in argv[:4])
     for fd in (control, start, status, barrier):
         os.set_inheritable(fd, False)
@@ -469,7 +470,7 @@ def main(argv: list[str]) -> "NoReturn":
         if wait_status != 0:
             run_kill_command(spec)
             kill_all()
-        os._exit(0)  # at once: there is nothing to tidy up
+        os._exit(0)  # at once: there is nothing to clean up
     prctl(PR_SET_CHILD_SUBREAPER, 1)  # not inherited
     signal.signal(signal.SIGCHLD, lambda *_: None)
     this = os.getpid()

@@ -18,7 +18,7 @@ from radt import units
 from radt.collector.protocol import LiveView
 from radt.model import Role, RunStatus
 
-#: Columns of the bar; below that many columns in all there is none.
+#: Columns of the bar; it is omitted if the terminal has fewer.
 _BAR_COLUMNS = 20
 _MIN_COLUMNS_WITH_BAR = 72
 
@@ -32,14 +32,14 @@ def remaining_s(
     running_s: float = 0.0,
     cooldown_s: float = 0.0,
 ) -> float | None:
-    """Seconds until all is done; None as long as nothing has ended.
+    """Return the estimated seconds until all is done; None as long as nothing has ended.
 
-    A workload takes what its earlier repeats took on average; one without any what the others
-    did, each workload counting once.
+    A workload is expected to take the mean time of its earlier repeats, or without any, the mean of
+    the other workloads' means.
 
     Args:
-        left: The workloads still to be done, in order; several times one that is repeated.
-        ended_s: How long those took that have ended.
+        left: The workloads still to be done, in order; a repeated one occurs several times.
+        ended_s: The times that ended workloads took.
         running_s: How long the first of ``left`` has been running.
         cooldown_s: Pause before each workload but the first of ``left``.
     """
@@ -55,9 +55,9 @@ def remaining_s(
 
 @dataclass(frozen=True, slots=True)
 class ProgressView:
-    """How far an experiment is, as known at one instant; ``done`` and ``total`` count workloads.
+    """The progress of an experiment at one instant; ``done`` and ``total`` count workloads.
 
-    ``remaining_s`` is None where nothing is known.
+    ``remaining_s`` is None if it cannot be estimated.
     """
 
     done: int
@@ -67,7 +67,7 @@ class ProgressView:
     at_monotonic_s: float = field(default_factory=time.monotonic)
 
     def later(self, monotonic_s: float) -> ProgressView:
-        """The same at another instant, if nothing has ended in between."""
+        """Return the progress at another instant, if nothing has ended in between."""
         passed_s = max(0.0, monotonic_s - self.at_monotonic_s)
         return replace(
             self,
@@ -78,7 +78,7 @@ class ProgressView:
 
     @property
     def fraction(self) -> float:
-        """The part that is done: of the time if its end can be estimated, else of workloads."""
+        """Return the fraction done: of the time if its end can be estimated, else of workloads."""
         if self.remaining_s is not None and self.elapsed_s + self.remaining_s > 0:
             by_time = self.elapsed_s / (self.elapsed_s + self.remaining_s)
             return by_time if self.done < self.total else 1.0
@@ -86,7 +86,7 @@ class ProgressView:
 
 
 def progress_line(view: ProgressView, width: int, now: datetime | None = None) -> Text:
-    """``━━━━╺━━━━  3/12 workloads  01:12:30  about 2 h left, until 16:42``, of now unless given."""
+    """Return ``━━━━╺━━━━  3/12 workloads  01:12:30  about 2 h left, until 16:42``."""
     if now is None:
         view = view.later(time.monotonic())
     line = Text("  ")
@@ -101,7 +101,7 @@ def progress_line(view: ProgressView, width: int, now: datetime | None = None) -
 
 
 def ending_text(remaining_s: float | None, now: datetime) -> str | None:
-    """``about 35 min left, until 16:42``, with the day if it is another; None if not known."""
+    """Return ``about 35 min left, until 16:42``, with the date unless today; None if unknown."""
     if remaining_s is None:
         return None
     end = now + timedelta(seconds=remaining_s)
@@ -114,7 +114,7 @@ def ending_text(remaining_s: float | None, now: datetime) -> str | None:
 
 
 def roughly(seconds: float) -> str:
-    """A length of time no more exact than an estimate is.
+    """Return a duration, rounded to the precision of an estimate.
 
     >>> roughly(3), roughly(47), roughly(400), roughly(9000), roughly(400000)
     ('5 s', '45 s', '7 min', '2.5 h', '4.6 days')
@@ -128,11 +128,11 @@ def roughly(seconds: float) -> str:
     return f"{seconds / 86400:.2g} days"
 
 
-#: Okabe-Ito, in the order of the dashboard, as the nearest of the 256 colours.
+#: Okabe-Ito colours in the order of the dashboard, as the nearest of the 256 terminal colours.
 RUN_COLOURS = ("color(32)", "color(172)", "color(36)", "color(174)", "color(74)", "color(166)")
 NAME_COLUMNS = 14
 _LABEL_CHARS, _MOST_LABEL_CHARS = 10, 24
-#: `radt.run.steps`.
+#: Metrics that `radt.run.steps` logs.
 _OF_STEPS = frozenset({"step.time", "samples_per_s", "data_wait"})
 
 
@@ -154,9 +154,10 @@ class RunView:
     gpu_utilization: float | None = None
     gpu_memory_bytes: float | None = None
     role: Role = Role.TRAINING
+    run_id: str = ""
 
     def update(self, live: LiveView) -> None:
-        """Show what the collector knows now."""
+        """Update from the collector's current values."""
         self.epoch = live.epoch
         self.epochs_total = live.epochs_total or self.epochs_total
         self.metrics = dict(live.metrics)
@@ -166,7 +167,7 @@ class RunView:
 
     @property
     def elapsed_s(self) -> float | None:
-        """Seconds since the barrier, or that the run took."""
+        """Return the seconds since the barrier, or the duration of an ended run."""
         if self.started_monotonic_s is None:
             return None
         return (self.ended_monotonic_s or time.monotonic()) - self.started_monotonic_s
@@ -174,7 +175,7 @@ class RunView:
 
 @dataclass(slots=True)
 class WorkloadView:
-    """What the live table shows of one workload."""
+    """One workload as the live table shows it."""
 
     position: int
     total: int
@@ -187,12 +188,12 @@ class WorkloadView:
 
     @property
     def heading(self) -> str:
-        """The label, with the repeat if there are several: ``three 2/3``."""
+        """Return the label, with the repeat if there are several: ``three 2/3``."""
         return repeated(self.label, self.repeat, self.repeats)
 
 
 def repeated(label: str, repeat: int, repeats: int) -> str:
-    """A workload's label, with the repeat if there are several: ``three 2/3``."""
+    """Return a workload's label, with the repeat if there are several: ``three 2/3``."""
     return f"{label} {repeat}/{repeats}" if repeats > 1 else label
 
 
@@ -205,18 +206,29 @@ def runs_text(roles: Iterable[Role]) -> str:
 
 
 def label_width(labels: Iterable[str]) -> int:
-    """Columns in which workloads' labels stand, so that what follows does below each other."""
+    """Return the width of the labels' column, so that the columns after it align."""
     widest = max(map(len, labels), default=0)
     return min(max(_LABEL_CHARS, widest), _MOST_LABEL_CHARS)
+
+
+def workload_line(
+    position: int, total: int, heading: str, roles: Iterable[Role], columns: int, *rest: Text
+) -> Text:
+    """Return ``  2/3  three      2 runs    ✔ 21.4 s``; ``columns`` is the heading's width."""
+    return Text.assemble(
+        (f"  {position:>{len(str(total))}}/{total}  ", "dim"),
+        (f"{heading:<{columns}} ", "bold"),
+        f"{runs_text(roles):<9} ",
+        *rest,
+    )
 
 
 def live_table(
     view: WorkloadView, width: int, height: int, experiment: ProgressView | None = None
 ) -> Text:
-    """The workload's heading and a line for each of its runs, in that many columns and lines.
+    """Return the workload's heading and a line for each of its runs, within width and height.
 
-    A table that is higher than the terminal could not be taken away again; runs that have ended
-    give way first.
+    A table higher than the terminal could not be erased again; ended runs are dropped first.
     """
     elapsed = (
         f"▶ {units.stopwatch(time.monotonic() - view.started_monotonic_s)}  "
@@ -224,18 +236,20 @@ def live_table(
         else ""
     )
     lines = [
-        Text.assemble(
-            (f"  {view.position}/{view.total}  ", "dim"),
-            (f"{view.heading:<10} ", "bold"),
-            f"{runs_text(run.role for run in view.runs):<9} ",
-            (elapsed, "cyan"),
-            (view.state, "dim"),
+        workload_line(
+            view.position,
+            view.total,
+            view.heading,
+            (run.role for run in view.runs),
+            _LABEL_CHARS,
+            Text(elapsed, "cyan"),
+            Text(view.state, "dim"),
         )
     ]
     letters = max(len(run.letter) for run in view.runs)
     names = min(max(NAME_COLUMNS, width // 5), max(cell_len(run.name) for run in view.runs))
     states = max(len(status_text(run)) for run in view.runs)
-    # The cursor stands below, and the experiment's progress.
+    # Reserve lines for the cursor and the experiment's progress.
     room = height - 1 - len(lines) - (2 if experiment is not None else 0)
     numbered = list(enumerate(view.runs))
     if len(numbered) > room:
@@ -264,14 +278,14 @@ def live_table(
 
 
 def _name(name: str, columns: int) -> str:
-    """In exactly that many columns."""
+    """Pad or cut a name to exactly `columns`."""
     if cell_len(name) <= columns:
         return set_cell_size(name, columns)
     return set_cell_size(name, columns - 1) + "…"
 
 
 def status_text(run: RunView) -> Text:
-    """``▶ 00:18`` while it runs, ``✔ 21.4 s`` after, in red if it failed."""
+    """Return ``▶ 00:18`` while it runs, ``✔ 21.4 s`` after, in red if it failed."""
     match run.status:
         case RunStatus.SCHEDULED:
             return Text("· waiting", style="dim")
@@ -283,7 +297,7 @@ def status_text(run: RunView) -> Text:
 
 
 def progress_text(run: RunView, width: int) -> str:
-    """Epoch and the newest metrics, as many as fit whole; what the script logs itself first."""
+    """Return epoch and newest metrics, as many as fit; the script's own metrics come first."""
     parts = [str(run.role)] if run.role else []
     if run.epoch is not None:
         parts.append(f"epoch {run.epoch}{f'/{run.epochs_total}' if run.epochs_total else ''}")
@@ -297,12 +311,12 @@ def progress_text(run: RunView, width: int) -> str:
 
 
 def own_first(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    """What the script logs itself, then what `radt.Run.batches` and `step` log for it."""
+    """Order metrics: the script's own, then those that `radt.Run.batches` and `step` log."""
     return sorted(metrics.items(), key=lambda metric: metric[0] in _OF_STEPS)
 
 
 def load_text(run: RunView) -> str:
-    """CPU, memory and GPU load, whichever is known."""
+    """Return CPU, memory and GPU load, as far as known."""
     parts = []
     if run.cpu_cores is not None:
         parts.append(f"{units.percent(run.cpu_cores)} cpu")

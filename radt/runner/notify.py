@@ -1,7 +1,7 @@
-"""Notifies somebody that runs of a workload failed or that the experiment ended.
+"""Sends a notification when runs of a workload failed or the experiment ended.
 
 A command gets the notification as JSON on its standard input, and `EVENT_VARIABLE` and
-`TEXT_VARIABLE` in its environment. Everything else is an address that apprise understands.
+`TEXT_VARIABLE` in its environment. Every other target is an address in apprise's syntax.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ from radt.errors import UsageError
 from radt.experiment.plan import WorkloadPlan
 from radt.masking import masked
 from radt.model import RunStatus
+from radt.processes import stop_child
 from radt.runner.outcome import ExperimentOutcome, WorkloadOutcome
 
 EVENT_VARIABLE = "RADT_NOTIFY_EVENT"
 TEXT_VARIABLE = "RADT_NOTIFY_TEXT"
 SEND_TIMEOUT_S = 60.0
-#: How long the end of an experiment waits for notifications that are being sent.
+#: Seconds that the end of an experiment waits for notifications in progress.
 CLOSE_TIMEOUT_S = 15.0
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-#: Addresses carry secrets in user, path and query, those of chat services also in the host.
+#: Addresses carry secrets in user, path and query; those of chat services also in the host.
 _SHOWN_HOSTS = ("http://", "https://", "json://", "jsons://")
 _ADDRESS = re.compile(
     r"([a-z][a-z0-9+.-]*://)(?:\S*@)?([^\s/?#'\"]+)[^\s'\"]*?(?=[:,.;)]*(?:[\s'\"]|$))",
@@ -46,16 +47,16 @@ _ADDRESS = re.compile(
 
 
 class NotificationEvent(StrEnum):
-    """What a notification is about."""
+    """The occasion of a notification."""
 
     FAILED = "failed"  # a workload with runs that did not finish
     ENDED = "ended"  # the experiment, however it ended
-    ALERT = "alert"  # what a script says (`radt.Run.alert`)
+    ALERT = "alert"  # sent by a script (`radt.Run.alert`)
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """What is sent: ``text`` for people, ``counts`` of runs by status."""
+    """A notification: ``text`` for people, ``counts`` of runs by status."""
 
     event: NotificationEvent
     experiment: str
@@ -67,7 +68,7 @@ class Notification:
 
     @classmethod
     def of_workload(cls, plan: WorkloadPlan, outcome: WorkloadOutcome, file: str) -> Notification:
-        """Say that runs of a workload did not finish."""
+        """Report that runs of a workload did not finish."""
         counts = Counter(run.status for run in outcome.runs)
         label = plan.label or ", ".join(dict.fromkeys(run.label for run in plan.runs))
         failed = _counts_text({status: n for status, n in counts.items() if status != "FINISHED"})
@@ -79,7 +80,7 @@ class Notification:
     def of_experiment(
         cls, experiment: str, outcome: ExperimentOutcome, file: str, problem: str = ""
     ) -> Notification:
-        """Say that the experiment ended; ``problem`` is why radt itself could not go on."""
+        """Report that the experiment ended; ``problem`` is why radt itself could not continue."""
         how = "ended"
         if problem:
             how = f"was stopped by an error ({without_secrets(problem)})"
@@ -91,16 +92,16 @@ class Notification:
         return cls(event, experiment, text, _by_name(outcome.counts), outcome.elapsed_s, file)
 
     def to_json(self) -> bytes:
-        """Return what commands get."""
+        """Return the JSON that commands get."""
         text = json.dumps(asdict(self), ensure_ascii=False)
-        return text.encode("utf-8", "backslashreplace")  # undecodable file names: JSON's escapes
+        return text.encode("utf-8", "backslashreplace")  # undecodable file names as JSON escapes
 
 
 class Notifier:
     """Sends notifications from its own thread: it never delays or fails the experiment.
 
     Args:
-        target: A command line or an address. Empty: nothing is sent.
+        target: A command line or an address. Empty to send nothing.
         say: Called once, from any thread, with the reason why a notification was not sent.
 
     Raises:
@@ -114,7 +115,8 @@ class Notifier:
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._arguments: list[str] = []
-        self._send: Callable[[Notification], None] | None = None
+        #: Returns why a notification was not sent; "" if it was.
+        self._send: Callable[[Notification], str] | None = None
         if _URL.match(target := target.strip()):
             self._send = _apprise(target)
         elif target:
@@ -122,7 +124,7 @@ class Notifier:
             self._send = self._run_command
 
     def send(self, notification: Notification) -> None:
-        """Send it in the background, after those before it."""
+        """Queue it for sending in the background, in order."""
         if self._send is None:
             return
         if self._thread is None:
@@ -131,7 +133,7 @@ class Notifier:
         self._waiting.put(notification)
 
     def close(self) -> None:
-        """Wait at most `CLOSE_TIMEOUT_S` for what is being sent; drop what takes longer."""
+        """Wait up to `CLOSE_TIMEOUT_S` for notifications in progress; drop the rest."""
         if self._thread is None:
             return
         self._waiting.put(None)
@@ -145,18 +147,19 @@ class Notifier:
         assert self._send is not None
         while (notification := self._waiting.get()) is not None:
             try:
-                self._send(notification)
-            except Exception as error:  # noqa: BLE001 - the next notification is sent all the same
-                known = isinstance(error, _NotSentError)
-                self._complain(str(error) if known else f"{type(error).__name__}: {error}")
+                reason = self._send(notification)
+            except Exception as error:  # noqa: BLE001 - later notifications must still be sent
+                reason = f"{type(error).__name__}: {error}"
+            if reason:
+                self._complain(reason)
 
     def _complain(self, reason: str) -> None:
         if not self._has_complained:
             self._has_complained = True
             self._say(f"a notification was not sent: {without_secrets(reason)}")
 
-    def _run_command(self, notification: Notification) -> None:
-        """Run the command to its end, in its own session: Ctrl-C does not reach it."""
+    def _run_command(self, notification: Notification) -> str:
+        """Run the command to its end, in its own session so that Ctrl-C does not reach it."""
         name = self._arguments[0]
         variables = {EVENT_VARIABLE: str(notification.event), TEXT_VARIABLE: notification.text}
         try:
@@ -165,34 +168,25 @@ class Notifier:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
-                env=dict(os.environ, **variables),
+                env=os.environ | variables,
                 start_new_session=True,
             )
-        except OSError as error:
-            raise _NotSentError(f"{name}: {error.strerror}") from error
-        try:
             _, output = self._process.communicate(notification.to_json(), SEND_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+        except subprocess.TimeoutExpired:
             self._kill_command()
-            self._process.communicate()
-            raise _NotSentError(f"{name} took longer than {SEND_TIMEOUT_S:.0f} s") from error
-        if code := self._process.returncode:
-            lines = [line.strip() for line in output.decode(errors="replace").splitlines()]
-            reason = ", ".join([*filter(None, lines)][-1:])
-            how = f"exit code {code}" if code > 0 else f"signal {-code}"
-            raise _NotSentError(f"{name}: {how}{', ' if reason else ''}{reason}")
+            return f"{name} took longer than {SEND_TIMEOUT_S:.0f} s"
+        if not (code := self._process.returncode):
+            return ""
+        how = f"exit code {code}" if code > 0 else f"signal {-code}"
+        last = output.decode(errors="replace").strip().splitlines()[-1:]
+        return ", ".join([f"{name}: {how}", *last])
 
     def _kill_command(self) -> None:
         """Kill the command and its children; harmless if it has ended."""
         if self._process is not None and self._process.poll() is None:
-            try:
-                os.killpg(self._process.pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass  # it has ended by itself in the meantime
-
-
-class _NotSentError(Exception):
-    """Why a notification was not sent."""
+            stop_child(self._process, 0.0, group=True)
 
 
 def _command(line: str) -> list[str]:
@@ -211,18 +205,18 @@ def _command(line: str) -> list[str]:
     return arguments
 
 
-def _apprise(address: str) -> Callable[[Notification], None]:
-    """Return what sends to an address: apprise's own, or any web address, which gets JSON."""
+def _apprise(address: str) -> Callable[[Notification], str]:
+    """Return a sender for an address: one of apprise's, or a web address that gets JSON."""
     try:
-        import apprise  # here: it takes half a second to import
+        import apprise  # imported late: it takes half a second
     except ImportError as error:
         raise UsageError(
             "--notify with an address needs apprise", "Run pip install 'radt[notify]'"
         ) from error
     apprise.logger.propagate = False  # its messages are reported by `Notifier`
     apprise.logger.addHandler(logging.NullHandler())
-    # apprise knows the web addresses of Slack, Discord and others; the rest get JSON, with the
-    # query's keys marked as those of the web server.
+    # apprise knows the web addresses of Slack, Discord and others. The rest get JSON; the keys of
+    # their query need apprise's prefix for parameters that are passed on to the server.
     as_json = re.sub(r"^http(s?)://", r"json\1://", address, flags=re.IGNORECASE)
     if as_json != address:
         as_json = re.sub(r"([?&])(?=\w)", r"\1-", as_json)
@@ -237,18 +231,17 @@ def _apprise(address: str) -> Callable[[Notification], None]:
     sender = apprise.Apprise()
     sender.add(service)
 
-    def send(notification: Notification) -> None:
+    def send(notification: Notification) -> str:
         title = f"radt: {notification.experiment} {notification.event}"
         result = sender.notify(body=notification.text, title=title, timeout=SEND_TIMEOUT_S)
-        if not result:
-            logs = [entry.message for entry in result.logs()]
-            raise _NotSentError(f"{without_secrets(address)}: {'; '.join(logs)}")
+        logs = "; ".join(entry.message for entry in result.logs())
+        return "" if result else f"{without_secrets(address)}: {logs}"
 
     return send
 
 
 def without_secrets(text: str) -> str:
-    """Return the text with nothing but the scheme, and the host of web servers, of each address.
+    """Reduce each address in the text to its scheme and, for web servers, its host.
 
     >>> without_secrets("curl https://me:pw@hooks.example.org/T0/secret?a=b failed")
     'curl https://hooks.example.org/… failed'
@@ -264,7 +257,7 @@ def without_secrets(text: str) -> str:
 
 
 def _counts_text(counts: Mapping[RunStatus, int]) -> str:
-    """``2 FAILED and 1 OOM``."""
+    """Return ``2 FAILED and 1 OOM``."""
     parts = [f"{counts[status]:,} {status}" for status in RunStatus if counts.get(status)]
     return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
 
@@ -274,7 +267,7 @@ def _by_name(counts: Mapping[RunStatus, int]) -> dict[str, int]:
 
 
 def _runs_text(plan: WorkloadPlan) -> str:
-    """``7 × resnet50 on 0``, ``a, 2 × b on 0, 1+2, cpu``."""
+    """Return ``7 × resnet50 on 0``, ``a, 2 × b on 0, 1+2, cpu``."""
     names = Counter(run.label for run in plan.runs)
     runs = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in names.items())
     return f"{runs} on {', '.join(dict.fromkeys(str(run.devices) for run in plan.runs))}"

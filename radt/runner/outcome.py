@@ -1,7 +1,8 @@
-"""How runs end: what an exit means, and the outcomes of runs, workloads and experiments."""
+"""How runs end: the meaning of an exit, and the outcomes of runs, workloads and experiments."""
 
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from collections.abc import Sequence
@@ -14,18 +15,19 @@ from radt.model import Role, RunStatus
 from radt.procfs import signal_name
 from radt.runner.oom import Memory, MemoryEvidence, OutputDiagnosis
 from radt.runner.process import Exit
-from radt.units import duration_text
+from radt.units import duration_text, size
 
+_SHM = "/dev/shm"  # noqa: S108 - the kernel's fixed path
 KEEPER_KILLED = "its keeper process was killed"
 #: Shells report a signal N that ended a command as exit code 128 + N.
 _SHELL_SIGNAL = 128
-#: Ways in which a process goes down by itself; memory that ran out may be why.
+#: Signals of a crash; running out of memory may be the cause.
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS)
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """How a run ended; ``reason`` is for people, and empty for FINISHED."""
+    """How a run ended; ``reason`` is a sentence for people, empty for FINISHED."""
 
     status: RunStatus
     reason: str = ""
@@ -39,17 +41,17 @@ def run_end(
     tail: Sequence[str],
     memory: MemoryEvidence,
 ) -> RunEnd:
-    """What an exit means.
+    """Interpret an exit.
 
-    A process that ends with exit code 0 has finished, also if it was asked to end a moment before:
-    what it says counts. An exit code above 128 by which a shell reports a signal stays FAILED, as
-    nothing tells it from one that a program chose; its reason names the signal.
+    A process with exit code 0 has finished, even if it was asked to end a moment before. An exit
+    code above 128, by which a shell reports a signal, stays FAILED, as a program may have chosen
+    it; its reason names the signal.
 
     Args:
         stopped: Why radt ended the run, empty if it did not.
         timed_out_s: The Timeout that the run exceeded.
         tail: The last lines of its output.
-        memory: What the kernel has said of memory since the run started.
+        memory: The kernel's out-of-memory kills since the run started.
     """
     if exit_.code == 0:
         return RunEnd(RunStatus.FINISHED)
@@ -65,20 +67,19 @@ def run_end(
     )
 
 
-#: The reason of services that had to be killed when the other runs had ended.
+#: The reason of services that had to be killed after the other runs had ended.
 NOT_ENDED = "did not end when the other runs had ended"
 
 
 def dismissed_end(exit_: Exit, dismissed_ns: int, *, was_killed: bool) -> RunEnd | None:
-    """What the exit of a service means that was asked to end when the other runs had ended.
+    """Interpret the exit of a service that was asked to end after the other runs had ended.
 
-    Ending was all that it had left to do, so it has finished, whatever its exit code says of the
-    signal. None if it had ended by itself before, or if it was killed by others: then `run_end`
-    knows why.
+    Ending was its last task, so it has finished, even if its exit code names the signal. Return
+    None if it had ended by itself before, or was killed by others: `run_end` explains those cases.
 
     Args:
-        dismissed_ns: When it was asked; monotonic.
-        was_killed: Whether radt had to kill it.
+        dismissed_ns: When it was asked to end; monotonic.
+        was_killed: True if radt had to kill it.
     """
     if exit_.ended_ns is not None and exit_.ended_ns < dismissed_ns:
         return None
@@ -92,17 +93,17 @@ def _is_sigkill(exit_: Exit) -> bool:
 
 
 def _by_the_kernel(exit_: Exit, words: OutputDiagnosis, memory: MemoryEvidence) -> RunEnd | None:
-    """Out of memory if the kernel's word and the way the run ended agree."""
+    """Return OOM if the kernel's report and the way the run ended agree."""
     killed = _is_sigkill(exit_)
     pids = words.killed_pids | ({exit_.pid} if killed and exit_.pid is not None else set())
     if not (killed or words.child_killed):
         return None
-    if memory.names(pids):
+    if memory.names(pids, exit_.container):
         memory.claim()
         return RunEnd(RunStatus.OOM, "host memory: killed by the kernel")
     if not memory.kills_unnamed:
         return None
-    certain = memory.own == 1
+    certain = memory.own == 1 and not exit_.container
     memory.claim()
     how = "killed" if certain else "probably killed"
     return RunEnd(RunStatus.OOM, f"host memory: {how} by the kernel")
@@ -114,17 +115,30 @@ def _by_its_own_words(exit_: Exit, words: OutputDiagnosis) -> RunEnd | None:
     match words.memory:
         case None:
             return None
-        case Memory.SHARED:
-            return RunEnd(RunStatus.OOM, f"{Memory.SHARED}: larger than /dev/shm")
-        case where:
-            amount = words.amount
+        case (Memory.SHARED, _):
+            return RunEnd(RunStatus.OOM, f"{Memory.SHARED}: larger than {_shared_memory()}")
+        case (where, amount):
             what = f"tried to allocate {amount}" if amount else "an allocation failed"
             return RunEnd(RunStatus.OOM, f"{where}: {what}")
 
 
+def _shared_memory() -> str:
+    """Describe /dev/shm, a container's 64 MB by default."""
+    try:
+        status = os.statvfs(_SHM)
+    except OSError:
+        return _SHM
+    total = size(status.f_blocks * status.f_frsize)
+    return f"{_SHM} ({total}, set with --shm-size in a container)"
+
+
 def _otherwise(exit_: Exit) -> RunEnd:
     if exit_.code < 0:
-        return RunEnd(RunStatus.KILLED, f"killed by {signal_name(-exit_.code)}")
+        reason = f"killed by {signal_name(-exit_.code)}"
+        if exit_.code == -signal.SIGBUS:
+            # The kernel has already freed memory that only the process had mapped.
+            reason += f"; perhaps shared memory was full: {_shared_memory()}"
+        return RunEnd(RunStatus.KILLED, reason)
     reason = f"exit code {exit_.code}"
     if _SHELL_SIGNAL < exit_.code <= _SHELL_SIGNAL + signal.SIGSYS:
         reason += f" (as shells report {signal_name(exit_.code - _SHELL_SIGNAL)})"
@@ -137,10 +151,10 @@ STOPPED = "stopped by the user"
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """One row's end.
+    """How one row ended.
 
-    ``reason`` is empty for a finished run; ``tail`` is the end of what it printed, ``log`` the file
-    with all of it (None if it was never started).
+    ``reason`` is empty for a finished run; ``tail`` is the end of its output, ``log`` the file with
+    all of it (None if it was never started).
     """
 
     letter: str
@@ -156,10 +170,9 @@ class RunOutcome:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadOutcome:
-    """The ends of all rows that were run together.
+    """How all rows of a workload ended.
 
-    ``repeat`` of ``repeats`` counts from 1. ``elapsed_s`` is all of it, set-up included.
-    ``on_cpu_s`` is what this process took of the CPU while the runs were on.
+    ``repeat`` of ``repeats`` counts from 1. ``elapsed_s`` includes set-up.
     """
 
     label: str
@@ -169,21 +182,20 @@ class WorkloadOutcome:
     repeat: int = 1
     repeats: int = 1
     elapsed_s: float = 0.0
-    on_cpu_s: float = 0.0
 
     @property
     def status(self) -> RunStatus:
-        """The worst of the rows."""
+        """Return the worst status of the rows."""
         return RunStatus.worst(run.status for run in self.runs)
 
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
-    """All workloads that were run, and how many rows needed no run.
+    """How all workloads ended, and how many rows needed no run.
 
-    ``failed_before`` are rows that an earlier start saw fail and that were not run again.
-    ``interrupted_by`` is the number of the signal that stopped it, None if it came to its end.
-    ``problem`` is why radt itself could not go on, or could not write all statuses.
+    ``failed_before`` are rows that failed in an earlier start and were not run again.
+    ``interrupted_by`` is the number of the signal that stopped it, None if it ran to its end.
+    ``problem`` is why radt itself could not continue, or could not write or upload everything.
     """
 
     workloads: Sequence[WorkloadOutcome] = field(default_factory=list)
@@ -202,20 +214,15 @@ class ExperimentOutcome:
         return [run for workload in self.workloads for run in workload.runs]
 
     @property
-    def on_cpu_s(self) -> float:
-        """What this process took of the CPU while runs were on, in seconds."""
-        return sum(workload.on_cpu_s for workload in self.workloads)
-
-    @property
     def counts(self) -> Counter[RunStatus]:
-        """Number of runs by how they ended."""
+        """Return the number of runs by status."""
         return Counter(run.status for run in self.runs)
 
     @property
     def exit_code(self) -> int:
-        """0 if all went well, 1 if a row has not finished, 128 + signal if the user stopped it.
+        """Return 0 if all went well, 1 if a row has not finished, 128 + signal after a user's stop.
 
-        A ``problem`` is raised, and has its own.
+        A ``problem`` is raised as an exception, with its own exit code.
         """
         if self.interrupted_by is not None:
             return 128 + self.interrupted_by

@@ -1,7 +1,7 @@
-"""Follows what a run prints: every byte into its log file, lines to the console while it keeps up.
+"""Follows what a run prints: every byte goes to its log file, lines go to the console.
 
-A script that prints faster than a terminal can show must not be slowed down by it, so the console
-is served through a bounded buffer and shows how many lines it missed; the file misses none.
+A script that prints faster than a terminal can show must not be slowed down. The console therefore
+has a bounded buffer and counts the lines it drops; the file has all of them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import IO
 
 READ_BYTES = 1 << 16
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-#: A line longer than this is shown cut (progress bars that never end their line, binary rubbish).
+#: Longer lines are shown cut (progress bars that never end their line, binary data).
 SHOWN_CHARACTERS = 400
-#: Lines shown of one run from one read of its pipe; the rest is counted.
+#: Lines shown of one run per read of its pipe; the rest are counted.
 SHOWN_LINES = 50
-#: What is kept of the end: enough for a traceback and all that torchrun says after it of 8 ranks.
+#: Lines kept of the end: enough for a traceback and torchrun's report on 8 ranks after it.
 TAIL_LINES = 300
 TAIL_BYTES = 65_536
 # Escape sequences and control characters of a run must not repaint the user's terminal.
@@ -31,22 +31,22 @@ _CONTROL = re.compile(
 
 
 def shown_line(line: str) -> str:
-    """The line as it may be shown: the last state of a progress bar, no control characters."""
+    """Return the line safe to display: a progress bar's last state, without control characters."""
     visible = line.rstrip("\r\n").rsplit("\r", 1)[-1]
     clean = _CONTROL.sub("", visible).replace("\t", "    ")
     return clean if len(clean) <= SHOWN_CHARACTERS else clean[:SHOWN_CHARACTERS] + " …"
 
 
 def _kept(line: bytes) -> bytes:
-    """What `shown_line` needs of a line, however long it is."""
+    """Return the part of a line that `shown_line` needs, whatever its length."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1][: 4 * SHOWN_CHARACTERS + 1]
 
 
 class OutputPump:
-    """Copies a pipe to a file and shows its lines, in a thread of its own.
+    """Copies a pipe to a file and shows its lines, in its own thread.
 
-    If the file cannot be written any more (full disk), reading goes on so that training does, and
-    `problem` says so.
+    If the file cannot be written any more (full disk), the pipe is still read so that training goes
+    on, and `problem` describes the failure.
     """
 
     def __init__(self, pipe: IO[bytes], log_path: Path, show: Callable[[str], None]) -> None:
@@ -54,7 +54,7 @@ class OutputPump:
         self._log_path = log_path
         self._show = show
         self._rest = b""
-        self._cut = False  # whether the beginning of the present line was shown already
+        self._cut = False  # True if the beginning of the current line was shown already
         self._tail: deque[bytes] = deque(maxlen=TAIL_LINES)
         self._tail_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="output", daemon=True)
@@ -65,11 +65,11 @@ class OutputPump:
         self._thread.start()
 
     def finish(self, timeout_s: float = 5.0) -> None:
-        """Wait for the end of the output; a process that escaped may keep the pipe open."""
+        """Wait for the end of the output; a process that escaped may hold the pipe open."""
         self._thread.join(timeout_s)
 
     def tail(self) -> list[str]:
-        """The last lines so far, as they may be shown; from any thread."""
+        """Return the last lines so far, safe to display; from any thread."""
         with self._tail_lock:
             lines = [*self._tail, *([_kept(self._rest)] if self._rest else [])]
         kept: list[str] = []
@@ -110,17 +110,50 @@ class OutputPump:
         *lines, rest = (self._rest + data).split(b"\n")
         if self._cut and lines:
             self._cut = False
-            lines = lines if lines[0] else lines[1:]  # just the end of a line shown before
+            lines = lines if lines[0] else lines[1:]  # only the newline of a line shown before
         with self._tail_lock:
             self._rest = rest
             self._tail += [_kept(line) for line in lines[-TAIL_LINES:]]
         if len(lines) > SHOWN_LINES:
             self._show(f"… {len(lines) - SHOWN_LINES:,} more lines, see output.log")
-        for line in lines[-SHOWN_LINES:]:  # of a burst, the end says how things stand
+        for line in lines[-SHOWN_LINES:]:  # the end of a burst is the most recent
             self._show(shown_line(line.decode("utf-8", errors="replace")))
-        if len(self._rest) > READ_BYTES:  # a "line" without end
+        if len(self._rest) > READ_BYTES:  # a line that does not end
             self._show(shown_line(self._rest[:READ_BYTES].decode("utf-8", errors="replace")))
             with self._tail_lock:
                 self._tail.append(_kept(self._rest))
                 self._rest = b""
             self._cut = True
+
+
+class Tail:
+    """The whole lines of a growing file.
+
+    Args:
+        path: The file.
+        first_bytes: Maximum number of existing bytes to return at first.
+    """
+
+    def __init__(self, path: Path, first_bytes: int) -> None:
+        self.path = path
+        self._first_bytes = first_bytes
+        self._read_bytes: int | None = None
+        self._rest = b""
+
+    def lines(self) -> list[str]:
+        """Return the lines written since the last call.
+
+        Raises:
+            OSError: The file cannot be read.
+        """
+        with self.path.open("rb") as stream:
+            start = self._read_bytes
+            if start is None:
+                start = max(0, stream.seek(0, os.SEEK_END) - self._first_bytes)
+            stream.seek(start)
+            new = stream.read()
+        *lines, self._rest = (self._rest + new).split(b"\n")
+        if self._read_bytes is None and start:
+            lines = lines[1:]  # the first one is incomplete
+        self._read_bytes = start + len(new)
+        return [line.decode(errors="replace") for line in lines]

@@ -1,7 +1,7 @@
-"""A workload's first step: its runs get ids, folders, store rows, collector and MLflow.
+"""A workload's first step: give its runs ids, folders, and rows in store, collector and MLflow.
 
-None of these but the folders is needed to train: a store or a collector that does not work now gets
-from the runs' folders (`radt.collector.manifest`) what it has missed.
+Training needs only the folders: a store or a collector that does not work now later reads what it
+missed from the runs' folders (`radt.collector.manifest`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.metadata import distribution
@@ -27,14 +27,14 @@ from radt.errors import CollectorError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind, launched_script
 from radt.home import RunDir
-from radt.inventory import Inventory, collect_inventory
 from radt.listeners.registry import load
 from radt.masking import masked
 from radt.params import command_params
 from radt.paths import is_database
+from radt.provenance import Provenance, collect_provenance
 from radt.run_name import script_name
 from radt.runner.command import Profilers, program_command, workload_tags
-from radt.runner.pending import PendingWorkload
+from radt.runner.options import PendingWorkload
 from radt.runner.recording import Session
 from radt.tags import (
     COLLOCATION,
@@ -51,27 +51,27 @@ from radt.tags import (
 from radt.units import seconds_text
 
 _POLL_S = 0.01
-#: How long MLflow is waited for that is known not to work; a link that dropped one connection
-#: has brought the next one by then.
+#: Seconds to wait for MLflow when it is known to be failing; a link that dropped one connection
+#: has made the next one by then.
 _LITTLE_PATIENCE_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A run that is recorded, and not started yet."""
+    """A run that is recorded and not started yet."""
 
     plan: RunPlan
     run_id: str
     run_dir: RunDir
     profilers: Profilers
-    inventory: Inventory
+    provenance: Provenance
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedWorkload:
     """A workload whose runs are recorded. ``warnings`` are for the user.
 
-    ``in_store`` is False while only the runs' folders know of them.
+    ``in_store`` is False while only the runs' folders have them.
     """
 
     workload_id: str
@@ -82,9 +82,9 @@ class RecordedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class MlflowIds:
-    """MLflow's ids: of the runs that it has, by ours, and of their experiment.
+    """MLflow's ids of the runs it has, keyed by radt's ids, and of their experiment.
 
-    ``pending`` is whether the rows wait for MLflow by themselves, and only when they use it.
+    With ``pending``, the rows wait for MLflow by themselves, when they first use it.
     """
 
     runs: dict[str, str]
@@ -96,7 +96,7 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
     """Record the rows of a workload and register them with the collector.
 
     Args:
-        series_id: The same for all repeats of one workload.
+        series_id: Shared by all repeats of one workload.
 
     Raises:
         StoreError: The runs' folders cannot be made.
@@ -112,8 +112,8 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
         _with_folder(session, row, run_ids[row.letter], Profilers.of(row, registry)) for row in rows
     ]
     runs, problem = _record(session, pending, runs, workload_id, series_id)
-    # The same for each row mostly; an ordered set.
-    warnings = dict.fromkeys(text for run in runs for text in run.inventory.problems)
+    # Mostly the same for each row; the dict serves as an ordered set.
+    warnings = dict.fromkeys(text for run in runs for text in run.provenance.problems)
     warnings |= dict.fromkeys(_register(session, runs))
     if problem is not None:
         session.presence.note_problem(problem.message)
@@ -121,12 +121,12 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
 
 
 def _is_numbered(row: RunPlan) -> bool:
-    """Whether the row is a script run by itself, whose name tells its runs apart."""
+    """Return True for a script run without a file, whose run names are told apart by numbers."""
     return not (row.name or row.model or row.workload)
 
 
 def _launched(row: RunPlan) -> tuple[str, tuple[str, ...]]:
-    """Return the script and its arguments; those of a launcher's script, not of the launcher."""
+    """Return the script and its arguments; for a launcher, those of the script it launches."""
     launched = launched_script(row.params) if row.program.kind is ProgramKind.COMMAND else None
     return launched or (row.program.label, row.params)
 
@@ -134,10 +134,10 @@ def _launched(row: RunPlan) -> tuple[str, tuple[str, ...]]:
 def _with_folder(session: Session, row: RunPlan, run_id: str, profilers: Profilers) -> RecordedRun:
     folder = session.home.run_dir(run_id)
     try:
-        inventory = collect_inventory(
+        provenance = collect_provenance(
             row.program.folder, folder.create().artifacts, interpreter=sys.executable
         )
-        run = RecordedRun(row, run_id, folder, profilers, inventory)
+        run = RecordedRun(row, run_id, folder, profilers, provenance)
         profilers.make_folder(folder)
     except OSError as error:
         raise StoreError(
@@ -147,28 +147,35 @@ def _with_folder(session: Session, row: RunPlan, run_id: str, profilers: Profile
     return run
 
 
-def wait_for_mlflow(
-    session: Session, workload: RecordedWorkload, cancelled: Callable[[], bool]
-) -> tuple[MlflowIds, str]:
-    """MLflow's ids as soon as all are known or the time is over, and a warning in that case.
+def wait_for_mlflow(session: Session, workload: RecordedWorkload) -> tuple[MlflowIds, str]:
+    """Wait for MLflow ids; return those known by the deadline, and a warning if some are missing.
 
-    Only rows wait whose MLflow need not know radt: those of other environments and programs. None
-    are known, without a warning, where runs are recorded without MLflow.
+    Waits only for rows whose MLflow may not know radt: those in other environments, and programs.
+    Without MLflow, returns no ids and no warning.
     """
     if not session.tracking_uri or not workload.in_store or session.client.away is not None:
-        return MlflowIds({}), ""  # without a collector nobody uploads
+        return MlflowIds({}), ""  # without a collector nothing uploads
     run_ids = [run.run_id for run in workload.runs]
     if all(_can_wait_itself(run.plan) for run in workload.runs):
-        # A database gives runs the ids that we choose (`MlflowTarget.create_run`).
+        # In a database backend radt chooses the ids (`MlflowTarget.create_run`).
         chosen = run_ids if is_database(session.tracking_uri) else []
         return MlflowIds(dict(zip(chosen, chosen, strict=True)), pending=True), ""
     session.client.hurry(session.home.store_path)
-    trouble = _Trouble(session)
-    known = _wait_for_runs(session, run_ids, lambda: cancelled() or trouble.lasts)
+    since_ns, began_s = time.time_ns(), time.monotonic()
+    known = _known_to_mlflow(session, run_ids)
+    trouble = ""
+    while len(known) < len(run_ids) and not session.stop:
+        waited_s = time.monotonic() - began_s
+        if waited_s >= min(_LITTLE_PATIENCE_S, session.mlflow_patience.timeout_s):
+            trouble = _trouble(session, since_ns)
+            if trouble or waited_s >= session.mlflow_patience.timeout_s:
+                break
+        time.sleep(_POLL_S)
+        known = _known_to_mlflow(session, run_ids)
     warning = ""
-    if not cancelled():
+    if not session.stop:
         if missed := len(known) < len(run_ids):
-            why = trouble.text or f"no answer within {session.mlflow_patience.timeout_s:.0f} s"
+            why = trouble or f"no answer within {session.mlflow_patience.timeout_s:.0f} s"
             warning = (
                 f"MLflow at {masked(session.tracking_uri)}: {why}; runs start now and are "
                 "uploaded when it answers"
@@ -178,51 +185,29 @@ def wait_for_mlflow(
     return MlflowIds(known, experiment), warning
 
 
+def _known_to_mlflow(session: Session, run_ids: Sequence[str]) -> dict[str, str]:
+    """Return MLflow's ids of the runs that it has."""
+    runs = session.reader.runs(run_ids=list(run_ids))
+    return {run.run_id: run.mlflow_run_id for run in runs if run.mlflow_run_id}
+
+
+def _trouble(session: Session, since_ns: int) -> str:
+    """Return the MLflow deliverer's problem since `since_ns`; "" if there is none."""
+    file = problem_file(session.home.store_path, session.tracking_uri)
+    problem = read_problems(file).get(EVERYTHING)
+    return problem.text if problem is not None and problem.last_ns >= since_ns else ""
+
+
 def _can_wait_itself(row: RunPlan) -> bool:
-    """Whether a script's own MLflow waits for its run (`radt.run.mlflow_calls`)."""
+    """Return True if the script's own MLflow waits for its run (`radt.run.mlflow_calls`)."""
     return row.program.is_python and row.environment == LOCAL and _has_plugin()
 
 
 @cache
 def _has_plugin() -> bool:
-    """Whether MLflow finds it; not so where an installation in place is older than the plug-in."""
+    """Return True if MLflow finds the plug-in; an older editable installation may lack it."""
     group = "mlflow.default_experiment_provider"
     return any(point.group == group for point in distribution("radt").entry_points)
-
-
-class _Trouble:
-    """What keeps MLflow away, as far as its deliverer has found out since we wait."""
-
-    def __init__(self, session: Session) -> None:
-        self._file = problem_file(session.home.store_path, session.tracking_uri)
-        self._since_ns = time.time_ns()
-        self._patient_until_s = time.monotonic() + _LITTLE_PATIENCE_S
-
-    @property
-    def text(self) -> str:
-        """Empty if nothing is known."""
-        problem = read_problems(self._file).get(EVERYTHING)
-        return problem.text if problem is not None and problem.last_ns >= self._since_ns else ""
-
-    @property
-    def lasts(self) -> bool:
-        """Whether waiting any longer is vain."""
-        return time.monotonic() >= self._patient_until_s and bool(self.text)
-
-
-def _wait_for_runs(
-    session: Session, run_ids: Sequence[str], cancelled: Callable[[], bool]
-) -> dict[str, str]:
-    deadline = time.monotonic() + session.mlflow_patience.timeout_s
-    while True:
-        known = {
-            run.run_id: run.mlflow_run_id
-            for run in session.reader.runs(run_ids=list(run_ids))
-            if run.mlflow_run_id
-        }
-        if len(known) == len(run_ids) or time.monotonic() >= deadline or cancelled():
-            return known
-        time.sleep(_POLL_S)
 
 
 def _record(
@@ -232,12 +217,12 @@ def _record(
     workload_id: str,
     series_id: str,
 ) -> tuple[Sequence[RecordedRun], StoreError | None]:
-    """Write the rows of all runs, and what each says of itself.
+    """Write the rows of all runs, and each run's own manifest.
 
-    Returns the runs with the names that they got, and why there are no rows.
+    Returns the runs with their final names, and the reason why there are no rows, if so.
 
     Raises:
-        StoreError: Neither can be written: nobody would ever know of the runs.
+        StoreError: Neither can be written, so the runs would be lost.
     """
     now_ns = time.monotonic_ns()
     profiled = workload_tags({run.plan.letter: run.profilers for run in runs})
@@ -261,7 +246,9 @@ def _record(
         names = session.client.record(descriptions)
     except CollectorError:
         try:
-            names = _write_rows(session, descriptions)
+            from radt.collector.rows import record_runs  # needs SQLAlchemy, see `radt.store.peek`
+
+            names = record_runs(session.writer, session.reader, descriptions, session.clock)
         except StoreError as error:
             if unwritten is not None:
                 raise
@@ -270,17 +257,6 @@ def _record(
         replace(run, plan=replace(run.plan, name=name)) if _is_numbered(run.plan) else run
         for run, name in zip(runs, names, strict=True)
     ], None
-
-
-def _write_rows(session: Session, descriptions: Sequence[StandaloneRun]) -> list[str]:
-    """Write the rows of runs without the collector; return the runs' names."""
-    from radt.collector.rows import put_rows  # needs SQLAlchemy, see `radt.store.peek`
-
-    with session.writer.transaction():
-        return [
-            put_rows(session.writer, session.reader, description, session.clock)
-            for description in descriptions
-        ]
 
 
 def _description(
@@ -303,19 +279,19 @@ def _description(
         collocation=str(row.collocation),
         has_runner=True,
         params=_params(row),
-        tags=dict(tags) | run.inventory.tags,
+        tags=dict(tags) | run.provenance.tags,
     )
 
 
 def _command_text(row: RunPlan) -> str:
     try:
         return shlex.join(program_command(row, Path(sys.executable)))
-    except UsageError:  # an MLproject file that was changed meanwhile: set-up says what is wrong
+    except UsageError:  # the MLproject file has changed meanwhile: set-up reports what is wrong
         return shlex.join([str(row.program.path), *row.params])
 
 
 def _params(row: RunPlan) -> dict[str, str]:
-    """The command line, and every column that says what the run is."""
+    """Return the command line's parameters, and every column that describes the run."""
     params = command_params(row.program.recorded, row.arguments, _launched(row)[1])
     columns = {
         "Environment": str(row.environment),
@@ -323,7 +299,7 @@ def _params(row: RunPlan) -> dict[str, str]:
         "Timeout": f"{seconds_text(row.timeout_s)} s" if row.timeout_s is not None else "",
         **row.columns,
     }
-    # What the script is called with wins: a column of the same name is mostly where it came from.
+    # The script's parameters win: a column of the same name is mostly where they came from.
     return {name: value for name, value in columns.items() if value} | params
 
 
@@ -341,8 +317,8 @@ def _tags(
     }
     if row.is_service:
         tags[ROLE] = str(row.role)
-    if session.start_options:
-        tags[START] = session.start_options
+    if session.resume_options:
+        tags[START] = session.resume_options
     if pending.repeats > 1:
         tags |= {REPEAT: f"{pending.repeat}/{pending.repeats}", SERIES: series_id}
     return tags
@@ -367,7 +343,7 @@ def _registration(session: Session, run: RecordedRun) -> Registration:
 
 
 def _register(session: Session, runs: Sequence[RecordedRun]) -> list[str]:
-    """Tell the collector of the runs; one that is away joins when it can."""
+    """Register the runs; return the collector's warnings. If it is away, it finds them later."""
     warnings: list[str] = []
     for run in runs:
         try:

@@ -1,7 +1,8 @@
-"""A run's processes: started behind the barrier, output followed, the tree ended with the run.
+"""The processes of a run: started behind the barrier, followed by their output, ended as a tree.
 
 All processes that a run starts stay below its keeper (`radt.runner.keeper`). If the keeper is gone,
-they are found by the run's id in their environment; one that cleared its environment is missed.
+they are found by the run's id in their environment; a process that cleared its environment is
+missed.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt.errors import LaunchError
-from radt.home import RUN_ID_VARIABLE
-from radt.procfs import all_pids, environment, process_stat
+from radt.processes import send_signal, stop_run
+from radt.procfs import all_pids, process_stat
 from radt.runner import keeper
 from radt.runner.barrier import Barrier
 from radt.runner.output import OutputPump
 
-#: One that waits for a disk cannot die; it must not keep anybody waiting.
+#: A process in uninterruptible I/O cannot die; radt waits no longer than this for it.
 KILL_PATIENCE_S = 10.0
 _POLL_S = 0.01
 
@@ -35,7 +36,7 @@ _POLL_S = 0.01
 def descendants_of_roots(roots: Iterable[int]) -> dict[int, list[int]]:
     """Return the live processes below each root, parents before their children.
 
-    One scan of all processes, which is what it costs.
+    Costs one scan of all processes.
     """
     children: dict[int, list[int]] = {}
     for pid in sorted(all_pids()):
@@ -45,68 +46,25 @@ def descendants_of_roots(roots: Iterable[int]) -> dict[int, list[int]]:
     by_root: dict[int, list[int]] = {}
     for root in roots:
         below = by_root[root] = list(children.get(root, ()))
-        for pid in below:  # which grows
+        for pid in below:  # the list grows during the iteration
             below += children.get(pid, ())
     return by_root
 
 
-def processes_of(run_id: str) -> list[int]:
-    """Ids of the user's live processes that carry the run's id, this one left out."""
-    mark = f"{RUN_ID_VARIABLE}={run_id}".encode()
-    own = os.getpid()
-    return [pid for pid in all_pids() if pid != own and mark in environment(pid)]
-
-
-def group_members(pgid: int) -> list[int]:
-    """Ids of the live processes of a process group."""
-    stats = (process_stat(pid) for pid in all_pids())
-    return [stat.pid for stat in stats if stat is not None and stat.alive and stat.group == pgid]
-
-
-def send_signal(pid: int, number: int) -> None:
-    """Send a signal to a process that may be gone, or be another user's by now."""
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        pass
-
-
-def stop_processes_of(run_id: str, pgid: int | None = None) -> int:
-    """SIGKILL to what is left of a run whose keeper is gone, until nothing is.
-
-    Args:
-        pgid: The process group that was made for the run, if it may still be the run's.
-
-    Returns:
-        How many processes there were.
-    """
-    ended: set[int] = set()
-    deadline = time.monotonic() + KILL_PATIENCE_S
-    while True:
-        left = set(processes_of(run_id))
-        if pgid is not None:
-            left |= set(group_members(pgid))
-        if not left or time.monotonic() > deadline:
-            return len(ended)
-        for pid in left:
-            send_signal(pid, signal.SIGKILL)
-        ended |= left
-        time.sleep(_POLL_S)  # not our children: there is nothing to wait on
-
-
-#: What Python's shared libraries may need; the keeper's environment is empty but for these.
+#: Variables that Python's shared libraries may need; the keeper's environment has only these.
 _KEEPER_VARIABLES = ("LD_LIBRARY_PATH",)
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a training process ended; what it means is for `radt.runner.outcome`.
+    """How a training process ended; `radt.runner.outcome` interprets it.
 
     ``code`` is negative for a signal, as in `subprocess`. ``leftovers`` counts the processes that
-    it left behind and that were ended, ``immortal`` those that could not be (they wait for a disk
-    or are another user's). ``ended_ns`` is the monotonic time of its end, None if nobody saw it.
-    ``keeper_died`` says that somebody ended the run's keeper, and so the run. ``tail`` has the last
-    lines of its output.
+    outlived it and were killed, ``immortal`` those that could not be killed (in uninterruptible
+    I/O, or owned by another user). ``ended_ns`` is the monotonic time of its end, None if it was
+    not observed. ``keeper_died`` says that the run's keeper was killed, and the run with it.
+    ``tail`` has the last lines of its output. ``container`` is the id of its container, "" if it
+    ran in none.
     """
 
     code: int
@@ -116,25 +74,25 @@ class Exit:
     ended_ns: int | None = None
     keeper_died: bool = False
     tail: tuple[str, ...] = ()
+    container: str = ""
 
 
 class TrainingProcess:
-    """A command in a session of its own below a keeper, held at a barrier until released.
+    """A command in its own session below a keeper, held at a barrier until released.
 
-    The call order is ``wait_ready``, (barrier released), ``wait_released``; ``on_exit`` is called
+    Call ``wait_ready``, release the barrier, then call ``wait_released``. ``on_exit`` is called
     once from a thread of this object.
-
     Args:
         command: What to execute, looked up on PATH; never given to a shell.
         output_log: File that gets every byte the process writes.
         show: Called with decoded lines for the console; must not block.
-        on_exit: Called when the process, all that it started and its output are done with.
+        on_exit: Called once the process and all its descendants have ended and the output is read.
         cpus: The CPUs it may run on; None for all that the runner may use.
-        kill_command: What ends the run where signals do not reach it (``docker kill NAME``). It
-            is executed before SIGKILL, and when the process ended other than with success; by the
-            keeper, so also after the runner's death.
-        usage_file: Where the keeper writes what the kernel counted of the run's processes
-            (`radt.usage`), before ``on_exit``; None for nowhere.
+        kill_command: Ends a run that signals do not reach (``docker kill NAME``). The keeper
+            executes it before SIGKILL, and after an unsuccessful exit; so it also runs after the
+            runner's death.
+        usage_file: Where the keeper writes the kernel's resource usage of the run's processes
+            (`radt.usage`) before ``on_exit``; None to write none.
 
     Raises:
         LaunchError: The system cannot start another process.
@@ -164,7 +122,7 @@ class TrainingProcess:
         self._ended = False
         self._control_lock = threading.Lock()
         specification = _specification(command, env, cpus, kill_command, usage_file)
-        with contextlib.ExitStack() as theirs:  # closed here once the keeper has its own
+        with contextlib.ExitStack() as theirs:  # closed here once the keeper has its copies
             control_fd, self._control_fd = os.pipe()
             start_from, start_fd = os.pipe()
             status_from, status_fd = os.pipe()
@@ -193,25 +151,25 @@ class TrainingProcess:
 
     @property
     def pid(self) -> int:
-        """Id of the process, also of its process group and session; known when it is ready."""
+        """Id of the process, its process group and its session; known once it is ready."""
         assert self._pid is not None, "wait_ready comes first"
         return self._pid
 
     @property
     def keeper_pids(self) -> tuple[int, ...]:
-        """Ids of the run's guard and, once the process is ready, of its keeper."""
+        """Ids of the run's guard and, once the process is ready, its keeper."""
         return (self._popen.pid, *((self._keeper_pid,) if self._keeper_pid is not None else ()))
 
     @property
     def tree_root(self) -> int | None:
-        """Id of the process that all of the run's are below; None before it is ready and after."""
+        """Id of the process above all of the run's; None before it is ready and after its end."""
         return None if self._ended else self._keeper_pid
 
     def wait_ready(self, timeout_s: float) -> None:
-        """Return when the process stands at the barrier.
+        """Wait until the process is at the barrier.
 
         Raises:
-            LaunchError: It does not within the time, or may not use the CPUs.
+            LaunchError: It was not ready in time, or the CPUs were refused.
         """
         deadline_s = time.monotonic() + timeout_s
         ready = self._read_record(deadline_s)
@@ -258,30 +216,30 @@ class TrainingProcess:
         return started.first
 
     def signal(self, number: int) -> None:
-        """Send a signal to the process and all that it started; harmless when they are gone.
+        """Send a signal to the process and its descendants; harmless once they are gone.
 
         Which processes get which signal: `radt.runner.keeper.signal_tree`.
         """
         if self._popen.returncode is None:
-            for pid in self.keeper_pids:  # somebody may have stopped them, with all the user's
+            for pid in self.keeper_pids:  # the user may have stopped all of their processes
                 send_signal(pid, signal.SIGCONT)
         self._tell(bytes([number]))
 
     def descendants(self) -> list[int]:
-        """Ids of all live processes of the run, the first included; none before it is ready."""
+        """Return the ids of all live processes of the run; none before it is ready."""
         return descendants_of_each([self])[0]
 
     def tail(self) -> list[str]:
-        """The last lines of the output so far, as they may be shown."""
+        """Return the last lines of the output so far, safe to display."""
         return self._pump.tail()
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Wait until ``on_exit`` was called; False if it was not within the time."""
+        """Wait until ``on_exit`` was called; return False if it was not called in time."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def _tell(self, data: bytes) -> None:
-        """Write to the keeper, which may be gone; then `_follow` ends the run."""
+        """Write to the keeper. If the keeper is gone, `_follow` ends the run."""
         with self._control_lock:
             if self._control_fd < 0:
                 return
@@ -292,7 +250,7 @@ class TrainingProcess:
                 pass
 
     def _read_record(self, deadline_s: float) -> _Record | None:
-        """What the process says of its start; None at the end of it, or when the time is over."""
+        """Read the next record of the start; None at the end of the pipe or after the deadline."""
         data = b""
         poller = select.poll()
         poller.register(self._start, select.POLLIN)
@@ -307,7 +265,7 @@ class TrainingProcess:
         return _Record.of(data)
 
     def _follow(self) -> None:
-        """Wait until the keeper reports that nothing is left, or is gone."""
+        """Wait until the keeper reports that no process is left, or is gone."""
         exited = left = None
         with self._status:
             while data := self._status.read(keeper.RECORD_BYTES):
@@ -317,7 +275,7 @@ class TrainingProcess:
                     left = _Record.of(data)
         self._popen.wait()  # the guard; if the keeper was killed, it has ended the tree
         if left is None:
-            stop_processes_of(self.run_id, self._pid)
+            stop_run(self.run_id, kill_s=KILL_PATIENCE_S, group=self._pid)
         self._ended = True
         with self._control_lock:
             os.close(self._control_fd)
@@ -338,7 +296,7 @@ class TrainingProcess:
 
 
 def descendants_of_each(processes: Sequence[TrainingProcess]) -> list[list[int]]:
-    """`TrainingProcess.descendants` of each, by one look at all processes of the machine."""
+    """Return `TrainingProcess.descendants` of each, from one scan of the machine's processes."""
     roots = [process.tree_root for process in processes]
     by_root = descendants_of_roots(root for root in roots if root is not None)
     return [by_root[root] if root is not None else [] for root in roots]
@@ -346,7 +304,7 @@ def descendants_of_each(processes: Sequence[TrainingProcess]) -> list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Record:
-    """What came through a pipe of the keeper's."""
+    """A record from a pipe of the keeper."""
 
     kind: bytes
     first: int
@@ -362,7 +320,7 @@ class _Record:
 
 
 def _encoded(text: str) -> bytes:
-    """Return the text as the system takes it; a locale may lack characters that rows have."""
+    """Encode text for the system; the locale may lack characters that rows contain."""
     try:
         return os.fsencode(text)
     except UnicodeEncodeError:
@@ -379,7 +337,7 @@ def _specification(
     """Encode the process for the keeper to start.
 
     Raises:
-        LaunchError: No program can get such arguments or variables.
+        LaunchError: The arguments or variables cannot be passed to any program.
     """
     words = [_encoded(word) for word in command]
     variables = {_encoded(name): _encoded(value) for name, value in env.items()}

@@ -1,32 +1,40 @@
-"""A workload's second step: environments are built, devices set up, CPUs shared out."""
+"""A workload's second step: build environments, set devices up, and assign CPUs."""
 
 from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from radt.collocation.busy import BusyPolicy, wait_until_free
+from radt.collocation.busy import BusyPolicy, pause, wait_until_free
 from radt.collocation.ledger import Container, Entry, Ledger
 from radt.collocation.packing import PlacementError
-from radt.collocation.planner import DevicePlan, Request, plan_devices
-from radt.collocation.setup import DeviceSetup, inventory_for
+from radt.collocation.planner import DevicePlan, Request, plan_here, warnings
+from radt.collocation.setup import DeviceSetup
 from radt.devices.cpus import CpuTopology, assign_cpus, cpu_list
+from radt.devices.gpus import Gpus
 from radt.environments.build import BuiltEnvironment, Launch, build
 from radt.environments.mlproject import read_project
-from radt.environments.spec import EnvironmentKind, EnvironmentSpec
+from radt.environments.spec import EnvironmentKind, EnvironmentSpec, ProgramEnd
 from radt.errors import DeviceError, EnvironmentBuildError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
 from radt.experiment.row import profiler_in_container
+from radt.home import (
+    HOME_VARIABLE,
+    MLFLOW_PENDING_VARIABLE,
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+    VARIABLES_OF_A_RUN,
+)
 from radt.runner.command import (
+    MAX_EPOCH_VARIABLE,
+    MAX_TIME_VARIABLE,
     Profiling,
-    RunIdentity,
-    environment_of,
     program_arguments,
     program_command,
 )
@@ -37,9 +45,8 @@ from radt.tags import CPUS
 
 Say = Callable[[str], None]
 
-#: Seconds between two looks whether others have made room, and in which Ctrl-C ends the waiting.
+#: Seconds between checks whether other processes have released the devices.
 PLACE_POLL_S = 2.0
-_CANCEL_S = 0.1
 
 
 class SetUpError(Exception):
@@ -52,40 +59,43 @@ class SetUpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """A run and all that it takes to start it."""
+    """A run and everything that is needed to start it."""
 
     recorded: RecordedRun
     command: Sequence[str]
     env: Mapping[str, str]
     cpus: frozenset[int] | None
     kill_command: Sequence[str] | None
-    exit_code: Callable[[int], int]
+    ended: Callable[[int], ProgramEnd]
     profiling: Profiling | None = None
 
 
 @dataclass(slots=True)
 class Provision:
-    """What a workload needs on this machine, from set-up to clean-up. Keys are letters."""
+    """The resources of a workload on this machine, from set-up to clean-up. Keys are letters."""
 
     session: Session
     workload: RecordedWorkload
-    busy: BusyPolicy
     say: Say
-    cancelled: Callable[[], bool]
     devices: DeviceSetup | None = None
     _environments: dict[EnvironmentSpec, BuiltEnvironment] = field(default_factory=dict)
     _cpus: dict[str, frozenset[int] | None] = field(default_factory=dict)
     _containers: list[Entry] = field(default_factory=list)
+    _warnings: list[str] = field(default_factory=list)
+
+    def cancelled(self) -> bool:
+        """Return True if radt was asked to stop."""
+        return bool(self.session.stop)
 
     @property
     def _rows(self) -> list[RunPlan]:
         return [run.plan for run in self.workload.runs]
 
     def set_up(self) -> None:
-        """Build, wait for devices that others use, create instances, start daemons.
+        """Build environments, wait for devices in use, create instances, start daemons.
 
         Raises:
-            SetUpError: Something of it cannot be had; nothing is left of the rest.
+            SetUpError: A resource is not available; all others were released again.
         """
         self._build_environments()
         self._assign_cpus()
@@ -93,7 +103,7 @@ class Provision:
             self._set_up_devices()
 
     def tear_down(self) -> list[str]:
-        """Take away what `set_up` made; sentences about what could not be."""
+        """Undo `set_up`; return a sentence about everything that could not be removed."""
         problems = []
         for entry in self._containers:
             try:
@@ -104,7 +114,7 @@ class Provision:
         return problems + (self.devices.tear_down() if self.devices is not None else [])
 
     def tags(self, letter: str) -> dict[str, str]:
-        """What is recorded of a run's environment, devices and CPUs."""
+        """Return tags with a run's environment, devices and CPUs."""
         tags = dict(self.devices.tags(letter)) if self.devices is not None else {}
         if cpus := self._cpus.get(letter):
             tags[CPUS] = cpu_list(sorted(cpus), separator=",")
@@ -113,10 +123,10 @@ class Provision:
     def startable(
         self, run: RecordedRun, mlflow: MlflowIds, extra: Mapping[str, str]
     ) -> LaunchSpec:
-        """Put together what starts a run.
+        """Return the specification that starts a run.
 
         Args:
-            extra: Further variables for its environment.
+            extra: Further environment variables.
 
         Raises:
             SetUpError: It cannot be started in its environment.
@@ -128,16 +138,7 @@ class Provision:
         self, run: RecordedRun, mlflow: MlflowIds, extra: Mapping[str, str]
     ) -> LaunchSpec:
         row = placed(run.plan, extra)
-        identity = RunIdentity(
-            run_id=run.run_id,
-            spool=run.run_dir.path,
-            tracking_uri=self.session.tracking_uri,
-            mlflow_run_id=mlflow.runs.get(run.run_id),
-            mlflow_experiment_id=mlflow.experiment,
-            mlflow_pending=mlflow.pending,
-        )
-        env = environment_of(row, identity, self.session.home, self.session.machine)
-        env |= extra
+        env = _environment(row, run, mlflow, self.session) | dict(extra)
         if self.devices is not None:
             env |= self.devices.environment(row.letter)
         profiling = run.profilers.attached(row, run.run_id, run.run_dir)
@@ -154,8 +155,9 @@ class Provision:
             variables=env,
             gpu_uuids=tuple(filter(None, env["CUDA_VISIBLE_DEVICES"].split(","))),
             cpus=self._cpus.get(row.letter),
+            memory_bytes=row.resources.memory_bytes,
         )
-        environment.prepare(launch)
+        environment.prepare(launch, lambda text: self.say(f"{row.letter}: {text}"))
         command, variables = environment.command(launch), environment.variables(launch)
         if profiling is not None:
             if profiling.prefix and environment.container(launch):
@@ -169,7 +171,7 @@ class Provision:
             env=env | variables,
             cpus=self._cpus.get(row.letter),
             kill_command=environment.kill_command(launch),
-            exit_code=environment.exit_code,
+            ended=partial(environment.ended, launch),
             profiling=profiling,
         )
 
@@ -204,13 +206,14 @@ class Provision:
     def _set_up_devices(self) -> None:
         rows = self._rows
         if not any(row.devices.gpus for row in rows):
-            return  # nothing of a GPU is touched, or even looked at
+            return  # without GPU rows, the GPUs are not even queried
         requests = [Request(row.letter, row.devices.gpus, row.collocation) for row in rows]
         try:
             if (plan := self._plan_devices(requests)) is None:
                 return
-            wait_until_free(_devices_in_use(plan), self.busy, self.say, self.cancelled)
-            # What is there may have changed while others were waited for.
+            busy = self.session.options.busy
+            wait_until_free(_devices_in_use(plan), busy, self.say, self.cancelled)
+            # The devices may have changed while this start waited.
             if (plan := self._plan_devices(requests)) is None:
                 return
             run_ids = {run.plan.letter: run.run_id for run in self.workload.runs}
@@ -219,36 +222,83 @@ class Provision:
             self.devices = devices
         except PlacementError as error:
             raise SetUpError(dict.fromkeys(error.keys, str(error))) from error
-        except DeviceError as error:
+        except (DeviceError, UsageError) as error:  # UsageError: unusable runtime folder
             letters = [row.letter for row in rows if row.devices.gpus]
             raise SetUpError(dict.fromkeys(letters, str(error))) from error
 
     def _plan_devices(self, requests: Sequence[Request]) -> DevicePlan | None:
-        """The plan, as soon as nobody is in its way; None if the user does not wait for it.
+        """Return the device plan once no other process blocks it; None if the user stops the wait.
 
         Raises:
-            DeviceError: There is none, or somebody is in its way and the policy is not to wait.
+            DeviceError: No plan exists, or it is blocked and the policy is not to wait.
         """
         announced = ""
         while not self.cancelled():
             try:
-                gpus = self.session.machine.gpus
-                return plan_devices(requests, inventory_for(requests, gpus))
+                return self._plan_now(requests)
             except PlacementError as error:
-                if not error.may_pass or self.busy is not BusyPolicy.WAIT:
+                if not error.may_pass or self.session.options.busy is not BusyPolicy.WAIT:
                     raise
                 if error.message != announced:
                     announced = error.message
                     self.say(f"{announced}: waiting")
-            end_s = time.monotonic() + PLACE_POLL_S
-            while time.monotonic() < end_s and not self.cancelled():
-                time.sleep(_CANCEL_S)
+            pause(PLACE_POLL_S, self.cancelled)
         return None
+
+    def _plan_now(self, requests: Sequence[Request]) -> DevicePlan:
+        gpus = Gpus.read()  # modes may have changed since the session began
+        plan = plan_here(requests, gpus)
+        for warning in warnings({index for row in requests for index in row.gpus}, gpus.every):
+            if warning not in self._warnings:
+                self._warnings.append(warning)
+                self.say(warning)
+        return plan
+
+
+#: Variables of the runner that must not reach a training process, which gets its own values.
+_OWN_VARIABLES = (
+    *VARIABLES_OF_A_RUN,
+    *("MLFLOW_EXPERIMENT_NAME", MAX_TIME_VARIABLE, MAX_EPOCH_VARIABLE),
+)
+
+
+def _environment(
+    row: RunPlan, run: RecordedRun, mlflow: MlflowIds, session: Session
+) -> dict[str, str]:
+    """Return the runner's environment plus the variables by which `radt.Run` and MLflow join a run.
+
+    ``CUDA_VISIBLE_DEVICES`` lists the row's devices; it is empty for ``cpu``, so that a CPU run
+    does not touch the GPUs. Scripts written for the original radT check ``RADT_PRESENT``.
+    """
+    env = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
+    env |= {
+        RUN_ID_VARIABLE: run.run_id,
+        RUN_DIR_VARIABLE: str(run.run_dir.path),
+        HOME_VARIABLE: str(session.home.path),
+        "RADT_EXPERIMENT": row.experiment,
+        "RADT_WORKLOAD": row.workload,
+        "RADT_LETTER": row.letter,
+        "RADT_NAME": row.label,
+        "RADT_DEVICES": str(row.devices),
+        "RADT_PRESENT": "True",
+        "CUDA_VISIBLE_DEVICES": row.devices.cuda_visible_devices(session.machine),
+        "PYTHONUNBUFFERED": env.get("PYTHONUNBUFFERED", "1"),
+    }
+    mlflow_run_id = mlflow.runs.get(run.run_id)
+    if mlflow.pending:
+        env["MLFLOW_TRACKING_URI"] = env[MLFLOW_PENDING_VARIABLE] = session.tracking_uri
+    if mlflow_run_id is not None:
+        env["MLFLOW_TRACKING_URI"] = session.tracking_uri
+        # Two variables, because MLflow deletes the first one after using it.
+        env["MLFLOW_RUN_ID"] = env["RADT_MLFLOW_RUN_ID"] = mlflow_run_id
+        if mlflow.experiment is not None:
+            env["MLFLOW_EXPERIMENT_ID"] = mlflow.experiment
+    return env
 
 
 @contextmanager
 def _blame(letter: str) -> Iterator[None]:
-    """What goes wrong inside is that row's."""
+    """Attribute errors inside the block to this row."""
     try:
         yield
     except (EnvironmentBuildError, DeviceError, UsageError) as error:
@@ -259,7 +309,7 @@ def _blame(letter: str) -> Iterator[None]:
 
 
 def _devices_in_use(plan: DevicePlan) -> list[int | str]:
-    """What others may be on: whole GPUs, and the MIG devices that are there already."""
+    """Return devices that others may be using: whole GPUs, and existing MIG devices."""
     devices: dict[int | str, None] = {}
     for share in plan.shares.values():
         if share.compute is None:
@@ -270,7 +320,7 @@ def _devices_in_use(plan: DevicePlan) -> list[int | str]:
 
 
 def environment_spec(row: RunPlan) -> EnvironmentSpec:
-    """The row's environment; a project brings its own unless the row names one.
+    """Return the row's environment; a project's own is used unless the row names one.
 
     Raises:
         UsageError: The MLproject file is wrong.

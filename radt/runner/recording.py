@@ -1,4 +1,4 @@
-"""What one call of the runner works with, and its thread that reports to collector and store."""
+"""The context of one start of the runner, and its thread that reports to collector and store."""
 
 from __future__ import annotations
 
@@ -25,6 +25,9 @@ from radt.runner.console import RunConsole
 from radt.store.peek import is_settled
 
 if TYPE_CHECKING:
+    from radt.runner.active import StopRequest
+    from radt.runner.notify import Notifier
+    from radt.runner.options import StartOptions
     from radt.runner.spread import Spread
     from radt.store.reader import StoreReader
     from radt.store.writer import StoreWriter
@@ -32,19 +35,19 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class MlflowPatience:
-    """How long a workload waits for MLflow before it starts without; little after a vain wait."""
+    """The time that a workload waits for MLflow before it starts without; short after a failure."""
 
     timeout_s: float = 60.0
 
     def answered(self, *, in_time: bool) -> None:
-        """What the wait came to."""
+        """Adapt the time to the result of a wait."""
         self.timeout_s = 60.0 if in_time else 1.0
 
 
 class Presence:
-    """Tells the user once that the collector is away or cannot write, and once that it can again.
+    """Tells the user once that the collector is unreachable or cannot write, and once it recovers.
 
-    ``problem`` is what keeps the store from being written; empty if nothing does.
+    ``problem`` says why the store cannot be written; empty if it can.
     """
 
     def __init__(self, console: RunConsole) -> None:
@@ -55,7 +58,7 @@ class Presence:
         self.problem = ""
 
     def note_problem(self, problem: str) -> None:
-        """Note what keeps the store from being written, a full disk say; empty for nothing."""
+        """Note why the store cannot be written, such as a full disk; empty if it can."""
         if problem and not self.problem:
             self._console.say(f"  training continues, but {problem}", style="red")
         elif self.problem and not problem:
@@ -63,7 +66,7 @@ class Presence:
         self.problem = problem
 
     def note(self, error: CollectorError | None, *, refused: bool = False) -> None:
-        """Note how a request went; ``refused`` by a collector that is there."""
+        """Note how a request went; ``refused`` by a collector that is running."""
         with self._lock:
             if error is not None and refused:
                 if error.message not in self._refusals and not self.problem:
@@ -87,22 +90,24 @@ class Presence:
 
 @dataclass(frozen=True)
 class Session:
-    """See the module's text. ``shown_warnings`` are not shown a second time.
+    """The context of one start. ``shown_warnings`` are not shown a second time.
 
-    ``start_options`` are those that resume the experiment (`radt.experiment.lock.start_options`).
-    ``tags`` are those of all its runs. ``spread`` are the other nodes, where each run has several.
+    ``resume_options`` are the options to resume with (`radt.experiment.lock.start_options`).
+    ``tags`` are added to all runs. ``spread`` represents the other nodes if runs span several.
     ``was_settled`` says that all runs in the store had ended when the session began. The store is
-    opened when it is first used (`radt.store.peek` says why).
+    opened on first use (see `radt.store.peek` for the reason).
     """
 
-    home: Home
+    options: StartOptions
     tracking_uri: str
     store_uri: str
     client: CollectorClient
     clock: Clock
     console: RunConsole
+    notifier: Notifier
+    stop: StopRequest
     machine: Machine
-    start_options: str
+    resume_options: str
     presence: Presence
     was_settled: bool
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -111,8 +116,13 @@ class Session:
     shown_warnings: set[str] = field(default_factory=set)
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
+    @property
+    def home(self) -> Home:
+        """The data folder."""
+        return self.options.home
+
     def open(self) -> StoreWriter:
-        """Open the store, if that has not happened yet.
+        """Open the store unless it is open.
 
         Raises:
             StoreError: It cannot be opened.
@@ -122,12 +132,12 @@ class Session:
 
     @property
     def writer(self) -> StoreWriter:
-        """Return the store, to be written."""
+        """Return the store for writing."""
         return self.open()
 
     @property
     def reader(self) -> StoreReader:
-        """Return the store, to be read."""
+        """Return the store for reading."""
         with self._opening:
             return self._reader
 
@@ -152,41 +162,43 @@ class Session:
 
 @contextmanager
 def open_session(
-    home: Home,
+    options: StartOptions,
     machine: Machine,
     console: RunConsole,
+    notifier: Notifier,
+    stop: StopRequest,
     *,
-    explicit_tracking_uri: str | None = None,
-    explicit_store_uri: str | None = None,
-    start_options: str = "",
+    resume_options: str = "",
     tags: Mapping[str, str] | None = None,
     spread: Spread | None = None,
     client: CollectorClient | None = None,
 ) -> Iterator[Session]:
-    """Everything open and running, closed again at the end.
+    """Open the store, the collector's connection and all else; close them at the end.
 
-    A collector that cannot be reached joins when it can.
+    A collector that cannot be reached is used once it can.
 
     Args:
-        tags: Of all runs of the session.
-        spread: The other nodes, where each run has several.
-        client: One that was begun early (`CollectorClient.for_runner`), and is the session's now.
+        tags: Added to all runs of the session.
+        spread: The other nodes, if each run spans several.
+        client: A client created early (`CollectorClient.for_runner`); the session takes it over.
 
     Raises:
         RadtError: The data folder, the runtime folder or the store cannot be used.
     """
-    home.create()
-    tracking_uri = home.tracking_uri(explicit_tracking_uri)
+    home = options.home.create()
+    tracking_uri = home.tracking_uri(options.tracking_uri)
     presence = Presence(console)
     session = Session(
-        home=home,
+        options=options,
         tracking_uri=tracking_uri,
-        store_uri=home.store_uri(explicit_store_uri, tracking_uri=tracking_uri),
+        store_uri=home.store_uri(options.store_uri, tracking_uri=tracking_uri),
         client=client or CollectorClient.for_runner(),
         clock=Clock.at_hand(),
         console=console,
+        notifier=notifier,
+        stop=stop,
         machine=machine,
-        start_options=start_options,
+        resume_options=resume_options,
         presence=presence,
         was_settled=is_settled(home.store_path),
         tags=tags or {},
@@ -194,7 +206,7 @@ def open_session(
     )
     with closing(session):
         if not session.was_settled:
-            session.open()  # so that a store that cannot be opened is known before all else
+            session.open()  # so that a store that cannot be opened is reported first
         try:
             session.client.reach()
         except CollectorError as error:
@@ -202,32 +214,32 @@ def open_session(
         yield session
 
 
-#: How long the end of a workload waits for what is still to be reported.
+#: Seconds that the end of a workload waits for pending reports.
 FLUSH_TIMEOUT_S = 30.0
-#: How long the end of a run waits until all of it is in the store; nothing is lost then.
+#: Seconds that the end of a run waits until it is fully stored; later values are not lost.
 FINISH_TIMEOUT_S = 10.0
 _BROKEN_TIMEOUT_S = 0.5
-#: How often the collector is asked whether it can write.
+#: Seconds between questions to the collector whether it can write.
 _PROBLEMS_EVERY_S = 2.0
 
 
 def problem_of(status: CollectorStatus, home: Home) -> str:
-    """What the collector cannot do at present for the runs of a data folder; empty if nothing."""
+    """Return the collector's current problem with the runs of a data folder; empty if none."""
     mine = (problem for problem in status.problems if str(home.store_path) in problem)
     return next(mine, "")
 
 
 def _load_results() -> None:
-    """Import what the closing table reads results with, so that nobody waits for it at the end."""
+    """Import the modules of the closing table while the rows run, so that it appears at once."""
     import_module("radt.analysis.report")
     import_module("radt.render.report")
 
 
 class Recording:
-    """The runner's side of what is recorded of one workload. Use as a context manager.
+    """Reports one workload to collector and store. Use as a context manager.
 
     Args:
-        in_store: Whether the store has the rows; else the runs' folders get what changes.
+        in_store: True if the store has the rows; otherwise changes go to the runs' folders.
     """
 
     def __init__(self, session: Session, folders: Mapping[str, Path], *, in_store: bool) -> None:
@@ -257,7 +269,7 @@ class Recording:
             )
 
     def barrier(self, workload_id: str, barrier_monotonic_ns: int, skew_ns: int | None) -> None:
-        """All rows of the workload were released."""
+        """Record that all rows of the workload were released."""
         session = self._session
         self._tasks.put(_load_results)
         if self._in_store:
@@ -273,33 +285,53 @@ class Recording:
     def started(
         self, run_id: str, pid: int, monotonic_ns: int, devices: Sequence[str] | None
     ) -> None:
-        """A run has passed its barrier; ``devices`` as the collector's listeners name them."""
+        """Record that a run has passed its barrier; ``devices`` are named as by the listeners."""
         self._started[run_id] = (pid, monotonic_ns)
 
         def tell() -> None:
-            with suppress(CollectorError):  # it learns of it when it is reached
+            with suppress(CollectorError):  # it gets it when it is reachable again
                 self._session.client.started(run_id, pid, monotonic_ns, devices)
 
         self._tasks.put(tell)
 
+    def hurry(self) -> None:
+        """Upload everything now: all processes will soon be killed."""
+
+        def ask() -> None:
+            with suppress(CollectorError):  # the end of the workload asks again
+                self._session.client.hurry(self._session.home.store_path)
+
+        self._tasks.put(ask)
+
     def tags(self, run_id: str, tags: dict[str, str]) -> None:
-        """Tags of a run that became known after it was recorded."""
+        """Record tags of a run that became known after it was recorded."""
         self._tags.setdefault(run_id, {}).update(tags)
         if tags and self._in_store:
             self._tasks.put(lambda: self._session.writer.put_tags(run_id, tags))
 
-    def finished(self, run_id: str, status: RunStatus, exit_code: int | None, reason: str) -> None:
-        """A run has ended; what the collector does not take stays in its folder, and the store."""
-        ended_ns = time.monotonic_ns()
-        with suppress(OSError):  # a full disk; the collector marks it once all is stored
+    def finished(
+        self,
+        run_id: str,
+        status: RunStatus,
+        exit_code: int | None,
+        reason: str,
+        ended_ns: int,
+    ) -> None:
+        """Record that a run ended at a monotonic time.
+
+        If the collector does not accept it, it is kept in the run's folder and the store.
+        """
+        with suppress(OSError):  # a full disk; the collector marks the run once all is stored
             mark_ended(self._folders[run_id])
 
         def tell() -> None:
             session = self._session
             try:
-                # The collector goes on trying; nobody waits for a store that cannot be written.
+                # The collector keeps trying; do not wait for a store that cannot be written.
                 timeout_s = _BROKEN_TIMEOUT_S if session.presence.problem else FINISH_TIMEOUT_S
-                session.client.finish(run_id, status, exit_code, reason, timeout_s)
+                session.client.finish(
+                    run_id, status, exit_code, reason, timeout_s, ended_ns=ended_ns
+                )
             except CollectorError as error:
                 away = session.client.away is not None
                 session.presence.note(error, refused=not away)
@@ -311,11 +343,11 @@ class Recording:
         self._tasks.put(tell)
 
     def _keep(self, run_id: str, end: RunnersEnd, *, is_left: bool) -> None:
-        """Write down how a run ended; ``is_left`` if no collector will do what remains."""
+        """Record how a run ended; ``is_left`` if no collector will finish the run."""
         session = self._session
         if is_left:
             session.client.forget(run_id)
-            with suppress(RadtError, OSError):  # a full disk; the store may take it
+            with suppress(RadtError, OSError):  # a full disk; the store may accept it
                 end.write(self._folders[run_id])
                 ask_for_collection(self._folders[run_id])
         if not self._in_store:
@@ -336,7 +368,7 @@ class Recording:
             )
 
     def workload_ended(self, workload_id: str, status: RunStatus) -> None:
-        """All runs of the workload have ended."""
+        """Record that all runs of the workload have ended."""
         ended_ns = self._session.clock.now_ns()
         if self._in_store:
             self._tasks.put(
@@ -346,7 +378,7 @@ class Recording:
             )
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
-        """What the last answer said of the runs; the next one is asked for."""
+        """Return the collector's last answer about the runs, and request the next one."""
         if not self._asking.is_set():
             self._asking.set()
             self._tasks.put(lambda: self._ask(list(run_ids)))
@@ -358,7 +390,7 @@ class Recording:
             self._session.presence.note(None)
             self._look_for_problems_now_and_then()
         except CollectorError:
-            self._live = {}  # it comes back by itself, and says so in its ledger
+            self._live = {}  # the client reconnects by itself, and records the gap
         finally:
             self._asking.clear()
 
@@ -383,5 +415,5 @@ class Recording:
                 task()
             except RadtError as error:
                 self._session.console.say(f"  {error}", style="red")
-            except Exception as error:  # noqa: BLE001 - the next task runs all the same
+            except Exception as error:  # noqa: BLE001 - the next tasks must still run
                 self._session.console.say(f"  {type(error).__name__}: {error}", style="red")

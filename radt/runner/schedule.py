@@ -1,4 +1,4 @@
-"""Runs an experiment: workload after workload, once what a dead runner left is recovered."""
+"""Runs experiments on this machine, workload after workload; recovers from dead runners first."""
 
 from __future__ import annotations
 
@@ -6,42 +6,41 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from radt import units
 from radt.collector.protocol import Registration, delivery_env
-from radt.collocation.ledger import Owner
+from radt.collocation.ledger import Ledger, Owner
+from radt.collocation.setup import clean_up
+from radt.devices.machine import Machine
 from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
-from radt.experiment.plan import FAILURES, RunPlan, WorkloadPlan
+from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink
 from radt.masking import unmasked
 from radt.model import RunStatus
-from radt.runner.active import StopRequest, status_text
-from radt.runner.file_wait import FileWait
+from radt.processes import stop_run
+from radt.runner.active import FileWait, status_text
 from radt.runner.live import ProgressView, label_width, remaining_s, repeated
-from radt.runner.notify import Notification, Notifier
+from radt.runner.notify import Notification
+from radt.runner.options import PendingWorkload, StartOptions, Work
 from radt.runner.outcome import ExperimentOutcome, RunEnd, RunOutcome, WorkloadOutcome
-from radt.runner.pending import ExperimentOptions, PendingWorkload, Settled
-from radt.runner.process import stop_processes_of
+from radt.runner.process import KILL_PATIENCE_S
 from radt.runner.recording import Session
-from radt.runner.workload import WorkloadRunner
+from radt.runner.workload import run_workload
 from radt.tags import RUNNER, SERIES
 
 RUNNER_DIED = "its runner died"
 
 
-def recover(
-    session: Session, settled: Settled, statuses: StatusSink | None, *, repeats: int = 1
-) -> None:
-    """End what a runner that died left open: processes, store rows, MLflow runs, CSV rows.
-
-    Args:
-        repeats: How often rows are to be run; the count in a Status cell stays.
+def recover(session: Session, work: Work, statuses: StatusSink | None) -> None:
+    """Close what a dead runner left open: processes, store rows, MLflow runs, CSV rows.
 
     Raises:
         StatusError: The file cannot be written.
     """
-    lost = [row for row in settled.plan.runs if row.status is RunStatus.RUNNING]
+    repeats = work.options.repeat
+    lost = [row for row in work.plan.runs if row.status is RunStatus.RUNNING]
     for row in lost:
         if row.run_id:
             _end_orphan(session, row.run_id)
@@ -52,8 +51,8 @@ def recover(
         return
     killed = RunEnd(RunStatus.KILLED, RUNNER_DIED)
     rows = {row.line: _said(row, killed, row.repeats_done + 1, repeats) for row in lost}
-    for row in settled.plan.runs:
-        if (ending := settled.endings.get(row.line)) is not None:
+    for row in work.plan.runs:
+        if (ending := work.endings.get(row.line)) is not None:
             finished = ending.status is RunStatus.FINISHED
             number = row.repeats_done if finished else row.repeats_done + 1
             rows[row.line] = _said(row, ending, number, repeats)
@@ -66,7 +65,7 @@ def _said(row: RunPlan, ending: RunEnd, number: int, repeats: int) -> RowStatus:
 
 
 def _recorded_and_no_more(session: Session) -> list[str]:
-    """Runs whose runner died before it had reported them to collector and file."""
+    """Return runs whose runner died after recording them, before collector and file had them."""
     here = platform.node()
     runs = [run.run_id for run in session.reader.unended_runs() if run.host == here]
     tags = session.reader.tags_of(runs)
@@ -74,7 +73,7 @@ def _recorded_and_no_more(session: Session) -> list[str]:
 
 
 def _is_dead(runner: str) -> bool:
-    """Whether the process of a tag is gone; what cannot be understood is left to its own."""
+    """Return True if the process in a tag is gone; False if the tag cannot be parsed."""
     try:
         return not Owner.parse(runner).alive
     except ValueError:
@@ -90,9 +89,9 @@ def _end_orphan(session: Session, shown_id: str) -> None:
             style="dim",
         )
         return
-    stop_processes_of(run.run_id)
+    stop_run(run.run_id, kill_s=KILL_PATIENCE_S)
     if run.status.ended:
-        return  # the collector was faster
+        return  # the collector has ended it already
     try:
         session.client.register(
             Registration(
@@ -117,38 +116,34 @@ def _end_orphan(session: Session, shown_id: str) -> None:
 
 
 class Schedule:
-    """Runs what is pending of a plan. One object, one call of `run`.
+    """Runs the pending work of a plan. Each object is for one call of `run`.
 
     Args:
         statuses: Writes them into the experiment file; None for a script run directly.
-        series: What the repeats of a workload share, by its experiment and label, where that is
-            known before.
+        series: The series ids that repeats of a workload share, by its experiment and label, if
+            they are already known.
     """
 
     def __init__(
         self,
         session: Session,
-        settled: Settled,
-        pending: Sequence[PendingWorkload],
-        options: ExperimentOptions,
-        stop: StopRequest,
+        work: Work,
         statuses: StatusSink | None,
-        notifier: Notifier,
         series: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
         self._session = session
-        self._settled = settled
-        self._plan = settled.plan
-        self._pending = pending
-        self._options = options
-        self._stop = stop
+        self._work = work
+        self._pending = work.pending
+        self._options = work.options
+        self._stop = session.stop
         self._statuses = statuses
-        self._notifier = notifier
         self._file_wait = FileWait(
-            options.wait_for_file_s, stop, lambda text: session.console.say(f"  {text}", "dim")
+            work.options.wait_for_file_s,
+            session.stop,
+            lambda text: session.console.say(f"  {text}", "dim"),
         )
         self._outcomes: list[WorkloadOutcome] = []
-        #: Workloads that did not finish: a repeat of them would not either.
+        #: Workloads that did not finish: further repeats would not finish either.
         self._given_up: set[tuple[str, str]] = set()
         self._first_failure = ""
         self._series = dict(series or {})
@@ -157,13 +152,13 @@ class Schedule:
     def run(self) -> ExperimentOutcome:
         """Run it; the caller holds the experiment's lock and listens for signals.
 
-        If a workload cannot be recorded, or statuses cannot be written, that is the outcome's
-        ``problem``: what ran until then has been measured.
+        A workload that cannot be recorded, or statuses that cannot be written, become the outcome's
+        ``problem`` rather than an exception: the results so far are valid.
 
         Raises:
-            RadtError: What an earlier runner left could not be recovered; nothing was started.
+            RadtError: Recovery from an earlier runner failed; nothing was started.
         """
-        recover(self._session, self._settled, self._statuses, repeats=self._options.repeat)
+        recover(self._session, self._work, self._statuses)
         started_s = time.monotonic()
         problem: RadtError | None = None
         try:
@@ -173,13 +168,14 @@ class Schedule:
         if self._statuses is not None:
             unwritten = self._file_wait.write(self._statuses.flush, changed_rows_s=0.0)
             problem = problem or unwritten
-        outcome = self._outcome(started_s, problem)
-        file = str(self._plan.path)
-        what = str(problem or "")
-        self._notifier.send(
-            Notification.of_experiment(self._plan.name, outcome, file, problem=what)
+        return ExperimentOutcome(
+            workloads=self._outcomes,
+            skipped=sum(len(workload.runs) for workload in self._work.not_run),
+            failed_before=self._work.failed_before,
+            elapsed_s=time.monotonic() - started_s,
+            interrupted_by=self._stop.number,
+            problem=problem,
         )
-        return outcome
 
     def _run_all(self, started_s: float) -> None:
         self._session.console.label_width = label_width(
@@ -201,17 +197,15 @@ class Schedule:
                 self._run_one(position, pending)
 
     def _run_one(self, position: int, pending: PendingWorkload) -> None:
-        outcome = WorkloadRunner(
+        outcome = run_workload(
             self._session,
             pending,
-            self._options,
             series_id=self._series_of(pending),
             position=position,
             total=len(self._pending),
-            stop=self._stop,
             statuses=self._statuses,
             file_wait=self._file_wait,
-        ).run()
+        )
         self._outcomes.append(outcome)
         self._session.console.workload_ended(position, len(self._pending), outcome)
         if outcome.status is RunStatus.FINISHED:
@@ -220,18 +214,17 @@ class Schedule:
             self._given_up.add(_key(pending.plan))
             self._first_failure = self._first_failure or outcome.label
             if not self._stop:
-                self._notifier.send(
-                    Notification.of_workload(pending.plan, outcome, str(self._plan.path))
-                )
+                file = str(self._work.plan.path)
+                self._session.notifier.send(Notification.of_workload(pending.plan, outcome, file))
 
     def _skip(self, pending: PendingWorkload, reason: str) -> None:
-        """Say in the file why the rows were not run; the next start runs them."""
+        """Write into the file why the rows were not run; the next start runs them."""
         ending = RunEnd(RunStatus.SKIPPED, reason)
         if self._statuses is not None:
             text = status_text(ending, pending.repeat, pending.repeats)
             try:
                 self._statuses.set_many({run.line: RowStatus(text) for run in pending.plan.runs})
-            except StatusError as error:  # the next write tries again
+            except StatusError as error:  # the next write includes these statuses
                 self._session.console.say(f"  {error}", style="red")
         self._given_up.add(_key(pending.plan))
         self._outcomes.append(
@@ -246,7 +239,7 @@ class Schedule:
         )
 
     def _cool_down(self) -> None:
-        """Let the hardware come to rest; a stop ends the rest."""
+        """Pause for the hardware to cool down; a stop ends the pause."""
         end_s = time.monotonic() + self._options.cooldown_s
         while (left_s := end_s - time.monotonic()) > 0 and not self._stop:
             self._session.console.show_wait(f"cooling down, {units.duration(left_s)} left")
@@ -254,7 +247,7 @@ class Schedule:
         self._session.console.hide_live()
 
     def _series_of(self, pending: PendingWorkload) -> str:
-        """An id that all repeats of a workload share, also those of an earlier start."""
+        """Return the id that all repeats of a workload share, including those of earlier starts."""
         key = _key(pending.plan)
         if key not in self._series:
             self._series[key] = (
@@ -283,23 +276,32 @@ class Schedule:
             remaining_s=remaining_s(left, self._ended_s, cooldown_s=self._options.cooldown_s),
         )
 
-    def _outcome(self, started_s: float, problem: RadtError | None) -> ExperimentOutcome:
-        ran = {_key(pending.plan) for pending in self._pending}
-        left = [workload for workload in self._plan.workloads if _key(workload) not in ran]
-        return ExperimentOutcome(
-            workloads=self._outcomes,
-            skipped=sum(len(workload.runs) for workload in left),
-            failed_before=[
-                run
-                for workload in left
-                if not self._options.only or workload.label in self._options.only
-                for run in workload.runs
-                if run.status in FAILURES
-            ],
-            elapsed_s=time.monotonic() - started_s,
-            interrupted_by=self._stop.number,
-            problem=problem,
-        )
+
+class LocalExecutor:
+    """Runs workloads on this machine, one at a time; an `Executor`."""
+
+    outlives_start = False
+
+    def __init__(self, machine: Machine | None = None) -> None:
+        self.machine = machine or Machine.detect()
+
+    def plan(self, path: Path, options: StartOptions) -> Work:
+        return Work.of(path, options, self.machine)
+
+    def begin(self, path: Path, options: StartOptions, say: Callable[[str], None]) -> Work:
+        # Clean up after dead runners before rows are checked against the available devices.
+        for problem in clean_up(Ledger(), say=say):
+            say(problem)
+        return self.plan(path, options).settled()
+
+    def resume(self, _session: Session, work: Work) -> Work:
+        return work
+
+    def where(self, _work: Work) -> str:
+        return str(self.machine)
+
+    def run(self, session: Session, work: Work, statuses: StatusSink | None) -> ExperimentOutcome:
+        return Schedule(session, work, statuses).run()
 
 
 def _key(workload: WorkloadPlan) -> tuple[str, str]:

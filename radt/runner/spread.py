@@ -1,8 +1,8 @@
-"""What the runner of a workload needs of the other nodes, where its runs are spread over several.
+"""The interface to the other nodes, for workloads whose runs span several nodes.
 
-Each node has a runner, which runs its part of every row: the same program, with another
-``RADT_NODE``. All of them begin and end a workload together, and its runs have one outcome. The
-first node's parts are what the runs are recorded as; its clock is that of all.
+Each node has a runner, which runs its part of every row: the same program with another
+``RADT_NODE``. All nodes begin and end a workload together, and each run has one outcome. The runs
+are recorded as the first node's parts, on the first node's clock.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _AT_START = re.compile(rf"\{{\{{(?P<kept>{_NAMES})\}}\}}|\{{(?P<name>{_NAMES})\}
 
 @dataclass(frozen=True, slots=True)
 class SharedWorkload:
-    """What the parts of a workload have in common; by letter the ids and ports of its runs."""
+    """The ids that all parts of a workload share; run ids and ports are keyed by letter."""
 
     workload_id: str
     run_ids: Mapping[str, str]
@@ -38,51 +38,51 @@ class SharedWorkload:
 
 
 class Spread(Protocol):
-    """The other nodes, one workload after the other: each method is called once, in this order."""
+    """The other nodes. For each workload, every method is called once, in this order."""
 
     #: Called from any thread when `failed` may have changed.
     on_news: Callable[[], None]
 
     def begin(self, letters: Sequence[str]) -> SharedWorkload:
-        """Return what all nodes call the next workload.
+        """Return the ids that all nodes use for the next workload.
 
         Raises:
-            ClusterError: The first node is gone, or this one is asked to end.
+            ClusterError: The first node is gone, or this node was asked to end.
         """
 
     def variables(self, letter: str) -> Mapping[str, str]:
-        """Return what programs find the others by."""
+        """Return the variables by which programs find the other nodes."""
 
     def meet(self) -> int | None:
-        """Wait until all nodes are ready; return when the barrier opens, in monotonic ns here.
+        """Wait until all nodes are ready; return when to open the barrier, in monotonic ns here.
 
-        None if it does not: a part has failed, or this node is asked to end.
+        Return None if it must not open: a part has failed, or this node was asked to end.
         """
 
     def released(self, stamps_ns: Mapping[str, int]) -> Mapping[str, int]:
-        """Tell when the runs went on here, by run id; on the first node, return that of all."""
+        """Report when runs passed the barrier here, by run id; return the first node's times."""
 
     def ended(self, letter: str, ending: RunEnd) -> None:
-        """Tell how a part has ended here; at any time after `begin`, and before `settle`."""
+        """Report how a part ended here; call it any time after `begin` and before `settle`."""
 
     @property
     def failed(self) -> Mapping[str, RunEnd]:
-        """Runs of which a part has not finished somewhere, with the first such end."""
+        """Return runs with an unfinished part on any node, with the first such end."""
 
     def settle(self) -> Mapping[str, RunEnd]:
-        """Wait for the ends of all parts; return those of the runs."""
+        """Wait until all parts have ended; return the ends of the runs."""
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """What is recorded of the parts, as far as it is known here."""
+        """Return the tags that describe the parts, as far as this node knows them."""
 
 
 def placed(row: RunPlan, variables: Mapping[str, str]) -> RunPlan:
-    """Return a row with its node, their number, and the first one's address in its Params.
+    """Return a row with node number, node count and first address filled into its Params.
 
     Args:
-        row: As planned, when none of them is known yet.
-        variables: Of its program; without those of `Spread.variables` it has one node.
+        row: The planned row, with placeholders for values that are known only at the start.
+        variables: The program's variables; without those of `Spread.variables`, there is one node.
     """
     if not row.line or not any(map(_AT_START.search, row.params)):  # a script has no placeholders
         return row
@@ -102,7 +102,7 @@ def placed(row: RunPlan, variables: Mapping[str, str]) -> RunPlan:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on at present."""
+    """Return ports that nothing listens on at present."""
     sockets = [socket.create_server(("", 0)) for _ in range(count)]
     ports = [server.getsockname()[1] for server in sockets]
     for server in sockets:

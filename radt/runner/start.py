@@ -1,4 +1,4 @@
-"""One start of an experiment, from its file to its exit code; command line and Python share it."""
+"""Runs one start of an experiment, from its file to its exit code, for command line and Python."""
 
 from __future__ import annotations
 
@@ -18,38 +18,36 @@ from rich.text import Text
 from radt import units
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import CollectorStatus
-from radt.collocation.ledger import Ledger
-from radt.collocation.setup import clean_up
-from radt.devices.machine import Machine
 from radt.errors import CollectorError, DeclinedError, RadtError
 from radt.experiment.lock import ExperimentLock, shown_command, start_options
-from radt.experiment.plan import FAILURES, ExperimentPlan, RunPlan, decide
-from radt.experiment.source import open_source
-from radt.experiment.status import StatusSink
-from radt.home import Home
-from radt.listeners import registry
+from radt.experiment.plan import FAILURES, ExperimentPlan
+from radt.lifetime import Wait
 from radt.masking import masked
 from radt.model import RunStatus
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.console import shown_path as shown
+from radt.runner.executor import Executor
 from radt.runner.notify import Notification, Notifier
+from radt.runner.options import StartOptions, Work, pending_workloads
 from radt.runner.outcome import ExperimentOutcome
-from radt.runner.pending import ExperimentOptions, PendingWorkload, pending_workloads, settle
 from radt.runner.recording import Session, open_session
-from radt.runner.schedule import Schedule
+
+#: Commands to suggest once the user has stopped following jobs, and what they do.
+_RETURN_HINTS = {
+    "status": "progress, queue and estimated start",
+    "attach": "look again, with the output of the runs",
+    "stop": "cancel the jobs",
+}
 
 
-def print_header(
-    session: Session, plan: ExperimentPlan, pending: Sequence[PendingWorkload], where: str = ""
-) -> None:
-    """What is about to run, on what (this machine unless given), and where it is recorded."""
-    console = session.console
-    everything = len(list(plan.runs))
-    if not pending:
-        rows = _done(plan, pending)
-        failed = sum(row.status in FAILURES for row in rows)
-        done = len(rows) - failed
+def print_header(session: Session, work: Work, where: str) -> None:
+    """Print the pending work, its devices, and the destinations of its records."""
+    console, plan = session.console, work.plan
+    if not work.pending:
+        everything = len(list(plan.runs))
+        failed = sum(row.status in FAILURES for row in work.done)
+        done = len(work.done) - failed
         amount = units.plural(everything, "row")
         what = f"{amount} done" if done == everything else f"{done} of {amount} done"
         what += f", {failed} failed" if failed else ""
@@ -61,11 +59,7 @@ def print_header(
             indent=2,
         )
         return
-    console.say(
-        Text.assemble(
-            (plan.name, "bold"), f" · {_amount(plan, pending)} · {where or session.machine}"
-        )
-    )
+    console.say(Text.assemble((plan.name, "bold"), f" · {_amount(work)} · {where}"))
     if not session.tracking_uri:
         mlflow = "no MLflow"
     elif session.tracking_uri == session.home.default_tracking_uri:
@@ -77,7 +71,8 @@ def print_header(
         from radt.store.backend import StoreAddress  # needs SQLAlchemy, see `radt.store.peek`
 
         console.say(f"  uploaded to {StoreAddress.of(session.store_uri)}", "dim")
-    for label, again in _again(pending).items():
+    again_by_label = {one.plan.label: len(one.again) for one in work.pending if one.again}
+    for label, again in again_by_label.items():
         console.say(
             f"  {label}: all rows run, including {units.plural(again, 'finished row')}, "
             "because the rows of a workload are measured together",
@@ -87,34 +82,16 @@ def print_header(
     console.say("")
 
 
-def _done(plan: ExperimentPlan, pending: Sequence[PendingWorkload]) -> list[RunPlan]:
-    """Rows that are done and do not run again."""
-    runs = {id(workload.plan) for workload in pending}
-    return [
-        run
-        for workload in plan.workloads
-        if id(workload) not in runs
-        for run in workload.runs
-        if run.is_service or not decide(run).runs
-    ]
-
-
-def _amount(plan: ExperimentPlan, pending: Sequence[PendingWorkload]) -> str:
-    """How many workloads and runs, how often, and how many rows are done already."""
-    done = len(_done(plan, pending))
-    workloads = {(workload.plan.experiment, workload.plan.label) for workload in pending}
-    repeats = max(workload.repeats for workload in pending)
+def _amount(work: Work) -> str:
+    """Return the numbers of workloads, runs and repeats, and of rows that are already done."""
+    workloads = {(workload.plan.experiment, workload.plan.label) for workload in work.pending}
+    repeats = max(workload.repeats for workload in work.pending)
     parts = [
         units.plural(len(workloads), "workload"),
-        units.plural(sum(len(workload.plan.runs) for workload in pending), "run")
-        + (f" ({done} done before)" if done else ""),
+        units.plural(sum(len(workload.plan.runs) for workload in work.pending), "run")
+        + (f" ({len(work.done)} done before)" if work.done else ""),
     ]
     return ", ".join(parts) + (f", {repeats} repeats" if repeats > 1 else "")
-
-
-def _again(pending: Sequence[PendingWorkload]) -> dict[str, int]:
-    """Numbers of rows that are done and run again, by workload."""
-    return {workload.plan.label: len(workload.again) for workload in pending if workload.again}
 
 
 def print_closing(
@@ -128,8 +105,9 @@ def print_closing(
     Args:
         before: The collector's status when the experiment began; None if it did not answer.
     """
-    # Not at the start, which nobody should wait for; loaded while the rows run (`Recording`).
-    from radt.analysis.report import left_out_text, read_report
+    # Imported here so that no start waits for it; `Recording` loads it while the rows run.
+    from radt.analysis.report import read_report
+    from radt.analysis.selection import counts_text
     from radt.delivery.backlog import backlogs
     from radt.render.report import epochs_hint, summary_table
     from radt.render.terminal import table_lines
@@ -143,7 +121,7 @@ def print_closing(
     if outcome.runs:
         console.say("")
         console.say(_verdict(plan.name, outcome), indent=2)
-        console.say(f"  {_recording(session, outcome, before)}", "dim")
+        console.say(f"  {_recording(session, outcome, before)}", "dim", indent=2)
         for backlog in backlogs(session.home.store_path, session.store_uri):
             if backlog.problem:
                 console.say(f"  {backlog.sentence()}", "yellow", indent=2)
@@ -154,16 +132,18 @@ def print_closing(
             console.print_table(table_lines(summary_table(report.workloads), console.width))
             if hint := epochs_hint(report.workloads):
                 console.say(f"  {hint}", "dim", indent=2)
-        if report.left_out:
-            console.say(f"  {left_out_text(report.left_out)} (radt report --profiled)", "dim")
+        for loss in report.losses:
+            console.say(f"  {loss}", "yellow", indent=2)
+        if report.selection.reasons:
+            console.say(f"  {counts_text([report.selection])}", "dim")
     home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
     program = _program()
     console.say("")
     hints = {}
     if outcome.interrupted and Path(sys.argv[0]).name == "radt":
-        detach = " --detach" if session.start_options.endswith("--detach") else ""
+        detach = " --detach" if session.resume_options.endswith("--detach") else ""
         hints[shown_command(sys.argv) + detach] = "resume it"
-    hints |= {f"{program} dashboard{home}": "compare in the browser at http://127.0.0.1:8050"}
+    hints |= {f"{program} dashboard{home}": "compare in the browser"}
     hints |= {
         f"{program} report {shlex.quote(name)}{home}": "show this table again" for name in names
     }
@@ -172,9 +152,9 @@ def print_closing(
 
 
 def hint_lines(hints: Mapping[str, str], width: int) -> Iterator[Text]:
-    """Commands and what they are for, in two columns or, where these do not fit, below each other.
+    """Yield commands and their descriptions, in two columns or, if too wide, one below the other.
 
-    A command stays on one line: folded, its end would be lost where it is copied.
+    A command stays on one line: folded, it would be cut when copied from the terminal.
     """
     columns = max(cell_len(command) for command in hints)
     beside = columns + max(cell_len(purpose) for purpose in hints.values()) + 5 <= width
@@ -188,7 +168,7 @@ def hint_lines(hints: Mapping[str, str], width: int) -> Iterator[Text]:
 
 
 def _program() -> str:
-    """How this radt is called from here: by name if that finds it, else by its path."""
+    """Return how to call this radt: by name if PATH finds it, else by its path."""
     mine = Path(sys.argv[0])
     if mine.name != "radt":  # a script or notebook that called radt.run_experiment
         return "radt"
@@ -221,7 +201,9 @@ def _status(session: Session) -> CollectorStatus | None:
 
 
 def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorStatus | None) -> str:
-    """Return what was sampled and the tracker's CPU time for it, this process included."""
+    """Return the number of samples, and the tracker's CPU time during the runs and outside them."""
+    from radt.analysis.recording import read_overhead
+
     ledger = session.reader.ledger([run.run_id for run in outcome.runs])
     received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
     parts = [
@@ -229,186 +211,207 @@ def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorSt
     ]
     if session.client.away is not None:
         parts.append("what waits in the runs' folders is not counted yet")
-    after = _status(session)
-    if before is None or after is None:
-        return " · ".join(parts)
-    on_s = after.on_s - before.on_s
-    on_cpu_s = after.on_cpu_s - before.on_cpu_s + outcome.on_cpu_s
-    beside_s = after.cpu_s - before.cpu_s + time.process_time() - on_cpu_s
-    if after.pid == before.pid and on_s > 0 and beside_s >= 0:
-        parts.append(f"tracker {units.percent(on_cpu_s / on_s)} of a core while runs were on")
-        parts.append(f"{units.duration(beside_s)} of CPU before and after")
+    overhead = read_overhead(session.reader, [run.run_id for run in outcome.runs])
+    if overhead.cpu_share is not None:
+        parts.append(f"tracker {units.percent(overhead.cpu_share)} of a core during runs")
+        after = _status(session)
+        if before is not None and after is not None and after.pid == before.pid:
+            besides_s = after.cpu_s - before.cpu_s + time.process_time() - overhead.cpu_s
+            parts[-1] += f", {units.duration(max(0.0, besides_s))} besides"
     return " · ".join(parts)
 
 
 def _cost_before(status: CollectorStatus | None, elapsed_s: float) -> CollectorStatus | None:
-    """Return the status with what collector and this process had taken before this start."""
+    """Return the status with the CPU time that collector and this process used before the start."""
     if status is None:
         return None
-    # A collector as young as that was started for it.
+    # A collector younger than this start was started for it.
     taken_s = 0.0 if status.uptime_s < elapsed_s else status.cpu_s
-    if Path(sys.argv[0]).name != "radt":  # else all of this process is for it
+    if Path(sys.argv[0]).name != "radt":  # as `radt`, the whole process serves this start
         taken_s += time.process_time()
     return replace(status, cpu_s=taken_s)
 
 
-#: Asked before something is done that the user may not expect; the texts say what.
+#: Called before radt does something unexpected; the texts describe it.
 Confirm = Callable[[Sequence[str]], bool]
 
 
-def start_experiment(
+def start(
     path: Path,
+    options: StartOptions,
+    executor: Executor,
     *,
-    home: Home,
-    options: ExperimentOptions,
-    console: Console,
-    tracking_uri: str | None = None,
-    store_uri: str | None = None,
-    devices: str = "",
     confirm: Confirm | None = None,
     client: CollectorClient | None = None,
+    console: Console | None = None,
 ) -> ExperimentOutcome:
-    """Run what is pending of an experiment file; statuses are written back into it.
+    """Run the pending rows of an experiment file, and write their statuses back into it.
 
     Args:
-        devices: Overrides the Devices column; see `radt.experiment.row.Place`.
+        path: The experiment file.
+        options: The options of this start.
+        executor: Where to run.
+        confirm: Asked before radt does something that the user may not expect.
         client: See `radt.runner.recording.open_session`.
+        console: Standard output unless given.
 
     Raises:
         ExperimentError: The file has problems; nothing was started.
-        HeldError: Another runner is at it.
+        HeldError: Another runner is running it.
         RadtError: It could not be prepared or recorded.
     """
-    machine = Machine.detect()
-    with ExperimentLock(path, home=home.path, options=options):
-        # What dead runners have left is gone before rows are checked against what there is.
-        for text in clean_up_after_the_dead():
-            console.print(f"  {text}", style="dim", markup=False, highlight=False)
+    console = console or Console(highlight=False)
+
+    def say(text: str) -> None:
+        console.print(f"  {text}", style="dim", markup=False, highlight=False)
+
+    with ExperimentLock(path, home=options.home.path, options=options):
         # Read under the lock: a runner that has just ended may have written statuses.
-        source = open_source(path)
-        plan = source.plan(machine, registry.load(), devices)
-        statuses = source.writer()
-        if source.note:
-            console.print(f"  {source.note}", style="dim", markup=False, highlight=False)
-        return start_plan(
-            plan,
-            machine=machine,
-            home=home,
-            options=options.with_repeat_of(source.repeat, plan),
-            console=console,
-            tracking_uri=tracking_uri,
-            store_uri=store_uri,
-            statuses=statuses,
-            resume_options=start_options(path, home.path),
-            confirm=confirm,
-            client=client,
-        )
+        work = executor.begin(path, options, say)
+        resume_options = start_options(path, options.home.path)
+        return _start(work, executor, console, resume_options, confirm, client)
 
 
-def start_plan(
+def start_program(
     plan: ExperimentPlan,
+    options: StartOptions,
+    executor: Executor,
     *,
-    machine: Machine,
-    home: Home,
-    options: ExperimentOptions,
-    console: Console,
-    tracking_uri: str | None = None,
-    store_uri: str | None = None,
-    statuses: StatusSink | None = None,
-    resume_options: str = "",
     confirm: Confirm | None = None,
     client: CollectorClient | None = None,
 ) -> ExperimentOutcome:
-    """Run a plan, from the first line on the console to the last.
+    """Run the plan of a single program; see `start`."""
+    work = Work(plan, options, pending_workloads(plan, options))
+    return _start(work, executor, Console(highlight=False), "", confirm, client)
 
-    Args:
-        statuses: Writes them back to where the plan came from; None for a script run directly.
-        resume_options: Those that a call that resumes it has.
-        client: See `radt.runner.recording.open_session`.
 
-    Raises:
-        RadtError: It could not be prepared or recorded.
-    """
-    settled = settle(plan, home)
-    plan = settled.plan
-    pending = pending_workloads(plan, options)
-    ask_first(pending, options, confirm)
+def _start(
+    work: Work,
+    executor: Executor,
+    console: Console,
+    resume_options: str,
+    confirm: Confirm | None,
+    client: CollectorClient | None,
+) -> ExperimentOutcome:
+    """Run the pending rows, and print everything from the header to the closing lines."""
+    options = work.options
+    ask_first(work, confirm)
     stop = StopRequest()
     began_s = time.monotonic()
     with (
         RunConsole(console, quiet=options.quiet) as output,
-        notifying(options, plan, output) as notifier,
+        notifying(work, output) as notifier,
         open_session(
-            home,
-            machine,
+            options,
+            executor.machine,
             output,
-            explicit_tracking_uri=tracking_uri,
-            explicit_store_uri=store_uri,
-            start_options=resume_options,
+            notifier,
+            stop,
+            resume_options=resume_options,
             client=client,
         ) as session,
         stop.listening(),
     ):
-        print_header(session, plan, pending)
-        before = _cost_before(_status(session), time.monotonic() - began_s)
-        outcome = Schedule(session, settled, pending, options, stop, statuses, notifier).run()
-        try:
-            print_closing(session, plan, outcome, before)
-        except RadtError as error:
-            if outcome.problem is None:  # else that is why, and more to the point
-                output.say(f"  {error}", "red")
+        work = executor.resume(session, work)
+        statuses = None if work.source is None else work.source.writer()
+        if work.source is not None and work.source.note:
+            output.say(f"  {work.source.note}", "dim")
+        if work.pending or work.source is not None:
+            print_header(session, work, executor.where(work))
+        before = None
+        if not executor.outlives_start:
+            before = _cost_before(_status(session), time.monotonic() - began_s)
+        outcome = executor.run(session, work, statuses)
+        if stop and executor.outlives_start:
+            _print_how_to_return(session, work.plan.path)
+        else:
+            outcome = _close(session, work, outcome, before)
     if outcome.problem is not None:
         raise outcome.problem
-    # Ctrl-C while the last lines were printed: whoever called may have more to run.
+    # Report Ctrl-C during the last lines, too: the caller may have more to run.
     return replace(outcome, interrupted_by=stop.number)
 
 
-def ask_first(
-    pending: Sequence[PendingWorkload], options: ExperimentOptions, confirm: Confirm | None
-) -> None:
-    """Ask before what the user may not expect.
+def _close(
+    session: Session, work: Work, outcome: ExperimentOutcome, before: CollectorStatus | None
+) -> ExperimentOutcome:
+    """Print the last lines, and wait for uploads if the options say so."""
+    session.notifier.send(
+        Notification.of_experiment(
+            work.plan.name, outcome, str(work.plan.path), problem=str(outcome.problem or "")
+        )
+    )
+    try:
+        print_closing(session, work.plan, outcome, before)
+    except RadtError as error:
+        if outcome.problem is None:  # otherwise the earlier problem is the cause, and clearer
+            session.console.say(f"  {error}", "red")
+    return wait_for_uploads(session, outcome)
+
+
+def _print_how_to_return(session: Session, path: Path) -> None:
+    session.console.say("")
+    session.console.say("  this only ends the looking: the jobs go on")
+    hints = {
+        f"radt {command} {shlex.quote(shown(path))}": purpose
+        for command, purpose in _RETURN_HINTS.items()
+    }
+    for line in hint_lines(hints, session.console.width):
+        session.console.say(line)
+
+
+def wait_for_uploads(session: Session, outcome: ExperimentOutcome) -> ExperimentOutcome:
+    """Wait for uploads if the options say so; add a warning or a problem if some are left."""
+    wait = session.options.wait
+    if wait is Wait.NO:
+        return outcome
+    from radt.runner.delivering import deliver_before_exit  # needs SQLAlchemy
+
+    console = session.console
+    console.say("")
+    try:
+        deliver_before_exit(
+            session.home, session.tracking_uri, session.store_uri, console, session.stop
+        )
+    except RadtError as error:
+        if outcome.problem is None and wait is Wait.MUST:
+            return replace(outcome, problem=error)
+        console.say(f"  {error}", "red")
+    return outcome
+
+
+def ask_first(work: Work, confirm: Confirm | None) -> None:
+    """Ask the user to confirm unexpected actions.
 
     Raises:
         DeclinedError: The answer was no.
     """
-    if confirm is None or options.yes:
+    if confirm is None or work.options.yes:
         return
     questions = [
         f"workload {workload.plan.label}: {units.plural(len(workload.again), 'finished row')} will "
         "run again with the rest"
-        for workload in pending
+        for workload in work.pending
         if workload.again
     ]
-    if mig := sorted({str(run.collocation.mig) for run in _runs(pending) if run.collocation.mig}):
+    migs = {run.collocation.mig for workload in work.pending for run in workload.plan.runs}
+    if mig := sorted(str(profile) for profile in migs if profile):
         questions.append(f"MIG instances will be created if missing: {', '.join(mig)}")
-    questions = list(dict.fromkeys(questions))  # a workload's repeats are one matter
+    questions = list(dict.fromkeys(questions))  # repeats of a workload raise the same question
     if questions and not confirm(questions):
         raise DeclinedError("nothing was started")
 
 
-def _runs(pending: Sequence[PendingWorkload]) -> Iterator[RunPlan]:
-    return (run for workload in pending for run in workload.plan.runs)
-
-
-def clean_up_after_the_dead() -> list[str]:
-    """Remove the MIG instances, daemons and containers of runners that were killed; say so."""
-    removed: list[str] = []
-    problems = clean_up(Ledger(), say=removed.append)
-    return removed + problems
-
-
 @contextmanager
-def notifying(
-    options: ExperimentOptions, plan: ExperimentPlan, console: RunConsole
-) -> Iterator[Notifier]:
-    """Send notifications, also one if radt itself cannot go on."""
-    notifier = Notifier(options.notify, lambda text: console.say(f"  {text}", "red"))
+def notifying(work: Work, console: RunConsole) -> Iterator[Notifier]:
+    """Send notifications, including one if radt itself fails."""
+    notifier = Notifier(work.options.notify, lambda text: console.say(f"  {text}", "red"))
     try:
         yield notifier
     except RadtError as error:
         notifier.send(
             Notification.of_experiment(
-                plan.name, ExperimentOutcome(), str(plan.path), problem=str(error)
+                work.plan.name, ExperimentOutcome(), str(work.plan.path), problem=str(error)
             )
         )
         raise

@@ -1,7 +1,7 @@
-"""The parent of a detached runner: writes into the runner's log how it ended, whatever ended it.
+"""The parent of a detached runner: writes into the runner's log how it ended, whatever the cause.
 
-Started as a script with ``-I -S`` and imports the standard library only: it lives as long as the
-experiment. If it is killed itself, the runner goes on, and only its exit code is not known.
+Started as a script with ``-I -S`` and imports only the standard library, because it lives as long
+as the experiment. If it is killed itself, the runner continues, and only its exit code is lost.
 
     python -I -S supervisor.py COMMAND…
 """
@@ -15,20 +15,20 @@ import subprocess
 import sys
 import time
 
-#: What shells and schedulers switch off for processes in the background; `radt stop` needs them.
+#: Background processes of shells and schedulers ignore these, but `radt stop` needs them.
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LAST_LINE = re.compile(r"radt: (?:ended with exit code|killed by signal) (\d+) at .*")
 _EXIT_CODE, _SIGNAL = "ended with exit code", "killed by signal"
 
 
 def last_line(code: int) -> str:
-    """How the runner ended; ``code`` is negative for a signal."""
+    """Return a line on how the runner ended; ``code`` is negative for a signal."""
     how = f"{_EXIT_CODE} {code}" if code >= 0 else f"{_SIGNAL} {-code}"
     return f"radt: {how} at {time.strftime('%Y-%m-%d %H:%M:%S')}"
 
 
 def exit_code(line: str) -> int | None:
-    """The exit code that a log's last line tells, 128 + signal for a signal; else None."""
+    """Return the exit code from a log's last line, 128 + N for signal N; None for other lines."""
     match = _LAST_LINE.fullmatch(line.strip())
     if match is None:
         return None
@@ -43,7 +43,7 @@ def main(command: list[str]) -> int:
     try:
         os.write(sys.stdout.fileno(), f"{last_line(code)}\n".encode())
     except OSError:
-        pass  # a full disk: nobody will know how it ended
+        pass  # a full disk: the exit code is lost
     return code if code >= 0 else 128 - code
 
 

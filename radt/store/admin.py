@@ -1,10 +1,10 @@
-"""Administer a store: upgrade it, create the views of radT's first front-end, let a role read it.
+"""Administer a store: upgrade it, create the views of radT's first front-end, grant read access.
 
 ``fe_experiments``, ``fe_runs``, ``fe_metrics`` and ``fe_metrics_available`` have the columns and
 types they always had. A migration bases them on the store's own tables. If MLflow's tables are in
 the same database, the views read those instead, because they also hold runs from before this
-version. https://github.com/Resource-Aware-Data-systems-RAD/radt/tree/master/queries has the
-original.
+version. The original is at
+https://github.com/Resource-Aware-Data-systems-RAD/radt/tree/master/queries.
 
 A role for the dashboard may read schema ``radt``, including later additions, and those of MLflow's
 tables that hold tracked data (not its tables of accounts or keys). A password is sent as a SCRAM
@@ -18,13 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import resources
 
 from psycopg2.extensions import encrypt_password
-from sqlalchemy import Connection, make_url, text
+from sqlalchemy import Connection, Engine, make_url, text
 
 from radt.errors import StoreError, UsageError
-from radt.store.backend import Backend, Dialect, StoreAddress
-from radt.store.database import backend_of
+from radt.store.backend import Backend, Dialect, StoreAddress, backend_of
 from radt.store.migrations import (
     check_not_newer,
     check_not_older,
@@ -35,9 +35,9 @@ from radt.store.migrations import (
 from radt.store.writer import StoreWriter
 
 NAMES = ("fe_experiments", "fe_runs", "fe_metrics", "fe_metrics_available")
-#: MLflow's tables that the views read, and further ones that a reader of the dashboard may read.
+#: MLflow's tables that the views read.
 _NEEDED = ("experiments", "runs", "metrics", "latest_metrics", "params", "tags")
-#: All of MLflow's tables that hold tracked data; no accounts.
+#: MLflow's tables that a reader role may read: all that hold tracked data, but no accounts.
 READABLE = (*_NEEDED, "experiment_tags", "inputs", "input_tags", "datasets", "logged_models")
 
 _MLFLOW_SCHEMA = text(
@@ -51,55 +51,6 @@ _GRANTS = text(
     "WHERE table_schema = 'public' AND table_name = :name AND privilege_type = 'SELECT'"
 )
 _VIEW = re.compile(r"CREATE VIEW (fe_\w+) AS\n(.*?);\n", re.DOTALL)
-
-#: Early versions wrote parameters in lower case; today they are named like columns of the CSV file.
-_ON_MLFLOW = {
-    "fe_experiments": """
-SELECT e.experiment_id::integer AS experiment_id,
-    e.name::character varying COLLATE "default" AS name
-FROM {mlflow}.experiments e
-WHERE e.lifecycle_stage = 'active'""",
-    "fe_runs": """
-SELECT r.run_uuid::character varying COLLATE "default" AS run_uuid,
-    r.experiment_id::integer AS experiment_id,
-    COALESCE(p.workload, NULLIF(own.workload, ''))::character varying COLLATE "default" AS workload,
-    r.status::character varying COLLATE "default" AS status,
-    r.start_time::bigint AS start_time,
-    (COALESCE(NULLIF(r.end_time, 0), (EXTRACT(epoch FROM CURRENT_TIMESTAMP) * 1000)::bigint)
-        - r.start_time)::numeric AS duration,
-    p.data::character varying COLLATE "default" AS data,
-    COALESCE(p.letter, own.letter)::character varying COLLATE "default" AS letter,
-    COALESCE(p.model, own.name)::character varying COLLATE "default" AS model,
-    replace(replace(p.params, '"', ''), '''', '') COLLATE "default" AS params
-FROM {mlflow}.runs r
-LEFT JOIN radt.run own ON own.mlflow_run_id = r.run_uuid
-LEFT JOIN LATERAL (
-    SELECT MAX(value) FILTER (WHERE key IN ('data', 'Data')) AS data,
-        MAX(value) FILTER (WHERE key IN ('letter', 'Letter')) AS letter,
-        MAX(value) FILTER (WHERE key IN ('model', 'Model')) AS model,
-        MAX(value) FILTER (WHERE key IN ('params', 'Params')) AS params,
-        MAX(value) FILTER (WHERE key IN ('workload', 'Workload')) AS workload
-    FROM {mlflow}.params
-    WHERE params.run_uuid = r.run_uuid AND params.key IN ('data', 'Data', 'letter', 'Letter',
-        'model', 'Model', 'params', 'Params', 'workload', 'Workload')
-) p ON TRUE
-WHERE r.lifecycle_stage = 'active' AND (
-    NOT EXISTS (SELECT 1 FROM {mlflow}.tags t
-        WHERE t.key = 'radt.workload_id' AND t.run_uuid = r.run_uuid)
-    OR EXISTS (SELECT 1 FROM {mlflow}.tags t
-        WHERE t.key = 'radt.run_id' AND t.run_uuid = r.run_uuid))""",
-    "fe_metrics": """
-SELECT m.run_uuid::character varying COLLATE "default" AS run_uuid,
-    m.key::character varying COLLATE "default" AS key,
-    (CASE WHEN NOT m.is_nan THEN m.value END)::double precision AS value,
-    m.timestamp::bigint AS "timestamp",
-    m.step::bigint AS step
-FROM {mlflow}.metrics m""",
-    "fe_metrics_available": """
-SELECT DISTINCT l.key::character varying COLLATE "default" AS key,
-    l.run_uuid::character varying COLLATE "default" AS run_uuid
-FROM {mlflow}.latest_metrics l""",
-}
 
 
 class Source(StrEnum):
@@ -122,10 +73,16 @@ def put_views(connection: Connection, *, public: bool) -> Source:
     With `public`, also create them in schema ``public``, replacing views of the same names.
     """
     schema = mlflow_schema(connection)
+    if schema is None:
+        # Several migrations may define a view; the latest one wins.
+        scripts = "".join(migration.sql for migration in migrations(Dialect.POSTGRES))
+    else:
+        file = resources.files("radt.schemas") / "views_on_mlflow.sql"
+        scripts = file.read_text(encoding="utf-8")
+    queries = dict(_VIEW.findall(scripts))
     for name in NAMES:
-        query = _on_chunks(name) if schema is None else _ON_MLFLOW[name]
-        select = query if schema is None else query.replace("{mlflow}", _quoted(schema))
-        _execute(connection, f"CREATE OR REPLACE VIEW radt.{name} AS {select}")
+        query = queries[name].replace("{mlflow}", _quoted(schema or SCHEMA))
+        _execute(connection, f"CREATE OR REPLACE VIEW radt.{name} AS {query}")
         if public:
             _put_public(connection, name)
     return Source.CHUNKS if schema is None else Source.MLFLOW
@@ -141,15 +98,6 @@ def _put_public(connection: Connection, name: str) -> None:
         _execute(connection, f"GRANT SELECT ON public.{name} TO {role}")
 
 
-def _on_chunks(name: str) -> str:
-    """Return the query of the view from the latest migration that defines it."""
-    for migration in reversed(migrations(Dialect.POSTGRES)):
-        for view, query in _VIEW.findall(migration.sql):
-            if view == name:
-                return str(query)
-    raise LookupError(name)
-
-
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
@@ -161,8 +109,11 @@ def _execute(connection: Connection, sql: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Upgraded:
-    """Schema versions before (0 for an empty store) and after. ``source`` is what the first
-    front-end's views read, None in SQLite, which has none."""
+    """Schema versions before (0 for an empty store) and after an upgrade.
+
+    ``source`` says which tables the first front-end's views read; None in SQLite, which has no
+    views.
+    """
 
     before: int
     after: int
@@ -181,28 +132,25 @@ def upgrade(address: StoreAddress, *, public_views: bool = False) -> Upgraded:
     """
     backend = backend_of(address)
     backend.check_there()
-    before = _version(backend)
+    with _transaction(backend, backend.reader_engine()) as connection:
+        before = current_version(backend, connection)
     check_not_newer(backend, before)
     StoreWriter(address, upgrade=True).close()
     source = None
     if backend.dialect is Dialect.POSTGRES:
-        engine = backend.writer_engine()
-        try:
-            with backend.translated_errors(), engine.begin() as connection:
-                backend.begin_migration(connection)
-                source = put_views(connection, public=public_views)
-        finally:
-            engine.dispose()
+        with _transaction(backend, backend.writer_engine()) as connection:
+            backend.begin_migration(connection)
+            source = put_views(connection, public=public_views)
     return Upgraded(before, latest_version(), source)
 
 
-def _version(backend: Backend) -> int:
-    reader = backend.reader_engine()
+@contextmanager
+def _transaction(backend: Backend, engine: Engine) -> Iterator[Connection]:
     try:
-        with backend.translated_errors(), reader.begin() as connection:
-            return current_version(backend, connection)
+        with backend.translated_errors(), engine.begin() as connection:
+            yield connection
     finally:
-        reader.dispose()
+        engine.dispose()
 
 
 SCHEMA = "radt"
@@ -232,9 +180,11 @@ _MAKERS = text(
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Outcome of `grant_reader`. ``created``: the role is new. ``password_set``: it got a password.
-    ``mlflow_schema`` is where MLflow's readable tables are, None for none; ``uri`` is the reader's
-    address without password.
+    """Outcome of `grant_reader`.
+
+    ``created``: the role is new. ``password_set``: a password was set. ``mlflow_schema`` is the
+    schema with MLflow's readable tables, None without any; ``uri`` is the reader's address without
+    password.
     """
 
     created: bool
@@ -258,20 +208,20 @@ def grant_reader(address: StoreAddress, name: str, password: str | None) -> Gran
         if role is None:
             if password is None:
                 raise UsageError(f"role {name} does not exist yet", "Give it a password")
-            _run(connection, f"CREATE ROLE {_quoted(name)} LOGIN")
-            _run(connection, f"COMMENT ON ROLE {_quoted(name)} IS '{_COMMENT}'")
+            _execute(connection, f"CREATE ROLE {_quoted(name)} LOGIN")
+            _execute(connection, f"COMMENT ON ROLE {_quoted(name)} IS '{_COMMENT}'")
         elif role[0] or role[2]:
             raise UsageError(
                 f"{name} can do more than read in {address}", "Give the name of a new role"
             )
         if password is not None:
             _set_password(connection, name, password)
-        _run(connection, f"ALTER ROLE {_quoted(name)} SET default_transaction_read_only = on")
+        _execute(connection, f"ALTER ROLE {_quoted(name)} SET default_transaction_read_only = on")
         schema = mlflow_schema(connection)
         _grant(connection, name, schema)
         _check_reads_only(connection, address, name, schema)
     url = make_url(address.uri).set(drivername="postgresql", username=name, password=None)
-    # Query parameters for libpq are ours, not the reader's.
+    # libpq's query parameters are those of this connection, not the reader's.
     shown = url.difference_update_query(("password", "passfile", "user", "sslpassword"))
     return Granted(role is None, password is not None, schema, shown.render_as_string())
 
@@ -302,60 +252,56 @@ def revoke_reader(address: StoreAddress, name: str) -> bool:
             raise UsageError(f"there is no role {name} in {address}", "Check its name")
         role = _quoted(name)
         for later in _later_tables(connection):
-            _run(connection, f"{later} REVOKE SELECT ON TABLES FROM {role}")  # noqa: S608
-        _run(connection, f"REVOKE ALL ON ALL TABLES IN SCHEMA {SCHEMA} FROM {role}")
-        _run(connection, f"REVOKE ALL ON SCHEMA {SCHEMA} FROM {role}")
+            _execute(connection, f"{later} REVOKE SELECT ON TABLES FROM {role}")  # noqa: S608
+        _execute(connection, f"REVOKE ALL ON ALL TABLES IN SCHEMA {SCHEMA} FROM {role}")
+        _execute(connection, f"REVOKE ALL ON SCHEMA {SCHEMA} FROM {role}")
         if schema := mlflow_schema(connection):
             for table in _mlflow_tables(connection, schema):
-                _run(connection, f"REVOKE SELECT ON {table} FROM {role}")  # noqa: S608
-            _run(connection, f"REVOKE USAGE ON SCHEMA {_quoted(schema)} FROM {role}")
-        _run(connection, f"REVOKE CONNECT ON DATABASE {_database(connection)} FROM {role}")
+                _execute(connection, f"REVOKE SELECT ON {table} FROM {role}")  # noqa: S608
+            _execute(connection, f"REVOKE USAGE ON SCHEMA {_quoted(schema)} FROM {role}")
+        _execute(connection, f"REVOKE CONNECT ON DATABASE {_database(connection)} FROM {role}")
         if known_role[1]:
-            _run(connection, f"DROP ROLE {role}")
+            _execute(connection, f"DROP ROLE {role}")
         return bool(known_role[1])
 
 
 @contextmanager
 def _store(address: StoreAddress) -> Iterator[Connection]:
-    """Yield a transaction in an up-to-date store of Postgres."""
+    """Yield a transaction in an up-to-date Postgres store."""
     if not address.is_postgres:
         raise UsageError(
             f"{address} is a file, and has no roles",
             "Give the Postgres database with --store-uri; who may read the file may read the store",
         )
-    backend: Backend = backend_of(address)
-    engine = backend.writer_engine()
-    try:
-        with backend.translated_errors(), engine.begin() as connection:
-            version = current_version(backend, connection)
-            check_not_newer(backend, version)
-            check_not_older(backend, version)
-            yield connection
-    finally:
-        engine.dispose()
+    backend = backend_of(address)
+    with _transaction(backend, backend.writer_engine()) as connection:
+        version = current_version(backend, connection)
+        check_not_newer(backend, version)
+        check_not_older(backend, version)
+        yield connection
 
 
 def _set_password(connection: Connection, name: str, password: str) -> None:
     driver = connection.connection.driver_connection
     verifier = encrypt_password(password, name, driver, "scram-sha-256")
-    _run(connection, f"ALTER ROLE {_quoted(name)} PASSWORD '{verifier}'")
+    _execute(connection, f"ALTER ROLE {_quoted(name)} PASSWORD '{verifier}'")
 
 
 def _grant(connection: Connection, name: str, schema: str | None) -> None:
     role = _quoted(name)
-    _run(connection, f"GRANT CONNECT ON DATABASE {_database(connection)} TO {role}")
-    _run(connection, f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}")
-    _run(connection, f"GRANT SELECT ON ALL TABLES IN SCHEMA {SCHEMA} TO {role}")
+    _execute(connection, f"GRANT CONNECT ON DATABASE {_database(connection)} TO {role}")
+    _execute(connection, f"GRANT USAGE ON SCHEMA {SCHEMA} TO {role}")
+    _execute(connection, f"GRANT SELECT ON ALL TABLES IN SCHEMA {SCHEMA} TO {role}")
     for later in _later_tables(connection):
-        _run(connection, f"{later} GRANT SELECT ON TABLES TO {role}")
+        _execute(connection, f"{later} GRANT SELECT ON TABLES TO {role}")
     if schema is not None:
-        _run(connection, f"GRANT USAGE ON SCHEMA {_quoted(schema)} TO {role}")
+        _execute(connection, f"GRANT USAGE ON SCHEMA {_quoted(schema)} TO {role}")
         for table in _mlflow_tables(connection, schema):
-            _run(connection, f"GRANT SELECT ON {table} TO {role}")
+            _execute(connection, f"GRANT SELECT ON {table} TO {role}")
 
 
 def _later_tables(connection: Connection) -> list[str]:
-    """Return the beginnings of statements about tables created later."""
+    """Return the beginnings of statements that grant or revoke access to tables created later."""
     makers = connection.execute(_MAKERS, {"schema": SCHEMA}).scalars().all()
     return [
         f"ALTER DEFAULT PRIVILEGES FOR ROLE {_quoted(maker)} IN SCHEMA {SCHEMA}" for maker in makers
@@ -391,7 +337,3 @@ def _check_name(name: str) -> None:
         raise UsageError(f"{name!r} is not a valid role name", "Use a name such as radt_reader")
     if name.lower() in ("public", "none"):
         raise UsageError(f"{name!r} means every role", "Use a name such as radt_reader")
-
-
-def _run(connection: Connection, sql: str) -> None:
-    connection.exec_driver_sql(sql.replace("%", "%%"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
@@ -21,8 +21,8 @@ from radt.masking import is_postgres, masked, with_driver
 class StoreAddress:
     """Address of a store: ``path`` of a file, or ``uri`` of a Postgres database (psycopg2).
 
-    Passwords need not be in the URI: libpq also takes them from ``PGPASSWORD``, from ``~/.pgpass``
-    or ``PGPASSFILE``, and from the file that ``?passfile=`` names.
+    Passwords need not be in the URI: libpq also reads them from ``PGPASSWORD``, from ``~/.pgpass``
+    or ``PGPASSFILE``, and from the file given as ``?passfile=``.
     """
 
     path: Path | None = None
@@ -69,14 +69,28 @@ class Dialect(StrEnum):
         return cls.POSTGRES if connection.dialect.name == "postgresql" else cls.SQLITE
 
 
-class Changes(ABC):
-    """Detects that another process has written to a store."""
+_REVISIONS = text(
+    "SELECT (SELECT COUNT(*) FROM run), (SELECT COALESCE(SUM(revision), 0) FROM run), "
+    "(SELECT COUNT(*) FROM workload), (SELECT COALESCE(SUM(revision), 0) FROM workload)"
+)
 
-    @abstractmethod
+
+class Changes:
+    """Detects writes of other processes to the store's runs and workloads.
+
+    Args:
+        reader: A reader's engine.
+    """
+
+    def __init__(self, reader: Engine) -> None:
+        self._reader = reader
+
     def token(self) -> int:
         """Return a number below 2**53 that changes with every write to the store."""
+        with self._reader.begin() as connection:
+            row = connection.execute(_REVISIONS).one()
+        return hash(tuple(int(number) for number in row)) % 2**53
 
-    @abstractmethod
     def close(self) -> None:
         """Release held connections. Idempotent."""
 
@@ -85,7 +99,7 @@ class Backend(ABC):
     """Database of one store: how to open it, and what its errors mean."""
 
     dialect: Dialect
-    #: What the driver's own cursors raise, which COPY uses.
+    #: Base class of errors that the driver's own cursors raise, which COPY uses.
     driver_error: type[Exception]
 
     def __init__(self, address: StoreAddress) -> None:
@@ -101,10 +115,10 @@ class Backend(ABC):
 
     @abstractmethod
     def make_room(self) -> None:
-        """Create what the database needs around it before a writer opens it.
+        """Create the folder or schema that the database needs, before a writer opens it.
 
         Raises:
-            StoreError: It cannot be made.
+            StoreError: It cannot be created.
         """
 
     @abstractmethod
@@ -115,9 +129,9 @@ class Backend(ABC):
     def reader_engine(self) -> Engine:
         """Return an engine of read-only snapshots that never wait for writers."""
 
-    @abstractmethod
     def changes(self, reader: Engine) -> Changes:
         """Return a change detector that reads through a reader's engine."""
+        return Changes(reader)
 
     @abstractmethod
     def table_names(self, connection: Connection) -> frozenset[str]:
@@ -156,3 +170,15 @@ class Backend(ABC):
             raise StoreError(
                 f"too many readers of {self.address} at once", "Try again in a moment"
             ) from error
+
+
+def backend_of(address: StoreAddress) -> Backend:
+    """Return the database behind an address without opening it."""
+    # Imported late: users of files need not load a Postgres driver.
+    if address.is_postgres:
+        from radt.store.postgres import PostgresBackend
+
+        return PostgresBackend(address)
+    from radt.store.sqlite import SqliteBackend
+
+    return SqliteBackend(address)

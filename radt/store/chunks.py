@@ -1,5 +1,9 @@
 """Chunks of a series as rows of the ``chunk`` table.
 
+Every flush adds one small raw chunk per series. These loose chunks are merged, 60 at a time, into a
+compressed chunk that stays loose until it is full; the order of the points never changes. Sealed
+chunks do not change.
+
 Postgres receives them by binary COPY, because blobs as parameters would be twice as long. Format:
 https://www.postgresql.org/docs/17/sql-copy.html, "Binary Format".
 """
@@ -10,7 +14,9 @@ import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from io import BytesIO
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,28 +27,27 @@ from radt.model import NO_STEP
 from radt.store.backend import Dialect
 from radt.store.codec import Codec, EncodedSamples, decode, decode_into, encode, encode_raw
 from radt.store.records import Float64Array, Int64Array, Samples
-from radt.store.tables import Value
+from radt.store.tables import Value, execute_rows
 
 _SIGNATURE = b"PGCOPY\n\xff\r\n\0" + struct.pack("!II", 0, 0)
 _TRAILER = struct.pack("!h", -1)
 _NULL = struct.pack("!i", -1)
 
-_int16 = struct.Struct("!ih").pack
-_int32 = struct.Struct("!ii").pack
-_int64 = struct.Struct("!iq").pack
-_float64 = struct.Struct("!id").pack
+
+def _number(code: str) -> Callable[[Any], bytes]:
+    pack, size = struct.Struct(f"!i{code}").pack, struct.calcsize(code)
+    return lambda value: pack(size, value)
 
 
-def _bytes(value: bytes) -> bytes:
+def BYTEA(value: bytes) -> bytes:  # noqa: N802 - named like the other encoders
     return struct.pack("!i", len(value)) + value
 
 
-SMALLINT: Callable[[Any], bytes] = lambda value: _int16(2, value)  # noqa: E731
-INTEGER: Callable[[Any], bytes] = lambda value: _int32(4, value)  # noqa: E731
-BIGINT: Callable[[Any], bytes] = lambda value: _int64(8, value)  # noqa: E731
-DOUBLE: Callable[[Any], bytes] = lambda value: _float64(8, value)  # noqa: E731
-BYTEA: Callable[[Any], bytes] = _bytes
-TEXT: Callable[[Any], bytes] = lambda value: _bytes(value.encode())  # noqa: E731
+def TEXT(value: str) -> bytes:  # noqa: N802
+    return BYTEA(value.encode())
+
+
+SMALLINT, INTEGER, BIGINT, DOUBLE = map(_number, "hiqd")
 
 
 def copy_rows(
@@ -82,18 +87,12 @@ MAX_LOOSE_CHUNKS = 60
 #: Up to this many points, plain Python is faster than numpy: flushes add one point a second.
 _FEW_POINTS = 32
 
-_COLUMNS = (
-    "sealed, codec, point_count, finite_count, first_ns, last_ns, first_value, last_value, "
-    "value_min, value_max, value_sum, checksum, time_series_no, time_chunk_no, "
-    "time_data, value_data, step_data, kept_count"
+#: Columns of a chunk's header: aggregates of all its points (`header_of`).
+HEADER = (
+    *("point_count", "finite_count", "first_ns", "last_ns", "first_value", "last_value"),
+    *("value_min", "value_max", "value_sum"),
 )
-_PARAMETERS = ", ".join(f":{name}" for name in _COLUMNS.split(", "))
-
-_INSERT = text(
-    f"INSERT INTO chunk (run_id, series_no, chunk_no, {_COLUMNS}) "  # noqa: S608 - our own names
-    f"VALUES (:run_id, :series_no, :chunk_no, {_PARAMETERS})"
-)
-_TYPES = {
+_TYPES: Mapping[str, Callable[[Any], bytes]] = {
     "run_id": TEXT,
     "series_no": INTEGER,
     "chunk_no": INTEGER,
@@ -116,11 +115,15 @@ _TYPES = {
     "step_data": BYTEA,
     "kept_count": INTEGER,
 }
+_PARAMETERS = ", ".join(f":{name}" for name in _TYPES)
+_INSERT = text(f"INSERT INTO chunk ({', '.join(_TYPES)}) VALUES ({_PARAMETERS})")  # noqa: S608
 #: Uses the next number of the series, whichever process wrote the previous chunk.
 APPEND = text(
-    f"INSERT INTO chunk (run_id, series_no, chunk_no, {_COLUMNS}) "  # noqa: S608 - our own names
-    "VALUES (:run_id, :series_no, COALESCE((SELECT MAX(chunk_no) + 1 FROM chunk "
-    f"WHERE run_id = :run_id AND series_no = :series_no), 0), {_PARAMETERS})"
+    _INSERT.text.replace(
+        ":chunk_no",
+        "COALESCE((SELECT MAX(chunk_no) + 1 FROM chunk "
+        "WHERE run_id = :run_id AND series_no = :series_no), 0)",
+    )
 )
 #: Number of stored points of a chunk: fewer than its header counts if it was thinned.
 STORED_COUNT = "COALESCE(kept_count, point_count)"
@@ -145,7 +148,7 @@ def insert(connection: Connection, rows: Sequence[dict[str, Value]]) -> None:
     if Dialect.of(connection) is Dialect.POSTGRES:
         copy_rows(connection, "chunk", _TYPES, rows)
     else:
-        connection.execute(_INSERT, rows)
+        execute_rows(connection, _INSERT, rows)
 
 
 class SharedTimes:
@@ -204,17 +207,14 @@ def checked(samples: Samples) -> Samples:
     Raises:
         StoreError: Columns differ in length, or in type from `Samples`.
     """
-    times, values, steps = samples.times_ns, samples.values, samples.steps
-    if times.dtype != np.int64 or (steps is not None and steps.dtype != np.int64):
-        raise StoreError("times and steps of samples must be 64-bit integers")
-    if values.dtype != np.float64:
-        raise StoreError("values of samples must be 64-bit floats")
-    if (
-        times.ndim != 1
-        or values.shape != times.shape
-        or (steps is not None and steps.shape != times.shape)
-    ):
-        raise StoreError("times, values and steps of samples must have the same length")
+    columns = [(samples.times_ns, np.int64), (samples.values, np.float64)]
+    if samples.steps is not None:
+        columns.append((samples.steps, np.int64))
+    if any(column.dtype != kind or column.shape != (len(samples),) for column, kind in columns):
+        raise StoreError(
+            "samples must be columns of the same length: times and steps of 64-bit integers, "
+            "values of 64-bit floats"
+        )
     return samples
 
 
@@ -234,7 +234,7 @@ def compacted_rows(
 ) -> Iterator[dict[str, Value]]:
     """Yield rows for `insert`: full chunks and the rest, numbered from ``chunk_no``."""
     for start in range(0, len(samples), POINTS_PER_CHUNK):
-        part = sliced(samples, start, start + POINTS_PER_CHUNK)
+        part = samples[start : start + POINTS_PER_CHUNK]
         sealed = seal_rest or len(part) == POINTS_PER_CHUNK
         encoded = encode(part)
         row = _row(run_id, series_no, part, encoded, sealed=sealed)
@@ -261,7 +261,7 @@ def header_of(samples: Samples) -> dict[str, Value]:
         earliest = latest = 0
     else:
         earliest = int(np.argmin(times))
-        # The last of the points with the latest time, which is the newest.
+        # Among points with the latest time, the last one is the newest.
         latest = len(times) - 1 - int(np.argmax(times[::-1]))
     finite_count, smallest, largest, total = _statistics(values)
     return {
@@ -275,16 +275,6 @@ def header_of(samples: Samples) -> dict[str, Value]:
         "value_max": largest,
         "value_sum": total,
     }
-
-
-def sliced(samples: Samples, start: int, stop: int | None = None) -> Samples:
-    """Return points ``start`` to ``stop`` as views."""
-    steps = samples.steps
-    return Samples(
-        samples.times_ns[start:stop],
-        samples.values[start:stop],
-        None if steps is None else steps[start:stop],
-    )
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
@@ -313,9 +303,7 @@ def time_sorted(samples: Samples) -> Samples:
     times = samples.times_ns
     if len(times) < 2 or bool(np.all(times[1:] >= times[:-1])):
         return samples
-    order = np.argsort(times, kind="stable")
-    steps = samples.steps
-    return Samples(times[order], samples.values[order], None if steps is None else steps[order])
+    return samples[np.argsort(times, kind="stable")]
 
 
 def between(samples: Samples, start_ns: int | None, end_ns: int | None) -> Samples:
@@ -323,7 +311,7 @@ def between(samples: Samples, start_ns: int | None, end_ns: int | None) -> Sampl
     times = samples.times_ns
     start = 0 if start_ns is None else int(np.searchsorted(times, start_ns, side="left"))
     stop = len(times) if end_ns is None else int(np.searchsorted(times, end_ns, side="right"))
-    return samples if (start, stop) == (0, len(times)) else sliced(samples, start, stop)
+    return samples if (start, stop) == (0, len(times)) else samples[start:stop]
 
 
 def _row(
@@ -392,5 +380,77 @@ def decoded(chunks: Sequence[ChunkData]) -> Samples:
     stop = 0
     for chunk in chunks:
         start, stop = stop, stop + chunk.point_count
-        decode_into(chunk.encoded, chunk.checksum, sliced(samples, start, stop))
+        decode_into(chunk.encoded, chunk.checksum, samples[start:stop])
     return samples
+
+
+# -- loose chunks ---------------------------------------------------------------------------------
+
+_COUNT_LOOSE = text(
+    "SELECT series_no, COUNT(*), SUM(point_count) FROM chunk "
+    "WHERE run_id = :run_id AND sealed = 0 GROUP BY series_no"
+)
+_READ_LOOSE = text(
+    f"SELECT {DATA_COLUMNS} FROM chunk "  # noqa: S608 - our own names
+    "WHERE run_id = :run_id AND series_no = :series_no AND sealed = 0 ORDER BY chunk_no"
+)
+_DELETE_LOOSE = text(
+    "DELETE FROM chunk WHERE run_id = :run_id AND series_no = :series_no AND sealed = 0"
+)
+_NEXT_NUMBER = text(
+    "SELECT COALESCE(MAX(chunk_no) + 1, 0) FROM chunk "
+    "WHERE run_id = :run_id AND series_no = :series_no"
+)
+
+
+@dataclass(slots=True)
+class Loose:
+    """Loose chunks of one series."""
+
+    chunks: int = 0
+    points: int = 0
+
+    @property
+    def many(self) -> bool:
+        """Return whether the loose chunks should be merged."""
+        return self.chunks >= MAX_LOOSE_CHUNKS or self.points >= POINTS_PER_CHUNK
+
+
+def loose_series(connection: Connection, run_id: str) -> dict[int, Loose]:
+    """Return the loose chunks of a run by series number."""
+    rows = connection.execute(_COUNT_LOOSE, {"run_id": run_id})
+    return {number: Loose(count, points) for number, count, points in rows}
+
+
+def merge_loose(
+    connection: Connection,
+    run_id: str,
+    series_no: int,
+    times: SharedTimes,
+    more: Samples | None = None,
+    *,
+    seal_rest: bool = False,
+) -> None:
+    """Replace the loose chunks of a series, and append ``more`` points.
+
+    Full chunks are sealed; the rest stays loose unless ``seal_rest``. Calls for several series of a
+    run share ``times`` within one transaction.
+
+    Raises:
+        CodecError: A loose chunk is damaged.
+    """
+    key = {"run_id": run_id, "series_no": series_no}
+    loose = [ChunkData(*row) for row in connection.execute(_READ_LOOSE, key)]
+    parts = [chunk.samples() for chunk in loose]
+    if more is not None:
+        parts.append(more)
+    if loose:
+        connection.execute(_DELETE_LOOSE, key)
+    # Loose chunks are the last of their series, so their numbers can be reused.
+    first_number = int(connection.execute(_NEXT_NUMBER, key).scalar_one())
+    rows = compacted_rows(
+        run_id, series_no, first_number, joined(parts), times, seal_rest=seal_rest
+    )
+    # In groups, so that a batch of many million points is not in memory twice.
+    while group := list(islice(rows, 64)):
+        insert(connection, group)

@@ -12,7 +12,6 @@ from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import zstandard
 from pcodec import ChunkConfig, standalone
 
 from radt.errors import CodecError
@@ -24,7 +23,6 @@ MIN_POINTS_TO_COMPRESS = 16
 ScalarT = TypeVar("ScalarT", bound=np.generic)
 
 _ITEM_SIZE = 8
-_ZSTD_LEVEL = 9
 _CONFIG = ChunkConfig()
 _INT64 = np.dtype(np.int64)
 _FLOAT64 = np.dtype(np.float64)
@@ -35,7 +33,7 @@ class Codec(IntEnum):
 
     RAW = 0  # little-endian 64-bit items
     PCODEC = 1  # https://github.com/pcodec/pcodec, standalone format
-    SHUFFLED_ZSTD = 2  # bytes transposed by significance, then zstd
+    # 2 was a codec that is no longer used
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +65,20 @@ def encode_raw(samples: Samples) -> EncodedSamples:
 
 
 def encode(samples: Samples) -> EncodedSamples:
-    """Encode compactly: with pcodec if it is lossless here, else with zstd."""
+    """Encode compactly: with pcodec if it is lossless here."""
     if len(samples) < MIN_POINTS_TO_COMPRESS:
         return encode_raw(samples)
-    try:
-        return encode_with(Codec.PCODEC, samples)
-    except CodecError:
-        # A failing codec must not lose samples: zstd takes any bytes.
-        return encode_with(Codec.SHUFFLED_ZSTD, samples)
-
-
-def encode_with(codec: Codec, samples: Samples) -> EncodedSamples:
-    """Encode with one codec, and decode again to check that no bit changed.
-
-    Raises:
-        CodecError: The codec failed or changed a bit.
-    """
-    if codec is Codec.RAW:
-        return encode_raw(samples)
     steps = samples.steps
-    return EncodedSamples(
-        codec,
-        len(samples),
-        _compress(codec, samples.times_ns),
-        _compress(codec, samples.values),
-        None if steps is None else _compress(codec, steps),
-    )
+    try:
+        return EncodedSamples(
+            Codec.PCODEC,
+            len(samples),
+            _compress(samples.times_ns),
+            _compress(samples.values),
+            None if steps is None else _compress(steps),
+        )
+    except CodecError:
+        return encode_raw(samples)  # a failing codec must not lose samples
 
 
 def decode(encoded: EncodedSamples, checksum: int) -> Samples:
@@ -139,49 +125,27 @@ def _little_endian(column: npt.NDArray[ScalarT]) -> bytes:
     return column.astype(column.dtype.newbyteorder("<"), copy=False).tobytes()
 
 
-def _compress(codec: Codec, column: npt.NDArray[ScalarT]) -> bytes:
-    contiguous = np.ascontiguousarray(column)
-    compress = _pcodec_compress if codec is Codec.PCODEC else _zstd_compress
-    data = compress(contiguous)
+def _compress(column: npt.NDArray[ScalarT]) -> bytes:
+    """Compress a column, and decompress it again to check that no bit changed."""
+    try:
+        data = bytes(standalone.simple_compress(np.ascontiguousarray(column), _CONFIG))
+    except (RuntimeError, TypeError) as error:
+        raise CodecError(f"pcodec cannot encode a chunk: {error}") from error
     back = np.empty(len(column), dtype=column.dtype)
-    _decompress_into(codec, data, back)
+    _decompress_into(Codec.PCODEC, data, back)
     # Compared as integers: NaN differs from itself, and -0 equals 0.
     if not np.array_equal(back.view(np.int64), column.view(np.int64)):
-        raise CodecError(f"{codec.name} does not give the same bits back")
+        raise CodecError("pcodec does not give the same bits back")
     return data
 
 
-def _pcodec_compress(column: npt.NDArray[ScalarT]) -> bytes:
-    try:
-        return bytes(standalone.simple_compress(column, _CONFIG))
-    except (RuntimeError, TypeError) as error:
-        raise CodecError(f"pcodec cannot encode a chunk: {error}") from error
-
-
-def _zstd_compress(column: npt.NDArray[ScalarT]) -> bytes:
-    rows = np.frombuffer(_little_endian(column), dtype=np.uint8).reshape(-1, _ITEM_SIZE)
-    return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(rows.T.tobytes())
-
-
 def _decompress_into(codec: Codec, data: bytes, column: npt.NDArray[ScalarT]) -> None:
-    if codec is Codec.PCODEC:
-        _pcodec_decompress_into(data, column)
+    if codec is Codec.RAW:
+        size = len(column) * _ITEM_SIZE
+        if len(data) != size:
+            raise _damaged(f"{len(data)} bytes instead of {size}")
+        column[:] = np.frombuffer(data, dtype=column.dtype.newbyteorder("<"))
         return
-    size = len(column) * _ITEM_SIZE
-    raw = data
-    if codec is Codec.SHUFFLED_ZSTD:
-        try:
-            raw = zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
-        except zstandard.ZstdError as error:
-            raise _damaged(str(error)) from error
-    if len(raw) != size:
-        raise _damaged(f"{len(raw)} bytes instead of {size}")
-    if codec is Codec.SHUFFLED_ZSTD:
-        raw = np.frombuffer(raw, dtype=np.uint8).reshape(_ITEM_SIZE, -1).T.tobytes()
-    column[:] = np.frombuffer(raw, dtype=column.dtype.newbyteorder("<"))
-
-
-def _pcodec_decompress_into(data: bytes, column: npt.NDArray[ScalarT]) -> None:
     try:
         progress = standalone.simple_decompress_into(data, column)
     except (RuntimeError, TypeError) as error:

@@ -1,14 +1,14 @@
 """Increases of counters between readings, across restarts and wraps.
 
-Series of kind COUNTER are stored as read. Charts and sums take differences here, so that a single
-rule covers a value below the previous one:
+Series of kind COUNTER are stored as read. Charts and sums compute differences here, so that one
+rule covers every value below the previous one:
 
 - it *wrapped* if the series has a ``wraps_at`` and the increase across it is less than half of the
   range: counters are read often enough to grow less than that;
 - otherwise it was *reset* to 0, so the new value is the increase. Counts between the last reading
   and the reset are lost, so the result is never too large. (Prometheus' ``rate`` does the same.)
 
-Values that are not finite do not count as readings: the increase across them goes to the next
+Values that are not finite are not readings: the increase across them is attributed to the next
 finite one.
 """
 
@@ -22,8 +22,6 @@ from radt.model import SeriesKind
 from radt.store.records import Float64Array, Int64Array, Samples, SeriesRecord
 
 _NS_PER_S = 1e9
-#: Points that `rate` processes at a time.
-_BLOCK = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +40,23 @@ class Increases:
         """Return the time between the two readings."""
         return (self.end_ns - self.start_ns) / _NS_PER_S
 
+    @property
+    def timed(self) -> Increases:
+        """Return the increases that span time: a second reading at one instant has no rate."""
+        timed = self.end_ns > self.start_ns
+        return Increases(self.start_ns[timed], self.end_ns[timed], self.amounts[timed])
+
+    @property
+    def per_s(self) -> Float64Array:
+        """Return the rates per second."""
+        return self.amounts / self.seconds
+
 
 @dataclass(frozen=True, slots=True)
 class RateUnit:
     """Unit of a counter's rate, and the factor from a rate per second to it.
 
-    ``suffix`` follows the counter's name where the rate needs its own name.
+    ``suffix`` follows the counter's name if the rate needs its own name.
     """
 
     unit: str
@@ -57,8 +66,8 @@ class RateUnit:
 
 _RATE_UNITS = {
     "J": RateUnit("W"),
-    "s": RateUnit("1"),  # time per time: a share
-    "g": RateUnit("g/h", 3600.0, "_per_h"),  # emissions: a rate per second is hard to picture
+    "s": RateUnit("1"),  # time per time is a share
+    "g": RateUnit("g/h", 3600.0, "_per_h"),  # emissions per second are hard to interpret
 }
 
 
@@ -79,11 +88,22 @@ def increases(
     Args:
         times_ns: Times of the readings, in order (N,).
         values: Readings (N,); not finite for a missing value.
-        wraps_at: The value at which the counter starts again from 0, if any.
+        wraps_at: The value at which the counter restarts from 0, if any.
     """
     finite = np.isfinite(values)
     times_ns, values = times_ns[finite], values[finite]
-    before, after = values[:-1], values[1:]
+    amounts = _amounts(values[:-1], values[1:], wraps_at)
+    return Increases(times_ns[:-1], times_ns[1:], amounts)
+
+
+def increase(before: float, after: float, wraps_at: float | None = None) -> float:
+    """Return the increase of a counter from one finite reading to the next."""
+    if after >= before:
+        return after - before
+    return float(_amounts(np.array([before]), np.array([after]), wraps_at)[0])
+
+
+def _amounts(before: Float64Array, after: Float64Array, wraps_at: float | None) -> Float64Array:
     amounts: Float64Array = after - before
     fell = amounts < 0
     if fell.any():
@@ -92,57 +112,13 @@ def increases(
             over_the_top = after + wraps_at - before
             wrapped = fell & (over_the_top >= 0) & (over_the_top < wraps_at / 2)
             amounts = np.where(wrapped, over_the_top, amounts)
-    return Increases(times_ns[:-1], times_ns[1:], amounts)
-
-
-def total(
-    times_ns: Int64Array, values: Float64Array, wraps_at: float | None = None
-) -> float | None:
-    """Return the total increase of a counter; None with fewer than two readings."""
-    amounts = increases(times_ns, values, wraps_at).amounts
-    return float(amounts.sum()) if len(amounts) else None
-
-
-def rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None = None) -> Float64Array:
-    """Return the rate per second at each point (N,): the mean since the previous reading.
-
-    NaN at the first reading, at missing values, and at a second reading of the same instant, which
-    spans no time.
-    """
-    result = np.empty(len(values))
-    # In blocks: with millions of points, the kernel would spend most of the time clearing large
-    # arrays.
-    last = 0  # of the readings before the block
-    for start in range(0, len(values), _BLOCK):
-        block = slice(start, start + _BLOCK)
-        if start == 0:
-            result[block] = _rate(times_ns[block], values[block], wraps_at)
-        else:
-            result[block] = _rate(
-                np.concatenate([times_ns[last : last + 1], times_ns[block]]),
-                np.concatenate([values[last : last + 1], values[block]]),
-                wraps_at,
-            )[1:]
-        readings = np.flatnonzero(np.isfinite(values[block]))
-        if len(readings):
-            last = start + int(readings[-1])
-    return result
-
-
-def _rate(times_ns: Int64Array, values: Float64Array, wraps_at: float | None) -> Float64Array:
-    result = np.full(len(values), np.nan)
-    grown = increases(times_ns, values, wraps_at)
-    places = np.flatnonzero(np.isfinite(values))[1:]
-    timed = grown.end_ns > grown.start_ns
-    result[places[timed]] = grown.amounts[timed] / grown.seconds[timed]
-    return result
+    return amounts
 
 
 def rates(samples: Samples, series: SeriesRecord) -> Samples:
-    """Return the defined rates of a counter as points in the unit of `rate_unit`."""
-    per_s = rate(samples.times_ns, samples.values, series.wraps_at)
-    known = np.isfinite(per_s)
-    return Samples(samples.times_ns[known], per_s[known] * rate_unit(series.unit).factor)
+    """Return the rates of a counter in the unit of `rate_unit`, each at the end of its interval."""
+    grown = increases(samples.times_ns, samples.values, series.wraps_at).timed
+    return Samples(grown.end_ns, grown.per_s * rate_unit(series.unit).factor)
 
 
 def rate_series(series: SeriesRecord) -> SeriesRecord:
@@ -152,5 +128,6 @@ def rate_series(series: SeriesRecord) -> SeriesRecord:
 
 
 def total_of(samples: Samples, series: SeriesRecord) -> float | None:
-    """Return the `total` of a series' points in its own unit."""
-    return total(samples.times_ns, samples.values, series.wraps_at)
+    """Return the total increase in a counter's points; None with fewer than two readings."""
+    amounts = increases(samples.times_ns, samples.values, series.wraps_at).amounts
+    return float(amounts.sum()) if len(amounts) else None

@@ -1,52 +1,50 @@
-"""Export series of the store: tidy pandas DataFrames, Parquet and CSV files.
+"""Export a run as files: its samples as Parquet or CSV, everything else in the store as JSON.
 
-Only one series is in memory at a time, so runs may be of any length.
+Points are processed in blocks, so runs may be of any length. Pandas is imported for CSV only: it
+would double the start-up time of the processes that archive runs.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
-import pandas as pd
-
-from radt.errors import UsageError
-from radt.model import NO_STEP, SeriesKind
-from radt.store import counters
-from radt.store.chunks import joined
+from radt import __version__
+from radt.errors import RunNotFoundError, UsageError
+from radt.files import output_file, whole_file
+from radt.model import SeriesKind
+from radt.store import bundle, counters
+from radt.store.chunks import time_sorted
+from radt.store.copy import Position, changes
 from radt.store.reader import StoreReader
-from radt.store.records import Int64Array, RunRecord, Samples, SeriesRecord
-from radt.store.tidy import (
-    COLUMNS,
-    LABELS,
-    SCHEMA,
-    elapsed_s,
-    parquet_writer,
-    tidy_table,
-)
-from radt.store.whole_file import whole_file
+from radt.store.records import RunRecord, Samples, SeriesRecord
+from radt.store.tables import GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS, Table, Value
+from radt.store.tidy import COLUMNS, SCHEMA, parquet_writer, tidy_table
+from radt.units import in_json
 from radt.usage import KERNEL
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+RecordT = TypeVar("RecordT")
+
+#: Points in memory at a time: some 40 MB as columns. A longer series is read in blocks in the order
+#: of writing, and each block is sorted by time.
+_BLOCK_POINTS = 400_000
 
 
 @dataclass(frozen=True, slots=True)
 class RunSource:
-    """A run, its series, and a reader of their points in time order: from a store or an archive."""
+    """A run and the store to read it from."""
 
+    reader: StoreReader
     run: RunRecord
-    series: Sequence[SeriesRecord]
-    read: Callable[[Sequence[SeriesRecord]], list[Samples]]
-
-    @classmethod
-    def of_store(cls, reader: StoreReader, run: RunRecord) -> RunSource:
-        return cls(
-            run,
-            reader.series([run.run_id]),
-            lambda series: [reader.samples(record.run_id, record.series_no) for record in series],
-        )
 
 
 def load_frame(
@@ -61,40 +59,25 @@ def load_frame(
     Raises:
         UsageError: No run has one of the metrics.
     """
-    _check_metrics(
-        [record for source in sources for record in source.series], metrics, len(sources)
-    )
+    declared = [(source.reader, source.reader.series([source.run.run_id])) for source in sources]
+    _check_metrics([record for _, series in declared for record in series], metrics, len(sources))
     chosen: list[SeriesRecord] = []
-    samples: list[Samples] = []
-    for source in sources:
-        mine = [
-            record
-            for record in source.series
-            if (metrics is None or record.metric in metrics)
-            and record.listener != KERNEL  # `radt.totals`
-        ]
-        chosen += mine
-        samples += source.read(mine)
-    if rates:
-        for index, series in enumerate(chosen):
-            if series.kind is SeriesKind.COUNTER:
-                samples[index] = counters.rates(samples[index], series)
-                chosen[index] = counters.rate_series(series)
+    parts: list[Samples] = []
+    for reader, series in declared:
+        for record in series:
+            if record.listener == KERNEL:  # totals, which `radt.totals` returns
+                continue
+            if metrics is None or record.metric in metrics:
+                samples = reader.samples(record.run_id, record.series_no)
+                if rates and record.kind is SeriesKind.COUNTER:
+                    samples = counters.rates(samples, record)
+                    record = counters.rate_series(record)
+                if len(samples):
+                    chosen.append(record)
+                    parts.append(samples)
     runs = [source.run for source in sources]
-    return series_frame(runs, chosen, samples, with_run_id=with_run_id)
-
-
-def select_series(
-    reader: StoreReader, run: RunRecord, metrics: Sequence[str] | None
-) -> list[SeriesRecord]:
-    """Return all series of a run, or those of the given metrics.
-
-    Raises:
-        UsageError: The run lacks one of the metrics.
-    """
-    series = reader.series([run.run_id])
-    _check_metrics(series, metrics, 1)
-    return [record for record in series if metrics is None or record.metric in metrics]
+    frame: pd.DataFrame = tidy_table(runs, chosen, parts, with_run_id=with_run_id).to_pandas()
+    return frame
 
 
 def _check_metrics(
@@ -109,75 +92,20 @@ def _check_metrics(
             raise UsageError(f"the {noun} no metric '{metric}'", remedy if known else None)
 
 
-def series_frame(
-    runs: Sequence[RunRecord],
-    series: Sequence[SeriesRecord],
-    samples: Sequence[Samples],
-    *,
-    with_run_id: bool = False,
-) -> pd.DataFrame:
-    """Return the points of series as one long frame, optionally with ``run_id`` first."""
-    filled = [position for position, points in enumerate(samples) if len(points)]
-    series, samples = [series[i] for i in filled], [samples[i] for i in filled]
-    counts = [len(points) for points in samples]
-    together = joined(samples)
-    origins = {run.run_id: run.origin_ns for run in runs}
-    starts = np.repeat(
-        np.array([origins[record.run_id] for record in series], dtype=np.int64), counts
-    )
-    columns: dict[str, object] = {
-        "time": pd.DatetimeIndex(together.times_ns.view("datetime64[ns]")).tz_localize("UTC"),
-        "elapsed_s": elapsed_s(together.times_ns, starts),
-        "value": together.values,
-        "step": _steps(together.steps, len(together)),
-        "estimated": np.repeat(
-            np.array([record.estimated for record in series], dtype=np.bool_), counts
-        ),
-        "wraps_at": _limits([record.wraps_at for record in series], counts),
-    }
-    for label in LABELS:
-        columns[label] = _labels([str(getattr(record, label)) for record in series], counts)
-    names = list(COLUMNS)
-    if with_run_id:
-        columns["run_id"] = _labels([record.run_id for record in series], counts)
-        names.insert(0, "run_id")
-    return pd.DataFrame({name: columns[name] for name in names})
-
-
-def _labels(labels: Sequence[str], counts: Sequence[int]) -> pd.Categorical:
-    categories = list(dict.fromkeys(labels))
-    codes = [categories.index(label) for label in labels]
-    return pd.Categorical.from_codes(
-        np.repeat(np.array(codes, dtype=np.int32), counts),
-        categories=pd.Index(categories, dtype="str"),
-    )
-
-
-def _limits(limits: Sequence[float | None], counts: Sequence[int]) -> pd.arrays.FloatingArray:
-    missing = np.array([limit is None for limit in limits], dtype=np.bool_)
-    values = np.array([limit or 0.0 for limit in limits], dtype=np.float64)
-    return pd.arrays.FloatingArray(np.repeat(values, counts), np.repeat(missing, counts))
-
-
-def _steps(steps: Int64Array | None, count: int) -> pd.arrays.IntegerArray:
-    if steps is None:
-        return pd.arrays.IntegerArray(np.zeros(count, np.int64), np.ones(count, np.bool_))
-    missing = steps == NO_STEP
-    return pd.arrays.IntegerArray(np.where(missing, 0, steps), missing)
-
-
 class ExportFormat(StrEnum):
     """Format of an exported file."""
 
     PARQUET = "parquet"
     CSV = "csv"
+    RADT = "radt"
 
     @classmethod
     def choose(cls, given: str | None, output: Path | None) -> ExportFormat:
         """Return the given format, else the one of the file's suffix, else Parquet."""
         if given is not None:
             return cls(given)
-        return cls.CSV if output is not None and output.suffix.lower() == ".csv" else cls.PARQUET
+        suffix = "" if output is None else output.suffix.lower().removeprefix(".")
+        return next((choice for choice in cls if choice == suffix), cls.PARQUET)
 
 
 def export_run(
@@ -187,14 +115,30 @@ def export_run(
     file_format: ExportFormat,
     metrics: Sequence[str] | None = None,
 ) -> int:
-    """Write a run's samples and return their number. The file appears when it is complete.
+    """Write a run's samples to a file, atomically, and return their number.
+
+    Args:
+        reader: The store.
+        run: The run.
+        path: The file.
+        file_format: Parquet and CSV have the columns of `radt.load`; a bundle has all of the run.
+        metrics: Write only these; not for a bundle.
 
     Raises:
         UsageError: The run lacks one of the metrics, or the file cannot be written.
+        CodecError: A chunk is damaged.
+        PrunedError: The run was pruned, and its bundle would lack points.
     """
-    series = select_series(reader, run, metrics)
-    write = _write_parquet if file_format is ExportFormat.PARQUET else _write_csv
-    with whole_file(path) as temporary:
+    with output_file(path) as temporary:
+        if file_format is ExportFormat.RADT:
+            until = bundle.write(changes(reader, run.run_id, Position()), temporary, Position())
+            assert until is not None
+            return sum(until.points.values())
+        series = reader.series([run.run_id])
+        _check_metrics(series, metrics, 1)
+        if metrics is not None:
+            series = [record for record in series if record.metric in metrics]
+        write = _write_parquet if file_format is ExportFormat.PARQUET else _write_csv
         return write(reader, run, series, temporary)
 
 
@@ -203,11 +147,29 @@ def _write_parquet(
 ) -> int:
     count = 0
     with parquet_writer(path, SCHEMA) as writer:
-        for record in series:
-            samples = reader.samples(run.run_id, record.series_no)
-            writer.write_table(tidy_table(run, [record], [samples]))
-            count += len(samples)
+        for group, samples in _blocks(reader, series):
+            table = tidy_table([run], group, samples)
+            # One row group: series with the same times compress better together.
+            writer.write_table(table, row_group_size=max(1, len(table)))
+            count += len(table)
     return count
+
+
+def _blocks(
+    reader: StoreReader, series: Sequence[SeriesRecord]
+) -> Iterator[tuple[list[SeriesRecord], list[Samples]]]:
+    """Yield series with their points, a limited number of points at a time."""
+    group: list[SeriesRecord] = []
+    samples: list[Samples] = []
+    for record in series:
+        for page in reader.pages(record, _BLOCK_POINTS):
+            group.append(record)
+            samples.append(time_sorted(page))
+            if sum(map(len, samples)) >= _BLOCK_POINTS:
+                yield group, samples
+                group, samples = [], []
+    if group:
+        yield group, samples
 
 
 def _write_csv(
@@ -216,10 +178,68 @@ def _write_csv(
     count = 0
     with path.open("w", encoding="utf-8", newline="") as file:
         file.write(",".join(COLUMNS) + "\n")
-        for record in series:
-            frame = series_frame([run], [record], [reader.samples(run.run_id, record.series_no)])
+        for group, samples in _blocks(reader, series):
+            frame = tidy_table([run], group, samples).to_pandas()
             # NaN is a value; only the step can be missing.
             values = frame["value"].map(repr) if frame["value"].isna().any() else frame["value"]
             frame.assign(value=values).to_csv(file, header=False, index=False)
             count += len(frame)
     return count
+
+
+#: Format 1 was the manifest of an archive of Parquet files.
+_DESCRIPTION_FORMAT = 2
+_MARKERS_AT_A_TIME = 20_000
+
+
+def describe_run(reader: StoreReader, run: RunRecord, path: Path) -> None:
+    """Write all that the store has of a run, except its samples, as JSON.
+
+    Each record is on its own line and is written as it is read, so that a run with many markers
+    needs little memory.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    key = run.run_id
+    markers = reader.blocks(MARKERS, key, _MARKERS_AT_A_TIME)
+    fields: dict[str, Any] = {
+        "format": _DESCRIPTION_FORMAT,
+        "written_by": f"radt {__version__}",
+        "run": RUNS.row(run),
+        "workload": _workload_row(reader, run.workload_id),
+        "params": reader.params(key),
+        "tags": reader.tags(key),
+        "series": _rows(SERIES, reader.series([key])),
+        "ledger": _rows(LEDGERS, reader.ledger([key])),
+        "gaps": _rows(GAPS, reader.gaps([key])),
+        "markers": _rows(MARKERS, chain.from_iterable(markers)),
+    }
+    with whole_file(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for number, (name, value) in enumerate(fields.items()):
+            file.write(f"{',' if number else '{'}\n {json.dumps(name)}: ")
+            if not isinstance(value, Iterator):
+                file.write(_json(value))
+                continue
+            file.write("[")
+            for place, row in enumerate(value):
+                file.write(f"{',' if place else ''}\n  {_json(row)}")
+            file.write("]")
+        file.write("\n}\n")
+
+
+def _rows(table: Table[RecordT], records: Iterable[RecordT]) -> Iterator[dict[str, Value]]:
+    """Yield rows without the run's id, which would otherwise be repeated in thousands of lines."""
+    for record in records:
+        yield {name: value for name, value in table.row(record).items() if name != "run_id"}
+
+
+def _workload_row(reader: StoreReader, workload_id: str) -> dict[str, Value] | None:
+    try:
+        return WORKLOADS.row(reader.workload(workload_id))
+    except RunNotFoundError:
+        return None  # not replicated to this store yet
+
+
+def _json(value: object) -> str:
+    return json.dumps(in_json(value), ensure_ascii=False)

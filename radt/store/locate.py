@@ -1,10 +1,10 @@
 """Choose which store to read, for all commands and for `radt.load`.
 
 Runs are recorded into the file of a data folder and, with a Postgres store (``RADT_STORE_URI``),
-copied there with the runs of other machines. A run is read from the nearest store: first the file,
-which has the newest values and needs no network, then Postgres. ``--home`` and ``--store-uri``
-restrict the search to the given stores. A dashboard shows the store with most machines: Postgres if
-configured (`View`).
+copied there, next to the runs of other machines. A run is read from the nearest store: first the
+file, which has the newest values and needs no network, then Postgres. ``--home`` and
+``--store-uri`` restrict the search to the given stores. A dashboard shows the store with the most
+machines: Postgres if configured (`View`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from radt.errors import RunNotFoundError, StoreError
-from radt.home import Home
+from radt.home import NO_POSTGRES, Home
 from radt.masking import is_postgres, with_driver
 from radt.paths import start_folder
 from radt.settings import DASHBOARD_LOAD_URI, HOME, STORE_URI, TRACKING_URI, Setting, Settings
@@ -27,10 +27,10 @@ from radt.store.records import RunRecord
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Stores to read from, the nearest first.
+    """Stores to read from, nearest first.
 
     ``file`` is None if only Postgres was requested; ``shared`` is None if only the file was
-    requested or no other store exists. ``is_chosen``: the user named them for this call.
+    requested or no Postgres store is configured. ``is_chosen``: the user named them for this call.
     """
 
     file: StoreAddress | None
@@ -51,14 +51,14 @@ class Places:
         if home is not None and store_uri is None:
             return cls(file, is_chosen=True)
         uri = settings[STORE_URI] or _shared_tracking_uri(settings)
-        shared = StoreAddress.of(uri) if uri else None
-        if home is None and store_uri is not None:
+        shared = StoreAddress.of(uri) if uri not in ("", NO_POSTGRES) else None
+        if home is None and store_uri is not None and shared is not None:
             return cls(None, shared, is_chosen=True)
         return cls(file, shared, is_chosen=home is not None)
 
     @property
     def stores(self) -> tuple[StoreAddress, ...]:
-        """Return the stores, the nearest first."""
+        """Return the stores, nearest first."""
         return tuple(store for store in (self.file, self.shared) if store is not None)
 
     def __str__(self) -> str:
@@ -68,10 +68,10 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The store that a dashboard shows, and the source it may import from meanwhile.
+    """The store that a dashboard shows, and the source it may import from while it runs.
 
     ``import_from`` is MLflow's server, database or folder; empty for none. ``import_into`` is the
-    same store, opened as a role that may write to it.
+    same store, opened with a role that can write to it.
     """
 
     store: StoreAddress
@@ -85,11 +85,11 @@ class View:
         store_uri: str | None = None,
         tracking_uri: str | None = None,
     ) -> View:
-        """Return the store with most machines: Postgres if configured, else the data folder's file.
+        """Return the store with the most machines: Postgres if configured, else the local file.
 
         A given tracking URI is imported into the data folder's file, or into the given Postgres
-        store. The MLflow server of the settings is imported into a Postgres store if they name a
-        role that may write there (``RADT_DASHBOARD_LOAD_URI``).
+        store. The MLflow server of the settings is imported into a Postgres store if the settings
+        name a role that can write there (``RADT_DASHBOARD_LOAD_URI``).
 
         Args:
             home: The data folder that the user named.
@@ -110,7 +110,7 @@ class View:
             settings = Settings.of(Path.cwd())
             uri = settings[TRACKING_URI].rstrip("/")
             into = settings[DASHBOARD_LOAD_URI]
-            if into and uri.lower().startswith(("http://", "https://")):
+            if into not in ("", NO_POSTGRES) and uri.lower().startswith(("http://", "https://")):
                 return cls(store, uri, StoreAddress.of(into))
         return cls(store)
 
@@ -121,7 +121,7 @@ def _shared_tracking_uri(settings: Settings) -> str:
 
 
 class Readers:
-    """Opens stores as they are needed. Not thread-safe.
+    """Opens stores on demand. Not thread-safe.
 
     Use it as a context manager; it owns its readers and closes them at the end.
     """
@@ -151,10 +151,10 @@ class Readers:
         raise RunNotFoundError(f"no run matches '{given}' in {self.places}", _remedy(self.places))
 
     def nearest_first(self) -> Iterator[StoreReader]:
-        """Yield the stores from the nearest on; each is opened on its turn.
+        """Yield readers of the stores, nearest first, opening each only when it is needed.
 
         Raises:
-            StoreError: The next one cannot be read.
+            StoreError: The next store cannot be read.
         """
         for address in self.places.stores:
             reader = self._reader(address)
@@ -162,10 +162,10 @@ class Readers:
                 yield reader
 
     def _reader(self, address: StoreAddress) -> StoreReader | None:
-        """Return the open store; None for a missing file if another store remains.
+        """Return the store's reader; None for a missing file if another store remains.
 
         Raises:
-            StoreError: The store cannot be read. The message says so if it is one of several.
+            StoreError: The store cannot be read. If it is one of several, the message says so.
         """
         if address not in self._open:
             several = len(self.places.stores) > 1

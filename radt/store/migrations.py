@@ -5,8 +5,8 @@ database. All missing ones are applied and recorded in one transaction, so that 
 between versions, however many processes open it at the same time.
 
 A file belongs to one user, whose first newer radt upgrades it. A Postgres store is shared, and
-users with an older radt could no longer use it, so its upgrade is explicit (``radt db upgrade``).
-Only an empty one is set up automatically.
+users with an older radt could no longer use it after an upgrade, so its upgrade is explicit (``radt
+db upgrade``). Only an empty database is set up automatically.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 
 from radt import __version__
 from radt.errors import NoStoreError, SchemaTooNewError, SchemaTooOldError, StoreError
+from radt.store import tables
 from radt.store.backend import Backend, Dialect
 
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
@@ -43,7 +44,7 @@ CREATE TABLE IF NOT EXISTS schema_version (
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One step of the schema."""
+    """One migration of the schema."""
 
     version: int
     name: str
@@ -117,7 +118,8 @@ def check_not_older(backend: Backend, version: int) -> None:
 def prepare_to_write(backend: Backend, engine: Engine, *, upgrade: bool = False) -> None:
     """Bring the store up to date, waiting for other processes that create it at the same time.
 
-    A Postgres store that is not empty is upgraded only with `upgrade`.
+    A Postgres store that is not empty is upgraded only with `upgrade`. After an upgrade, missing
+    summaries are computed run by run.
 
     Raises:
         SchemaTooNewError: The store was written by a later radt.
@@ -128,6 +130,7 @@ def prepare_to_write(backend: Backend, engine: Engine, *, upgrade: bool = False)
     while True:
         try:
             _migrate(backend, engine, upgrade=upgrade or backend.dialect is Dialect.SQLITE)
+            _complete_summaries(backend, engine)
         except DBAPIError as error:
             # Switching to WAL needs the file exclusively and does not honour the busy timeout.
             if not backend.is_busy(error.orig) or time.monotonic() > deadline:
@@ -138,18 +141,18 @@ def prepare_to_write(backend: Backend, engine: Engine, *, upgrade: bool = False)
 
 
 def prepare_to_read(backend: Backend, reader: Engine) -> None:
-    """Check the store's version for a reader; an older file is migrated so that it can be read.
+    """Check the store's version for a reader; an older file is migrated first.
 
     Raises:
         SchemaTooNewError: The store was written by a later radt.
-        SchemaTooOldError: The store is an older one in Postgres.
+        SchemaTooOldError: The store is an older one in Postgres, or its upgrade was interrupted.
         StoreError: There is no store, or the database belongs to another program.
     """
     with reader.begin() as connection:
         version = current_version(backend, connection)
-    check_not_newer(backend, version)
-    if version == latest_version():
-        return
+        check_not_newer(backend, version)
+        if version == latest_version() and connection.execute(tables.INCOMPLETE).first() is None:
+            return
     if backend.dialect is Dialect.POSTGRES:
         if version == 0:
             raise NoStoreError(
@@ -157,11 +160,25 @@ def prepare_to_read(backend: Backend, reader: Engine) -> None:
                 "Run an experiment with it as RADT_STORE_URI, or run `radt db upgrade`",
             )
         check_not_older(backend, version)
+        raise SchemaTooOldError(
+            f"the upgrade of the store {backend.address} was interrupted",
+            "Run `radt db upgrade` to complete it",
+        )
     writer = backend.writer_engine()
     try:
         prepare_to_write(backend, writer)
     finally:
         writer.dispose()
+
+
+def _complete_summaries(backend: Backend, engine: Engine) -> None:
+    """Compute the summaries of series that an earlier version has written."""
+    with engine.begin() as connection:
+        if connection.execute(tables.INCOMPLETE).first() is None:
+            return
+    from radt.store import summaries
+
+    summaries.complete(backend, engine)
 
 
 def _migrate(backend: Backend, engine: Engine, *, upgrade: bool) -> None:

@@ -1,7 +1,7 @@
-"""What people say of recorded runs: name, text, tags, a star, and whether a run is archived.
+"""Users' notes on recorded runs: name, text, tags, a star, and whether a run is archived.
 
-All of it is tags, so that it follows a run wherever it is delivered; MLflow shows the text as the
-description and the star as a tag. A name is the run's own, too.
+All of them are stored as tags, so that they follow a run wherever it is uploaded; MLflow shows the
+text as the description and the star as a tag. The name is also the run's own name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
 from radt.tags import ARCHIVED, EDITED, MLFLOW_NOTE, MLFLOW_RUN_NAME, STARRED, YES
 
-#: Tags of programs, which people do not change.
+#: Prefixes of programs' tags, which users cannot change.
 OWN_TAGS = ("radt.", "mlflow.")
 MAX_NAME, MAX_TEXT, MAX_KEY = 250, 8000, 250
 _NO = "no"
@@ -24,7 +24,7 @@ _NO = "no"
 
 @dataclass(frozen=True, slots=True)
 class Notes:
-    """What people say of one run; ``tags`` are those of the script and of people."""
+    """Notes on one run; ``tags`` are those set by the script or by users."""
 
     name: str
     text: str = ""
@@ -34,7 +34,7 @@ class Notes:
 
     @classmethod
     def of(cls, run: RunRecord, tags: Mapping[str, str]) -> Self:
-        """Return the notes in a run's tags. Tags with an empty value were taken away."""
+        """Return the notes in a run's tags. An empty value means that a tag was removed."""
         own = {key: value for key, value in tags.items() if value and not key.startswith(OWN_TAGS)}
         return cls(
             run.name,
@@ -47,7 +47,7 @@ class Notes:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A change of notes; None leaves as it is, and an empty value takes a tag away.
+    """A change of notes; None leaves a note unchanged, and an empty value removes a tag.
 
     Raises:
         UsageError: A text is too long, or a tag is one of radt's or MLflow's own.
@@ -80,7 +80,7 @@ class Edit:
 
     @property
     def stored(self) -> Mapping[str, str]:
-        """The tags that hold the change."""
+        """Return the tags that store the change."""
         marks = {STARRED: self.starred, ARCHIVED: self.archived}
         texts = {MLFLOW_RUN_NAME: self.name and self.name.strip(), MLFLOW_NOTE: self.text}
         return {
@@ -94,7 +94,7 @@ def read_notes(reader: StoreReader, run_id: str) -> Notes:
     """Return the notes of a run.
 
     Raises:
-        RunNotFoundError: There is no such run.
+        RunNotFoundError: The run does not exist.
     """
     return Notes.of(reader.run(run_id), reader.tags(run_id))
 
@@ -102,7 +102,7 @@ def read_notes(reader: StoreReader, run_id: str) -> Notes:
 def edit_notes(writer: StoreWriter, run_ids: Sequence[str], edit: Edit) -> None:
     """Change the notes of all these runs, or of none.
 
-    Runs of an embedded store are delivered again.
+    Runs of a store in a file are uploaded again.
 
     Raises:
         RunNotFoundError: A run does not exist.
@@ -113,5 +113,5 @@ def edit_notes(writer: StoreWriter, run_ids: Sequence[str], edit: Edit) -> None:
             writer.put_tags(run_id, edit.stored)
             if writer.address.path is not None:
                 writer.deliver_again(run_id)
-            else:  # `radt.delivery.notes`
+            else:  # uploaded by `radt.delivery.notes`
                 writer.put_tags(run_id, {f"{EDITED}{key}": _NO for key in edit.stored})

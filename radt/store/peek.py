@@ -1,6 +1,6 @@
-"""What a start has to know of a local store, without SQLAlchemy.
+"""Check a local store when a runner starts, without importing SQLAlchemy.
 
-Importing SQLAlchemy takes as long as all else that a start of the runner does before its first row.
+That import takes as long as everything else a runner does before its first row.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 def is_settled(path: Path) -> bool:
-    """Return whether a store has this radt's schema, and all of its runs have ended.
+    """Return whether a store has this radt's schema and all of its runs have ended.
 
-    False also for a store that is not there, or cannot be read: whoever opens it says why.
+    False also for a store that does not exist or cannot be read: opening it will report why.
     """
     folder = resources.files("radt.schemas") / "migrations" / "sqlite"
     latest = max(int(file.name[:4]) for file in folder.iterdir() if file.name[:4].isdigit())

@@ -1,9 +1,9 @@
 """Repair a data folder that was renamed, moved or copied, and notice it while its store is open.
 
 The databases of a data folder hold absolute paths into it: MLflow's locations of artifacts, and the
-spool and the tracking URI of each run. A file ``place`` notes which folder they mean. Whoever opens
-the store to write first compares the note with where the folder is now, and replaces that prefix in
-both databases. Paths to other places, such as another root or S3, stay as they are.
+spool and the tracking URI of each run. A file ``place`` notes which folder these paths refer to.
+The first writer that opens the store compares the note with the folder's current path, and replaces
+that prefix in both databases. Paths to other places, such as another folder or S3, are unchanged.
 
 Readers change nothing: a container may see the folder of a running experiment at another path.
 """
@@ -21,40 +21,41 @@ from pathlib import Path
 
 from sqlalchemy import Connection, Engine, text
 
-from radt.errors import UsageError
+from radt.files import whole_file
 from radt.home import Home
 from radt.store.tables import Value, to_column
-from radt.store.whole_file import whole_file
 
 log = logging.getLogger(__name__)
 
 NOTE_FILE = "place"
-#: The end of a run in a copy that was made while the run was on; the original goes on.
+#: End reason of an unfinished run in a copy of the data folder; the original run continues.
 COPIED = "its data folder was copied during the run"
 _TIMEOUT_S = 20.0
 
-#: The data folders that the spools of runs name, and the runs.
+#: The data folders in the spool paths of runs, and the runs.
 _RECORDED = text(
     "SELECT substr(spool, 1, length(spool) - length(run_id) - 6), run_id FROM run "
     "WHERE substr(spool, -length(run_id) - 6) = '/runs/' || run_id"
 )
 _SPOOL = text(
     "UPDATE run SET spool = :here || '/runs/' || run_id, "
-    # Copies in Postgres get the new spool, unless the folder that they name is still there.
-    "revision = revision + (CASE WHEN :is_move AND host = :host THEN 1 ELSE 0 END) "
+    # Copies in Postgres get the new spool, unless the former folder still exists.
+    "revision = revision + (CASE WHEN :is_move AND host = :host THEN 1 ELSE 0 END), "
+    "summary_revision = summary_revision "
+    "+ (CASE WHEN :is_move AND host = :host THEN 1 ELSE 0 END) "
     "WHERE spool = :there || '/runs/' || run_id"
 )
 _TRACKING_URIS = [
     text(f"UPDATE {table} SET tracking_uri = :here WHERE tracking_uri = :there")  # noqa: S608
     for table in ("run", "workload")
 ]
-#: Only the original delivers the end of a run to places that both share.
+#: Only the original uploads the end of a run to an address that both share.
 _OWN_URI = "tracking_uri = CASE WHEN tracking_uri = :here THEN :here ELSE '' END"
 _LEAVE_TO_ORIGINAL = [
     text(f"UPDATE run SET end_reason = :copied, {_OWN_URI} WHERE ended_ns IS NULL"),  # noqa: S608
     text(f"UPDATE workload SET {_OWN_URI} WHERE ended_ns IS NULL"),  # noqa: S608
 ]
-#: Tables and columns of MLflow with locations of files, and which rows have one.
+#: Tables and columns of MLflow with file locations, and a condition for the rows that have one.
 _LOCATIONS = (
     ("experiments", "artifact_location", "1"),
     ("runs", "artifact_uri", "1"),
@@ -63,7 +64,7 @@ _LOCATIONS = (
     ("model_versions", "storage_location", "1"),
     ("trace_tags", "value", "key = 'mlflow.artifactLocation'"),
 )
-#: The last condition: an interrupted repair may have done its work.
+#: The last condition skips rows that an interrupted repair has already changed.
 _MOVE_LOCATION = (
     "UPDATE {0} SET {1} = :here || substr({1}, length(:there) + 1) WHERE {2} "
     "AND substr({1} || '/', 1, length(:there) + 1) = :there || '/' "
@@ -72,14 +73,14 @@ _MOVE_LOCATION = (
 
 
 def repair(store: Path, engine: Engine) -> None:
-    """Make the databases of a data folder name its present path.
+    """Replace the former path of a data folder in its databases by its current path.
 
-    Reads one small file if the folder is where it was. May be interrupted, and run by several
-    processes at once: it changes each database in a transaction, and the note last. Where MLflow's
+    Reads one small file if the folder has not moved. May be interrupted, and run by several
+    processes at once: it changes each database in a transaction, and the note last. If MLflow's
     database cannot be written, the next call tries again: values must reach the store even so.
 
     Args:
-        store: The store; one that is not in a data folder is left alone.
+        store: The store; one that is not in a data folder is left unchanged.
         engine: A writer's, which begins transactions by locking the store.
     """
     home = Home(store.parent)
@@ -88,7 +89,7 @@ def repair(store: Path, engine: Engine) -> None:
         return
     with engine.begin() as connection:
         recorded = connection.execute(_RECORDED).all()
-    # A run that was imported names the folder of another store: its own is not here.
+    # An imported run may name the folder of another store; then its spool does not exist here.
     named = {Path(folder) for folder, run_id in recorded if home.run_dir(run_id).path.is_dir()}
     others = {path for path in {noted} | named if path != home.path and path.is_absolute()}
     # A folder that is reached by several names, such as a symbolic link, has not moved.
@@ -104,7 +105,7 @@ def repair(store: Path, engine: Engine) -> None:
         for each in former:
             _repair_runs(connection, home, each)
     if len(former) == len(others):
-        with suppress(UsageError), whole_file(note) as file:
+        with suppress(OSError), whole_file(note) as file:
             file.write_bytes(os.fsencode(home.path))
 
 
@@ -152,7 +153,7 @@ def _repair_mlflow(home: Home, former: Sequence[Home]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """Identity of a file that is held open, which SQLite does not check again."""
+    """Identity of a file that is held open; SQLite does not check it again."""
 
     path: Path
     device: int
@@ -160,16 +161,16 @@ class OpenFile:
 
     @classmethod
     def at(cls, path: Path) -> OpenFile:
-        """Return the file's identity; raise OSError if there is none."""
+        """Return the file's identity; raise OSError if the file does not exist."""
         status = path.stat()
         return cls(path, status.st_dev, status.st_ino)
 
     @property
     def vanished(self) -> bool:
-        """Return whether the file was deleted, moved or replaced since."""
+        """Return whether the file was deleted, moved or replaced since it was opened."""
         try:
             return OpenFile.at(self.path) != self
         except (FileNotFoundError, NotADirectoryError):
             return True
         except OSError:
-            return False  # gives no information about the file
+            return False  # this does not say whether the file still exists

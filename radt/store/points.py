@@ -1,23 +1,26 @@
-"""Find and fetch the chunks of a series that hold a range of time, or the next points.
+"""Fetch the chunks of a series for a range of time, or its next points.
 
-Binary COPY, because a psycopg2 cursor receives blobs as hexadecimal digits: twice the bytes on the
-wire, four times the time. Format: https://www.postgresql.org/docs/17/sql-copy.html, "Binary
-Format".
+Uses binary COPY, because a psycopg2 cursor receives blobs as hexadecimal digits, which takes twice
+the bytes on the wire and four times the time. Format:
+https://www.postgresql.org/docs/17/sql-copy.html, "Binary Format".
 
 Reading and decoding are separate, so that no transaction is open while decoding.
+
+Sealed chunks do not change, so a reader of a growing series remembers its number of points and the
+last sealed chunk that it has seen (`grown`). The amount that it reads does not grow with the
+series.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
+from typing import Any, NamedTuple
 
-import numpy as np
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 
 from radt.errors import StoreError
 from radt.store import chunks
@@ -37,8 +40,8 @@ _length = struct.Struct("!i").unpack_from
 
 def fetch(
     connection: Connection,
-    statement: TextClause,
-    parameters: Mapping[str, Value],
+    statement: str,
+    parameters: Mapping[str, Any],
     kinds: Sequence[type[int | bytes]],
 ) -> list[tuple[Value, ...]]:
     """Return the rows of a SELECT whose columns are integers or blobs.
@@ -47,8 +50,9 @@ def fetch(
         StoreError: The database's response cannot be parsed.
     """
     if Dialect.of(connection) is not Dialect.POSTGRES:
-        return [tuple(row) for row in connection.execute(statement, parameters)]
-    select = str(statement.compile(dialect=connection.dialect))
+        # SQLite's driver accepts named parameters; compiling long statements would take longer.
+        return [tuple(row) for row in connection.exec_driver_sql(statement, dict(parameters))]
+    select = str(text(statement).compile(dialect=connection.dialect))
     answer = BytesIO()
     with closing(connection.connection.cursor()) as cursor:
         bound = cursor.mogrify(select, dict(parameters)).decode()
@@ -94,12 +98,8 @@ def _rows(data: bytes, kinds: Sequence[type[int | bytes]]) -> list[tuple[Value, 
         rows.append(tuple(row))
 
 
-_COUNTS = text(
-    f"SELECT series_no, SUM({chunks.STORED_COUNT}) "  # noqa: S608 - our own names
-    "FROM chunk WHERE run_id = :run_id GROUP BY series_no"
-)
 #: Chunks in the order of writing, from the one that holds point number ``skip`` on.
-_AFTER = text(
+_AFTER = (
     f"SELECT {chunks.DATA_COLUMNS}, before FROM ("  # noqa: S608 - our own names
     f"SELECT chunk_no AS no, SUM({chunks.STORED_COUNT}) OVER (ORDER BY chunk_no) "
     f"- {chunks.STORED_COUNT} AS before, {chunks.STORED_COUNT} AS stored "
@@ -108,57 +108,13 @@ _AFTER = text(
     "WHERE before + stored > :skip AND before < :stop ORDER BY chunk_no"
 )
 
-_EARLIEST_NS, _LATEST_NS = -(2**63), 2**63 - 1
-_OF_ONE = "run_id = :run_id AND series_no = :series_no"
-_OF_SERIES = "FROM chunk WHERE run_id = :run_id AND series_no = :series_no "
-_SUM_WITHIN = text(
-    "SELECT SUM(finite_count), "
-    "SUM(CASE WHEN ABS(value_sum) >= 1e300 THEN :infinity ELSE value_sum END) "
-    f"{_OF_SERIES} AND first_ns >= :start AND last_ns <= :end"
-).bindparams(infinity=math.inf)
-_ACROSS = text(
-    f"SELECT {chunks.DATA_COLUMNS}, finite_count {_OF_SERIES} "
-    "AND last_ns >= :start AND first_ns <= :end AND NOT (first_ns >= :start AND last_ns <= :end) "
-    "ORDER BY chunk_no"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A series from ``start_ns`` to ``end_ns``, both inclusive; None sets no limit."""
-
-    run_id: str
-    series_no: int
-    start_ns: int | None = None
-    end_ns: int | None = None
-
-    @property
-    def condition(self) -> str:
-        """Return the SQL condition for chunks with points in the range."""
-        conditions = [_OF_ONE]
-        if self.start_ns is not None:
-            conditions.append("last_ns >= :start")
-        if self.end_ns is not None:
-            conditions.append("first_ns <= :end")
-        return " AND ".join(conditions)
-
-    @property
-    def parameters(self) -> dict[str, Value]:
-        """Return the condition's parameters."""
-        given = {"start": self.start_ns, "end": self.end_ns}
-        return {
-            "run_id": self.run_id,
-            "series_no": self.series_no,
-            **{name: value for name, value in given.items() if value is not None},
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class StoredChunks:
-    """Chunks of one series in the order of writing; ``before`` points precede them."""
+    """Points of one series in the order of writing: those of chunks except the first ``skip``."""
 
     chunks: tuple[chunks.ChunkData, ...]
-    before: int = 0
+    skip: int = 0
 
     def decode(self) -> Samples:
         """Return the points, in the order they were written.
@@ -166,42 +122,24 @@ class StoredChunks:
         Raises:
             CodecError: A chunk is damaged.
         """
-        return decoded(self.chunks)
-
-
-def point_counts(connection: Connection, run_id: str) -> dict[int, int]:
-    """Return the number of points by series number, from chunk headers only."""
-    rows = connection.execute(_COUNTS, {"run_id": run_id})
-    return {int(number): int(count) for number, count in rows}
+        return decoded(self.chunks)[self.skip :]
 
 
 def chunks_between(
     connection: Connection, run_id: str, series_no: int, start_ns: int | None, end_ns: int | None
 ) -> StoredChunks:
     """Return the chunks with points from ``start_ns`` to ``end_ns``; None sets no limit."""
-    part = Part(run_id, series_no, start_ns, end_ns)
-    return _chunks_where(connection, part.condition, part.parameters)
-
-
-def chunks_numbered(
-    connection: Connection, run_id: str, series_no: int, numbers: Sequence[int]
-) -> StoredChunks:
-    """Return the chunks with these numbers."""
-    # Inlined, because databases limit the number of parameters; the numbers are integers.
-    wanted = ", ".join(str(int(number)) for number in numbers)
-    return _chunks_where(
-        connection,
-        f"{_OF_ONE} AND chunk_no IN ({wanted})",
-        {"run_id": run_id, "series_no": series_no},
-    )
-
-
-def _chunks_where(
-    connection: Connection, condition: str, parameters: Mapping[str, Value]
-) -> StoredChunks:
-    statement = text(
+    conditions = ["run_id = :run_id", "series_no = :series_no"]
+    parameters: dict[str, Value] = {"run_id": run_id, "series_no": series_no}
+    if start_ns is not None:
+        conditions.append("last_ns >= :start")
+        parameters["start"] = start_ns
+    if end_ns is not None:
+        conditions.append("first_ns <= :end")
+        parameters["end"] = end_ns
+    statement = (
         f"SELECT {chunks.DATA_COLUMNS} FROM chunk "  # noqa: S608 - our own names
-        f"WHERE {condition} ORDER BY chunk_no"
+        f"WHERE {' AND '.join(conditions)} ORDER BY chunk_no"
     )
     rows = fetch(connection, statement, parameters, chunks.DATA_KINDS)
     return StoredChunks(tuple(map(chunks.ChunkData._make, rows)))
@@ -210,7 +148,7 @@ def _chunks_where(
 def chunks_after(
     connection: Connection, run_id: str, series_no: int, skip: int, limit: int
 ) -> StoredChunks:
-    """Return the chunks with ``limit`` points after the first ``skip`` in the order of writing."""
+    """Return the points after the first ``skip``: at least ``limit``, to the end of a chunk."""
     parameters: dict[str, Value] = {
         "run_id": run_id,
         "series_no": series_no,
@@ -219,33 +157,132 @@ def chunks_after(
     }
     rows = fetch(connection, _AFTER, parameters, (*chunks.DATA_KINDS, int))
     data = tuple(chunks.ChunkData._make(row[:-1]) for row in rows)
-    return StoredChunks(data, int(rows[0][-1] or 0) if rows else 0)
+    return StoredChunks(data, skip - int(rows[0][-1] or 0) if rows else 0)
 
 
-def mean_between(
-    connection: Connection, run_id: str, series_no: int, start_ns: int | None, end_ns: int | None
-) -> float | None:
-    """Return the mean of finite values from ``start_ns`` to ``end_ns`` inclusive, if any.
+# -- the growing end of a series ------------------------------------------------------------------
 
-    Chunks within the range count by their headers. For a thinned series, the mean is exact at its
-    cuts (`radt.store.thinning`); elsewhere a chunk's remaining points stand for all of it.
+#: Points read at a time.
+PAGE_POINTS = 500_000
 
-    Raises:
-        CodecError: A chunk is damaged.
+_OF_SERIES = "FROM chunk WHERE run_id = :run_id AND series_no = :series_no"
+_HEADERS = text(
+    f"SELECT chunk_no, sealed, {chunks.STORED_COUNT}, point_count, finite_count, first_ns, "
+    f"last_ns, value_min, value_max, value_sum {_OF_SERIES} AND chunk_no >= :first "
+    "ORDER BY chunk_no"
+)
+_DATA = (
+    f"SELECT {chunks.DATA_COLUMNS} {_OF_SERIES} "
+    "AND chunk_no BETWEEN :first AND :last ORDER BY chunk_no"
+)
+
+
+class Header(NamedTuple):
+    """Header of a chunk; ``stored`` is the number of its stored points."""
+
+    chunk_no: int
+    sealed: int
+    stored: int
+    point_count: int
+    finite_count: int
+    first_ns: int
+    last_ns: int
+    value_min: float | None
+    value_max: float | None
+    value_sum: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Position up to which a series was read.
+
+    ``seen`` points were read, ``before`` of them from sealed chunks up to ``chunk_no`` (-1 for
+    none), whose last point is at ``last_ns``.
     """
-    first = _EARLIEST_NS if start_ns is None else start_ns
-    last = _LATEST_NS if end_ns is None else end_ns
-    parameters = {"run_id": run_id, "series_no": series_no, "start": first, "end": last}
-    whole = connection.execute(_SUM_WITHIN, parameters).one()
-    count, total = float(whole[0] or 0), float(whole[1] or 0.0)
-    for row in connection.execute(_ACROSS, parameters):
-        samples = chunks.ChunkData._make(row[:-1]).samples()
-        finite = np.isfinite(samples.values)
-        inside = finite & (samples.times_ns >= first) & (samples.times_ns <= last)
-        if not inside.any():
-            continue
-        weight = int(row[-1]) * float(inside.sum()) / float(finite.sum())
-        count += weight
-        total += float(samples.values[inside].mean()) * weight
-    mean = total / count if count else math.nan
-    return mean if math.isfinite(mean) else None
+
+    seen: int = 0
+    before: int = 0
+    chunk_no: int = -1
+    last_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth(StoredChunks):
+    """New points.
+
+    ``anew``: all points from the first on, because earlier ones have changed. ``more``: further
+    points remain to be read.
+    """
+
+    mark: Mark = Mark()
+    anew: bool = False
+    more: bool = False
+
+
+def headers(connection: Connection, run_id: str, series_no: int, first: int = 0) -> list[Header]:
+    """Return the headers of a series' chunks from number ``first`` on, in the order of writing."""
+    row = {"run_id": run_id, "series_no": series_no, "first": first}
+    return [Header._make(listed) for listed in connection.execute(_HEADERS, row)]
+
+
+def grown(
+    connection: Connection,
+    run_id: str,
+    series_no: int,
+    mark: Mark,
+    page_points: int = PAGE_POINTS,
+) -> Growth:
+    """Return the points after a mark, at most about ``page_points``."""
+    listed = headers(connection, run_id, series_no, max(mark.chunk_no, 0))
+    anew = False
+    if mark.chunk_no >= 0:
+        known = listed.pop(0) if listed and listed[0].chunk_no == mark.chunk_no else None
+        anew = known is None or not known.sealed or known.last_ns != mark.last_ns
+    if anew or mark.before + sum(header.stored for header in listed) < mark.seen:
+        anew, mark = True, Mark()
+        listed = headers(connection, run_id, series_no)
+    return _read(connection, run_id, series_no, mark, listed, page_points, anew=anew)
+
+
+def _read(
+    connection: Connection,
+    run_id: str,
+    series_no: int,
+    mark: Mark,
+    listed: list[Header],
+    page_points: int,
+    *,
+    anew: bool,
+) -> Growth:
+    before, start = mark.before, mark.before
+    seen, chunk_no, last_ns = mark.seen, mark.chunk_no, mark.last_ns
+    wanted: list[Header] = []
+    more = False
+    for header in listed:
+        end = before + header.stored
+        if end > mark.seen:
+            if not wanted:
+                start = before
+            elif end - mark.seen > page_points:
+                more = True
+                break
+            wanted.append(header)
+            seen = end
+        before = end
+    sealed_before = mark.before
+    for header in listed:
+        if not header.sealed or (more and header.chunk_no > wanted[-1].chunk_no):
+            break
+        sealed_before += header.stored
+        chunk_no, last_ns = header.chunk_no, header.last_ns
+    if not wanted:
+        return Growth((), 0, Mark(mark.seen, sealed_before, chunk_no, last_ns), anew)
+    row: dict[str, Value] = {
+        "run_id": run_id,
+        "series_no": series_no,
+        "first": wanted[0].chunk_no,
+        "last": wanted[-1].chunk_no,
+    }
+    rows = fetch(connection, _DATA, row, chunks.DATA_KINDS)
+    read = tuple(map(chunks.ChunkData._make, rows))
+    return Growth(read, mark.seen - start, Mark(seen, sealed_before, chunk_no, last_ns), anew, more)

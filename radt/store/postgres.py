@@ -18,22 +18,22 @@ from sqlalchemy.pool import QueuePool
 
 from radt.errors import StoreError, UsageError
 from radt.masking import masked
-from radt.store.backend import Backend, Changes, Dialect, StoreAddress
+from radt.store.backend import Backend, Dialect, StoreAddress
 
 SCHEMA = "radt"
 
-#: Nothing waits longer for the network: a stalled link counts as down.
+#: Limits for the network: a stalled link counts as down.
 _CONNECT_TIMEOUT_S = 10
 _SILENCE_MS = 30_000
 _KEEPALIVES = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
-#: A slower statement counts as stuck; readers may run large ones.
+#: A slower statement counts as stuck. Readers may run large ones.
 _STATEMENT_TIMEOUT_MS = 120_000
 _LOCK_TIMEOUT_MS = 30_000
 
 #: Lock number that no other program uses ("radT" in ASCII).
 _MIGRATION_LOCK = 0x72616454
 
-#: Blobs as bytes; psycopg2 gives memoryviews.
+#: Returns blobs as bytes instead of psycopg2's memoryviews.
 _BYTES = psycopg2.extensions.new_type(
     (17,),
     "radt_bytes",
@@ -45,7 +45,7 @@ class PostgresBackend(Backend):
     """Store in a schema of a Postgres database.
 
     Raises:
-        UsageError: The address cannot be read.
+        UsageError: The address cannot be parsed.
     """
 
     dialect = Dialect.POSTGRES
@@ -66,7 +66,7 @@ class PostgresBackend(Backend):
         """Do nothing: connecting raises the error."""
 
     def make_room(self) -> None:
-        """Do nothing: the schema is created, or refused, on migration."""
+        """Do nothing: migration creates the schema, or fails to."""
 
     def writer_engine(self) -> Engine:
         """Return an engine with one connection; writes take their locks (`lock_run`)."""
@@ -92,9 +92,6 @@ class PostgresBackend(Backend):
         event.listen(engine, "connect", _set_up)
         return engine
 
-    def changes(self, reader: Engine) -> Changes:
-        return _Revisions(reader)
-
     def table_names(self, connection: Connection) -> frozenset[str]:
         rows = connection.execute(
             text("SELECT tablename FROM pg_tables WHERE schemaname = :schema"), {"schema": SCHEMA}
@@ -112,7 +109,7 @@ class PostgresBackend(Backend):
             connection.execute(text(f"CREATE SCHEMA {SCHEMA}"))
 
     def run_script(self, connection: Connection, sql: str) -> None:
-        # The driver's own cursor: without parameters, it leaves `%` and `:name` alone.
+        # The driver's own cursor: without parameters, it does not interpret `%` and `:name`.
         with closing(connection.connection.cursor()) as cursor:
             cursor.execute(sql)
 
@@ -139,26 +136,6 @@ class PostgresBackend(Backend):
             return StoreError(f"the database {self.address} cannot be reached ({reason})", remedy)
         return StoreError(f"the database {self.address} refused a statement: {reason}")
 
-
-class _Revisions(Changes):
-    """Detects changes by revisions, which every write to a run or workload raises."""
-
-    def __init__(self, reader: Engine) -> None:
-        self._reader = reader
-
-    def token(self) -> int:
-        with self._reader.begin() as connection:
-            row = connection.execute(_REVISIONS).one()
-        return hash(tuple(int(number) for number in row)) % 2**53
-
-    def close(self) -> None:
-        """Do nothing: the engine is the reader's."""
-
-
-_REVISIONS = text(
-    "SELECT (SELECT COUNT(*) FROM run), (SELECT COALESCE(SUM(revision), 0) FROM run), "
-    "(SELECT COUNT(*) FROM workload), (SELECT COALESCE(SUM(revision), 0) FROM workload)"
-)
 
 #: Patterns of SQLSTATE, https://www.postgresql.org/docs/17/errcodes-appendix.html
 _REMEDIES: tuple[tuple[str, str, str], ...] = (
@@ -213,6 +190,7 @@ def _connect_args(url: URL) -> dict[str, Any]:
         "connect_timeout": _CONNECT_TIMEOUT_S,
         "tcp_user_timeout": _SILENCE_MS,
         "application_name": "radt",
+        "client_encoding": "utf8",  # else that of the database: SQL_ASCII after initdb in LANG=C
         **_KEEPALIVES,
     }
     return {name: value for name, value in usual.items() if name not in url.query}

@@ -1,4 +1,4 @@
-"""Retention: delete the samples of old runs or the runs themselves, and return the space.
+"""Retention: delete the samples of old runs or the runs themselves, and release the space.
 
 SQLite keeps free pages for later rows. A file created with ``auto_vacuum = INCREMENTAL`` releases
 them a few at a time, concurrently with writers. Any other file is copied once, which needs space
@@ -25,10 +25,10 @@ from typing import Any
 from sqlalchemy import Connection, text
 
 from radt.errors import StoreError
-from radt.store import chunks
+from radt.store import chunks, summaries
 from radt.store.backend import Dialect
 from radt.store.reader import StoreReader
-from radt.store.tables import PUT_TAG, text_rows
+from radt.store.tables import PUT_TAG, TABLES_OF_RUNS, text_rows
 from radt.store.thinning import ThinnedRun, thin_run
 from radt.store.writer import StoreWriter
 from radt.tags import PRUNED
@@ -36,7 +36,8 @@ from radt.units import size
 
 #: Too little free space to justify a copy.
 _MIN_FREE_BYTES = 1_000_000
-#: Copying needs the rows twice, in the temporary file and in the write-ahead log, and some more.
+#: A copy needs the rows twice, in the temporary file and in the write-ahead log, and some spare
+#: space.
 _COPIES = 2
 _SPARE_BYTES = 64_000_000
 #: Pages per step; each step is a transaction.
@@ -49,7 +50,7 @@ _TEMPORARY = ("SQLITE_TMPDIR", "TMPDIR")
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """Free pages after `give_back`; ``reason`` is why some remain, empty if none do."""
+    """Result of `give_back`; ``reason`` says why free pages remain, empty if none do."""
 
     given_back_bytes: int = 0
     left_bytes: int = 0
@@ -68,7 +69,7 @@ def give_back(path: Path) -> Space:
             reason = _shrink(store, path)
             after = _pages_bytes(store, "page_count")
             left = _pages_bytes(store, "freelist_count")
-            # The file itself shrinks only now.
+            # Only a checkpoint shrinks the file itself.
             store.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except sqlite3.Error as error:
         raise StoreError(
@@ -116,7 +117,7 @@ def _pragma(store: sqlite3.Connection, name: str) -> int:
 
 def _temporary_folder() -> Path:
     named = [os.environ.get(name, "") for name in _TEMPORARY]
-    folders = [*named, "/var/tmp", "/tmp", "."]  # noqa: S108 - SQLite's
+    folders = [*named, "/var/tmp", "/tmp", "."]  # noqa: S108 - those of SQLite
     return next(path for folder in folders if (path := Path(folder)).is_dir())
 
 
@@ -124,12 +125,6 @@ def _temporary_folder() -> Path:
 _GROUP = 64
 #: Approximate size of a row of ``chunk`` without its blobs.
 _ROW_BYTES = 150
-
-#: All tables with rows of a run, the run itself last.
-_TABLES_OF_RUNS = (
-    *("chunk", "series", "marker", "ledger", "gap", "param", "tag"),
-    *("journal_cursor", "delivery", "artifact_delivered", "run"),
-)
 
 _CANDIDATES = f"""
 SELECT run.run_id, run.experiment, run.host, run.ended_ns,
@@ -140,7 +135,8 @@ SELECT run.run_id, run.experiment, run.host, run.ended_ns,
     (SELECT MIN(replica.label) FROM replica LEFT JOIN replicated
         ON replicated.target = replica.target AND replicated.key = run.run_id
         WHERE COALESCE(replicated.revision, -1) < run.revision) AS lacking,
-    (SELECT SUM({chunks.STORED_COUNT}) FROM chunk WHERE chunk.run_id = run.run_id) AS points,
+    (SELECT SUM(stored_count) FROM series_summary AS series
+        WHERE series.run_id = run.run_id) AS points,
     (SELECT SUM({_ROW_BYTES} + LENGTH(value_data) + COALESCE(LENGTH(time_data), 0)
         + COALESCE(LENGTH(step_data), 0)) FROM chunk WHERE chunk.run_id = run.run_id) AS bytes
 FROM run WHERE run.ended_ns < :before
@@ -151,8 +147,14 @@ _NOT_THINNED = (
     "AND pruned.kept = 'summaries') "
 )
 _REVISION = text("SELECT revision FROM run WHERE run_id = :run_id AND ended_ns IS NOT NULL")
-_POINTS = text("SELECT SUM(point_count) FROM chunk WHERE run_id = :run_id")
+_POINTS = text("SELECT SUM(count) FROM series_summary WHERE run_id = :run_id")
 _DELETE_CHUNKS = text("DELETE FROM chunk WHERE run_id = :run_id")
+_THIN = text(
+    f"UPDATE series_summary SET stored_count = "  # noqa: S608
+    f"(SELECT COALESCE(SUM({chunks.STORED_COUNT}), 0) "
+    "FROM chunk WHERE chunk.run_id = series_summary.run_id "
+    "AND chunk.series_no = series_summary.series_no) WHERE run_id = :run_id"
+)
 _RECORD = text(
     "INSERT INTO pruned (run_id, kept, pruned_ns, point_count, kept_count) "
     "VALUES (:run_id, :kept, :pruned_ns, :point_count, :kept_count) "
@@ -182,7 +184,7 @@ _DELETE_EXPERIMENT = text(
 class Keep(StrEnum):
     """Parts of a run to keep."""
 
-    SUMMARIES = "summaries"  # all but samples; of those, what `radt.store.thinning` keeps
+    SUMMARIES = "summaries"  # all but samples, which `radt.store.thinning` reduces
     NOTHING = "nothing"
 
 
@@ -202,14 +204,6 @@ class Candidate:
     size_bytes: int
     held_back: str = ""
     files_elsewhere: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Pruned:
-    """Outcome of pruning a run."""
-
-    point_count: int
-    kept_count: int
 
 
 def candidates(
@@ -261,7 +255,7 @@ def prune_run(
     run_id: str,
     keep: Keep,
     take_along: Callable[[], object] = lambda: None,
-) -> Pruned | None:
+) -> ThinnedRun | None:
     """Prune an ended run; return None if it was written to meanwhile.
 
     `take_along` removes the run's data elsewhere; it is called once pruning is certain, before the
@@ -297,13 +291,14 @@ def prune_run(
                 "kept_count": thinned.kept_count,
             },
         )
-    return Pruned(thinned.point_count, thinned.kept_count)
+    return thinned
 
 
 def _replace_chunks(connection: Connection, run_id: str, thinned: ThinnedRun) -> None:
     connection.execute(_DELETE_CHUNKS, {"run_id": run_id})
     for start in range(0, len(thinned.rows), _GROUP):
         chunks.insert(connection, thinned.rows[start : start + _GROUP])
+    connection.execute(_THIN, {"run_id": run_id})
     day = time.strftime("%Y-%m-%d", time.gmtime())
     note = f"{day}: {thinned.kept_count:,} of {thinned.point_count:,} points kept"
     connection.execute(PUT_TAG, text_rows(run_id, {PRUNED: note}))
@@ -313,7 +308,7 @@ def _replace_chunks(connection: Connection, run_id: str, thinned: ThinnedRun) ->
 def _delete(connection: Connection, run_id: str) -> None:
     key = {"run_id": run_id}
     workload_id, experiment = connection.execute(_WORKLOAD, key).one()
-    for table in _TABLES_OF_RUNS:
+    for table in TABLES_OF_RUNS:
         connection.execute(text(f"DELETE FROM {table} WHERE run_id = :run_id"), key)  # noqa: S608
     connection.execute(_FORGET_REPLICATED, {"key": run_id})
     if connection.execute(_RUNS_LEFT, {"key": workload_id}).first() is None:
@@ -340,18 +335,24 @@ def pruned_run(reader: StoreReader, run_id: str) -> PrunedRun | None:
         StoreError: The store cannot be read.
     """
     with reader.snapshot() as connection:
-        row = connection.execute(_PRUNED, {"run_id": run_id}).one_or_none()
+        return pruned_in(connection, run_id)
+
+
+def pruned_in(connection: Connection, run_id: str) -> PrunedRun | None:
+    """Return how a run was pruned, within a transaction; None if it is complete."""
+    row = connection.execute(_PRUNED, {"run_id": run_id}).one_or_none()
     return None if row is None else PrunedRun(Keep(row.kept), int(row.point_count))
 
 
 def make_way(writer: StoreWriter, run_id: str) -> None:
-    """Delete the points that thinning left of a run, as all of them are about to be restored.
+    """Delete the points that thinning left of a run, because all of its points will be restored.
 
-    Until `forget_pruned`, the run counts as removed, so that an interrupted restore never passes
+    Until `forget_pruned`, the run counts as removed, so that an interrupted restore is never taken
     for a complete copy.
     """
     with writer.rewriting(run_id) as connection:
         connection.execute(_DELETE_CHUNKS, {"run_id": run_id})
+        summaries.delete(connection, run_id)
         connection.execute(_MAKE_WAY, {"run_id": run_id, "kept": str(Keep.NOTHING)})
 
 

@@ -1,23 +1,22 @@
 """Read the sample store: never writes, never creates, never waits for writers.
 
-What reads points is imported with the first point: a runner starts without it.
+Modules that read points are imported on first use: a runner starts without them.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self, TypeVar
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, bindparam, text
 
 from radt.errors import RunNotFoundError
 from radt.masking import masked
 from radt.model import RunStatus
-from radt.store.backend import StoreAddress
-from radt.store.database import ReadDatabase
+from radt.store.backend import StoreAddress, backend_of
+from radt.store.migrations import prepare_to_read
 from radt.store.records import (
     ExperimentSummary,
     GapRecord,
@@ -28,7 +27,6 @@ from radt.store.records import (
     Samples,
     SavedView,
     SeriesRecord,
-    SummaryRecord,
     WorkloadRecord,
 )
 from radt.store.tables import (
@@ -37,22 +35,28 @@ from radt.store.tables import (
     FIND_RUN,
     GAPS,
     HAS_TAG,
-    LAST_LOGGED,
     LEDGERS,
     MARKERS,
     RUN_COUNTS,
     RUNS,
     SAVED_VIEWS,
     SERIES,
-    SUMMARY,
     TAGGED,
     TO_DELIVER,
     WORKLOADS,
-    summary_record,
+    RecordT,
+    Table,
 )
+
+if TYPE_CHECKING:
+    from radt.store.summaries import MetricSummaries, SeriesSummary
 
 #: Minimum length of an id prefix that may stand for the id.
 MIN_PREFIX = 4
+#: Databases limit the parameters of one statement (SQLite before 3.32: 999).
+_IDS_PER_STATEMENT = 500
+
+ResultT = TypeVar("ResultT")
 
 
 class StoreReader:
@@ -70,7 +74,12 @@ class StoreReader:
 
     def __init__(self, store: StoreAddress | Path | str) -> None:
         self.address = StoreAddress.of(store)
-        self._database = ReadDatabase(self.address)
+        self._backend = backend_of(self.address)
+        self._backend.check_there()
+        self.engine = self._backend.reader_engine()
+        with self._backend.translated_errors():
+            prepare_to_read(self._backend, self.engine)
+        self._changes = self._backend.changes(self.engine)
 
     def __enter__(self) -> Self:
         return self
@@ -80,19 +89,21 @@ class StoreReader:
 
     def close(self) -> None:
         """Close the store. Idempotent."""
-        self._database.close()
+        self._changes.close()
+        self.engine.dispose()
 
     def change_token(self) -> int:
-        """Return a number that changes with every write to the store; costs microseconds.
+        """Return a number that changes with every write to the store; takes microseconds.
 
-        It is below 2**53, so that JavaScript keeps it exactly.
+        It is below 2**53, so that JavaScript represents it exactly.
         """
-        return self._database.change_token()
+        with self._backend.translated_errors():
+            return self._changes.token()
 
     @contextmanager
     def snapshot(self) -> Iterator[Connection]:
-        """Yield a connection that sees the store as of now, for other statements."""
-        with self._database.snapshot() as connection:
+        """Yield a connection that sees the store as of now until the end of the block."""
+        with self._backend.translated_errors(), self.engine.begin() as connection:
             yield connection
 
     # -- experiments, workloads, runs -------------------------------------------------------------
@@ -102,7 +113,7 @@ class StoreReader:
         statuses: dict[str, dict[RunStatus, int]] = {}
         last_ns: dict[str, int] = {}
         workload_counts: dict[str, int] = {}
-        with self._database.snapshot() as connection:
+        with self.snapshot() as connection:
             for name, created_ns, count in connection.execute(EXPERIMENTS):
                 statuses[name], last_ns[name], workload_counts[name] = {}, created_ns, count
             for name, status, count, active_ns in connection.execute(RUN_COUNTS):
@@ -121,15 +132,11 @@ class StoreReader:
 
     def workloads(self, experiment: str | None = None) -> list[WorkloadRecord]:
         """Return the workloads of one experiment or of all, oldest first."""
-        return self._database.select(
-            WORKLOADS, {"experiment": experiment}, "created_ns, workload_id"
-        )
+        return self._select(WORKLOADS, {"experiment": experiment}, "created_ns, workload_id")
 
     def workload(self, workload_id: str) -> WorkloadRecord:
         """Return a workload; raise RunNotFoundError if it does not exist."""
-        for workload in self._database.select(
-            WORKLOADS, {"workload_id": workload_id}, "workload_id"
-        ):
+        for workload in self._select(WORKLOADS, {"workload_id": workload_id}, "workload_id"):
             return workload
         raise RunNotFoundError(f"there is no workload {workload_id} in {self.address}")
 
@@ -149,10 +156,10 @@ class StoreReader:
         }
         order = "created_ns, LENGTH(letter), letter, run_id"
         if run_ids is None:
-            return self._database.select(RUNS, conditions, order)
-        # Read in groups, each in its own order.
+            return self._select(RUNS, conditions, order)
+        # Groups are sorted separately, so the result has to be sorted again.
         runs = sorted(
-            self._database.select_of(RUNS, run_ids, order),
+            self._select_of(RUNS, run_ids, order),
             key=lambda run: (run.created_ns, len(run.letter), run.letter, run.run_id),
         )
         wanted = {name: value for name, value in conditions.items() if value is not None}
@@ -164,7 +171,7 @@ class StoreReader:
 
     def run(self, run_id: str) -> RunRecord:
         """Return a run by its id; raise RunNotFoundError if it does not exist."""
-        for run in self._database.select(RUNS, {"run_id": run_id}, "run_id"):
+        for run in self._select(RUNS, {"run_id": run_id}, "run_id"):
             return run
         raise RunNotFoundError(
             f"there is no run {run_id} in {self.address}", "`radt ls` lists the runs"
@@ -199,23 +206,23 @@ class StoreReader:
             )
         # A range uses the index for any prefix; LIKE would not, and has wildcards.
         row = {"first": prefix, "last": prefix + chr(0x10FFFF)}
-        with self._database.snapshot() as connection:
+        with self.snapshot() as connection:
             rows = connection.execute(FIND_RUN, row).all()
         runs = {run.run_id: run for run in map(RUNS.read, rows)}
         exact = [run for run in runs.values() if prefix in (run.run_id, run.mlflow_run_id)]
         return exact or list(runs.values())
 
     def unended_runs(self) -> list[RunRecord]:
-        """Return runs without an end, oldest first."""
-        return self._database.query(RUNS, "WHERE ended_ns IS NULL ORDER BY created_ns", {})
+        """Return runs that have not ended, oldest first."""
+        return self._query(RUNS, "WHERE ended_ns IS NULL ORDER BY created_ns", {})
 
     def runs_to_deliver(self, tracking_uri: str) -> list[RunRecord]:
         """Return runs not yet marked by `StoreWriter.mark_run_delivered`, oldest first."""
-        return self._database.query(RUNS, TO_DELIVER, {"uri": masked(tracking_uri)})
+        return self._query(RUNS, TO_DELIVER, {"uri": masked(tracking_uri)})
 
     def workloads_to_deliver(self, tracking_uri: str) -> list[WorkloadRecord]:
         """Return workloads not yet marked by `StoreWriter.mark_workload_delivered`."""
-        return self._database.query(WORKLOADS, TO_DELIVER, {"uri": masked(tracking_uri)})
+        return self._query(WORKLOADS, TO_DELIVER, {"uri": masked(tracking_uri)})
 
     def params(self, run_id: str) -> dict[str, str]:
         """Return the parameters of a run."""
@@ -223,7 +230,7 @@ class StoreReader:
 
     def params_of(self, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the parameters of runs; runs without any are left out."""
-        return self._database.texts("param", run_ids)
+        return self._texts("param", run_ids)
 
     def tags(self, run_id: str) -> dict[str, str]:
         """Return the tags of a run."""
@@ -231,28 +238,28 @@ class StoreReader:
 
     def tags_of(self, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the tags of runs; runs without any are left out."""
-        return self._database.texts("tag", run_ids)
+        return self._texts("tag", run_ids)
 
     def tagged(self, key: str, experiment: str) -> dict[str, str]:
         """Return the values of one tag by run; runs of the experiment without it are left out."""
-        with self._database.snapshot() as connection:
+        with self.snapshot() as connection:
             rows = connection.execute(TAGGED, {"key": key, "experiment": experiment}).all()
         return {str(run_id): str(value) for run_id, value in rows}
 
     def has_tag(self, key: str, value: str) -> bool:
         """Return whether any run has a tag with this value."""
-        with self._database.snapshot() as connection:
+        with self.snapshot() as connection:
             return connection.execute(HAS_TAG, {"key": key, "value": value}).first() is not None
 
     def saved_views(self) -> list[SavedView]:
         """Return the saved views by name."""
-        return self._database.query(SAVED_VIEWS, "ORDER BY name", {})
+        return self._query(SAVED_VIEWS, "ORDER BY name", {})
 
     # -- samples ----------------------------------------------------------------------------------
 
     def series(self, run_ids: Sequence[str]) -> list[SeriesRecord]:
         """Return all series of runs, by run and number."""
-        return self._database.select_of(SERIES, run_ids, "run_id, series_no")
+        return self._select_of(SERIES, run_ids, "run_id, series_no")
 
     def samples(
         self,
@@ -271,16 +278,13 @@ class StoreReader:
         """
         from radt.store import chunks, points
 
-        with self._database.snapshot() as connection:
+        with self.snapshot() as connection:
             stored = points.chunks_between(connection, run_id, series_no, start_ns, end_ns)
         return chunks.between(chunks.time_sorted(stored.decode()), start_ns, end_ns)
 
     def point_counts(self, run_id: str) -> dict[int, int]:
-        """Return the number of points of each series of a run, by the series' number."""
-        from radt.store import points
-
-        with self._database.snapshot() as connection:
-            return points.point_counts(connection, run_id)
+        """Return the number of stored points of each series of a run, by the series' number."""
+        return {each.series.series_no: each.stored_count for each in self.summary([run_id])}
 
     def points_after(self, run_id: str, series_no: int, skip: int, limit: int) -> Samples:
         """Return at most ``limit`` points in the order of writing, after the first ``skip``.
@@ -291,118 +295,82 @@ class StoreReader:
         Raises:
             CodecError: A chunk is damaged.
         """
-        from radt.store import chunks, points
-
-        with self._database.snapshot() as connection:
-            stored = points.chunks_after(connection, run_id, series_no, skip, limit)
-        first = skip - stored.before
-        return chunks.sliced(stored.decode(), first, first + limit)
-
-    def mean(
-        self,
-        run_id: str,
-        series_no: int,
-        *,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-    ) -> float | None:
-        """Return the mean of finite values in a range of time, mostly from headers, if any.
-
-        See `radt.store.points.mean_between`.
-
-        Raises:
-            CodecError: A chunk is damaged.
-        """
         from radt.store import points
 
-        with self._database.snapshot() as connection:
-            return points.mean_between(connection, run_id, series_no, start_ns, end_ns)
+        with self.snapshot() as connection:
+            stored = points.chunks_after(connection, run_id, series_no, skip, limit)
+        return stored.decode()[:limit]
 
-    def envelope(
-        self,
-        run_id: str,
-        series_no: int,
-        *,
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-        max_points: int = 2000,
-    ) -> Samples:
-        """Return at most ``max_points`` real points of a series that keep its peaks, for a chart.
+    def pages(self, series: SeriesRecord, limit: int) -> Iterator[Samples]:
+        """Yield all points of a series in the order of writing, at most ``limit`` at a time."""
+        done = 0
+        while len(page := self.points_after(series.run_id, series.series_no, done, limit)):
+            yield page
+            done += len(page)
 
-        See `radt.store.overview.envelope`.
+    def summary(
+        self, run_ids: Sequence[str], metrics: Sequence[str] | None = None
+    ) -> list[SeriesSummary]:
+        """Return the summary of every series of runs that has points, by run and number.
 
-        Raises:
-            CodecError: A chunk is damaged.
+        `metrics` selects metrics; None for all.
         """
-        from radt.store import chunks, overview, points
+        from radt.store import summaries
 
-        part = points.Part(run_id, series_no, start_ns, end_ns)
-        with self._database.snapshot() as connection:
-            plan = overview.plan(overview.read_headers(connection, part), part, max_points)
-            stored = (
-                points.chunks_between(connection, run_id, series_no, start_ns, end_ns)
-                if plan is None
-                else points.chunks_numbered(connection, run_id, series_no, plan.numbers)
-            )
-        if plan is not None:
-            return plan.points(stored.chunks)
-        samples = chunks.between(chunks.time_sorted(stored.decode()), start_ns, end_ns)
-        return overview.envelope(samples, max_points)
-
-    def summary(self, run_ids: Sequence[str]) -> list[SummaryRecord]:
-        """Return count, mean, extremes and ends of every series with points, from headers only."""
-        return self._database.in_groups(
-            run_ids,
-            lambda connection, ids: [
-                summary_record(row) for row in connection.execute(SUMMARY, {"ids": ids})
-            ],
+        return self._in_groups(
+            run_ids, lambda connection, ids: summaries.read(connection, ids, metrics)
         )
 
-    def last_logged(self, run_ids: Sequence[str]) -> dict[str, dict[str, float]]:
-        """Return the newest value of each metric that scripts logged, by run and metric.
+    def newest_ns(self, run_ids: Sequence[str]) -> dict[str, int]:
+        """Return the time of the newest point of each run that has any."""
+        from radt.store import summaries
 
-        It is read from headers alone; NaN where the value is not a number.
+        return dict(self._in_groups(run_ids, summaries.newest))
+
+    def summary_of_metrics(self, metrics: Sequence[str]) -> dict[str, MetricSummaries]:
+        """Return the summaries of all series of some metrics, as arrays, by metric.
+
+        Metrics without points in any run are left out.
         """
-        rows = self._database.in_groups(
-            run_ids, lambda connection, ids: list(connection.execute(LAST_LOGGED, {"ids": ids}))
-        )
-        values: dict[str, dict[str, float]] = {}
-        for run_id, metric, entity, value, chunk_no in rows:
-            if chunk_no is not None:
-                name = f"{metric} {entity}".rstrip()
-                values.setdefault(run_id, {})[name] = math.nan if value is None else value
-        return values
+        from radt.store import summaries
 
-    # -- what else is known of runs ---------------------------------------------------------------
+        with self.snapshot() as connection:
+            return summaries.of_metrics(connection, metrics)
+
+    # -- other data of runs ------------------------------------------------------------------------
 
     def markers(self, run_ids: Sequence[str]) -> list[MarkerRecord]:
         """Return the markers of runs, by run and start."""
-        return self._database.select_of(MARKERS, run_ids, "run_id, start_ns, marker_no")
+        return self._select_of(MARKERS, run_ids, "run_id, start_ns, marker_no")
 
-    def markers_after(self, run_id: str, marker_no: int, limit: int) -> list[MarkerRecord]:
-        """Return at most ``limit`` markers of a run after number ``marker_no``, by number."""
-        return self._database.query(
-            MARKERS,
-            "WHERE run_id = :run_id AND marker_no > :after ORDER BY marker_no LIMIT :limit",
-            {"run_id": run_id, "after": marker_no, "limit": limit},
-        )
+    def blocks(self, table: Table[RecordT], run_id: str, limit: int) -> Iterator[list[RecordT]]:
+        """Yield the records of a run by key, at most ``limit`` at a time."""
+        keys = table.keys[1:]
+        columns, wanted = ", ".join(keys), ", ".join(f":{name}" for name in keys)
+        order = f"ORDER BY {columns} LIMIT :limit"
+        after = ""
+        row: dict[str, object] = {"run_id": run_id, "limit": limit}
+        while block := self._query(table, f"WHERE run_id = :run_id {after} {order}", row):
+            yield block
+            after = f"AND ({columns}) > ({wanted})"
+            row |= {name: getattr(block[-1], name) for name in keys}
 
     def ledger(self, run_ids: Sequence[str]) -> list[LedgerRecord]:
         """Return the samples expected and received of every listener of runs."""
-        return self._database.select_of(LEDGERS, run_ids, "run_id, listener")
+        return self._select_of(LEDGERS, run_ids, "run_id, listener")
 
     def gaps(self, run_ids: Sequence[str]) -> list[GapRecord]:
         """Return the stretches of runs without values, by run and start."""
-        return self._database.select_of(GAPS, run_ids, "run_id, start_ns, listener, series_no")
+        return self._select_of(GAPS, run_ids, "run_id, start_ns, listener, series_no")
 
     def cursors(self, run_id: str) -> dict[str, JournalCursor]:
         """Return how far each journal of a run was read, by the journal's name."""
-        rows = self._database.query(CURSORS, "WHERE run_id = :run_id", {"run_id": run_id})
+        rows = self._query(CURSORS, "WHERE run_id = :run_id", {"run_id": run_id})
         return {cursor.journal: cursor for cursor in rows}
 
     def delivered(self, run_id: str) -> dict[int, int]:
         """Return the positions recorded by `StoreWriter.mark_delivered`, by series number."""
-        with self._database.snapshot() as connection:
+        with self.snapshot() as connection:
             rows = connection.execute(
                 text("SELECT series_no, delivered FROM delivery WHERE run_id = :run_id"),
                 {"run_id": run_id},
@@ -411,9 +379,71 @@ class StoreReader:
 
     def delivered_artifacts(self, run_id: str) -> set[str]:
         """Return the artifacts recorded by `StoreWriter.mark_artifacts`."""
-        with self._database.snapshot() as connection:
+        with self.snapshot() as connection:
             rows = connection.execute(
                 text("SELECT path FROM artifact_delivered WHERE run_id = :run_id"),
                 {"run_id": run_id},
             )
             return {str(path) for (path,) in rows}
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def _query(
+        self, table: Table[RecordT], clauses: str, parameters: Mapping[str, object]
+    ) -> list[RecordT]:
+        """Return the records of a table selected by SQL clauses."""
+        with self.snapshot() as connection:
+            rows = connection.execute(text(f"{table.select} {clauses}"), parameters).all()
+        return [table.read(row) for row in rows]
+
+    def _select(
+        self, table: Table[RecordT], conditions: Mapping[str, str | None], order: str
+    ) -> list[RecordT]:
+        """Return the records whose columns equal the given values; None sets no condition."""
+        given = {name: value for name, value in conditions.items() if value is not None}
+        where = " AND ".join(f"{name} = :{name}" for name in given)
+        return self._query(table, f"{f'WHERE {where}' if where else ''} ORDER BY {order}", given)
+
+    def _select_of(
+        self, table: Table[RecordT], run_ids: Sequence[str], order: str
+    ) -> list[RecordT]:
+        """Return the records of runs in the given order, which must begin with the run's id."""
+        statement = text(f"{table.select} WHERE run_id IN :ids ORDER BY {order}").bindparams(
+            bindparam("ids", expanding=True)
+        )
+        return self._in_groups(
+            run_ids,
+            lambda connection, ids: [
+                table.read(row) for row in connection.execute(statement, {"ids": ids}).all()
+            ],
+        )
+
+    def _texts(self, table: str, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Return the keys and values of runs by run id, from ``param`` or ``tag``."""
+        statement = text(
+            f"SELECT run_id, key, value FROM {table} "  # noqa: S608 - our own names
+            "WHERE run_id IN :ids ORDER BY run_id, key"
+        ).bindparams(bindparam("ids", expanding=True))
+        rows = self._in_groups(
+            run_ids,
+            lambda connection, ids: list(connection.execute(statement, {"ids": ids}).all()),
+        )
+        texts: dict[str, dict[str, str]] = {}
+        shared: dict[str, str] = {}  # many runs have the same keys and values
+        for run_id, key, value in rows:
+            of_run = texts.setdefault(run_id, {})
+            of_run[shared.setdefault(key, key)] = shared.setdefault(value, value)
+        return texts
+
+    def _in_groups(
+        self,
+        run_ids: Sequence[str],
+        read: Callable[[Connection, Sequence[str]], list[ResultT]],
+    ) -> list[ResultT]:
+        """Call ``read`` with groups of ids, in order, all in one snapshot."""
+        results: list[ResultT] = []
+        unique = sorted(set(run_ids))
+        with self.snapshot() as connection:
+            for start in range(0, len(unique), _IDS_PER_STATEMENT):
+                results += read(connection, unique[start : start + _IDS_PER_STATEMENT])
+        return results

@@ -1,7 +1,7 @@
 """Rows of the store as dataclasses.
 
 Times are wall-clock nanoseconds since the epoch on the machine's radt clock: monotonic time plus an
-offset that is constant until the machine reboots, so that differences are exact.
+offset that is constant while the clock is in use (`radt.clock`), so that differences are exact.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 
-if TYPE_CHECKING:  # a runner starts before it needs arrays
+if TYPE_CHECKING:  # a runner starts without numpy
     import numpy as np
     import numpy.typing as npt
 
 Int64Array: TypeAlias = "npt.NDArray[np.int64]"
 Float64Array: TypeAlias = "npt.NDArray[np.float64]"
+BoolArray: TypeAlias = "npt.NDArray[np.bool_]"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadRecord:
-    """Runs that start together and share the hardware.
+    """A workload: runs that start together and share the hardware.
 
     ``label`` is the user's workload id; each repetition of a workload gets a new ``workload_id``.
     """
@@ -42,10 +43,10 @@ class WorkloadRecord:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """One training process.
+    """A run: one training process.
 
     ``devices`` is normalised (``0``, ``1+2``, ``cpu``); ``listeners`` likewise (``top+smi``).
-    ``mlflow_run_id`` is None until the run is in MLflow. ``end_reason`` is a sentence for people
+    ``mlflow_run_id`` is None until the run is in MLflow. ``end_reason`` is a sentence for display
     ("killed by signal 9", "exit code 3"). ``spool`` is the run's spool folder.
     """
 
@@ -73,24 +74,37 @@ class RunRecord:
 
     @property
     def origin_ns(self) -> int:
-        """Return the origin of its elapsed time: its start, else its creation."""
+        """Return the origin of the run's elapsed time: its start, else its creation."""
         return self.created_ns if self.started_ns is None else self.started_ns
+
+    def lasted_s(self, now_ns: int | None = None) -> float | None:
+        """Return the run's duration, up to ``now_ns`` while it runs; None if unknown.
+
+        Args:
+            now_ns: The current time (ns since 1970), for a run that has not ended.
+        """
+        end_ns = now_ns if self.ended_ns is None and not self.status.ended else self.ended_ns
+        if self.started_ns is None or end_ns is None:
+            return None
+        return max(0, end_ns - self.started_ns) / 1e9
 
     @property
     def is_from_mlflow(self) -> bool:
-        """Return whether the run was imported from MLflow, which does not know its machine.
+        """Return whether the run was imported from MLflow, which does not record the machine.
 
-        A run that radt recorded and uploaded to a database has one id in both, too.
+        A run that radt recorded and uploaded to a database also has the same id in both.
         """
         return self.run_id == self.mlflow_run_id and not self.host
 
 
-#: Series of the second node of a run have numbers from here on, of the third from twice that.
+#: Series numbers of a run's second node start here, those of the third at twice this number.
 SERIES_OF_A_NODE = 100_000
+#: Likewise for marker numbers.
+MARKERS_OF_A_NODE = 1_000_000_000
 
 
 def node_of(series_no: int, entity: str) -> str:
-    """Return the node whose series it is; "" for the run's first one, of which it has the host."""
+    """Return the node that a series belongs to; "" for the run's first node, the run's host."""
     return entity.partition("/")[0] if series_no >= SERIES_OF_A_NODE else ""
 
 
@@ -99,10 +113,10 @@ class SeriesRecord:
     """One metric of one scope in one run.
 
     ``series_no`` counts from 0 within the run. ``entity`` names what was measured within the scope
-    (``gpu0``, ``core 3``, ``rank 1``; empty when there is only one); on another node than the run's
-    first it begins with the node (``node2/gpu0``, or ``node2``). ``interval_s`` is None for
-    script metrics and for irregular readings of a listener. ``method``, ``estimated`` and
-    ``wraps_at`` come from the listener's `radt.listeners.api.Metric`.
+    (``gpu0``, ``core 3``, ``rank 1``; empty if there is only one). On nodes other than the run's
+    first, it begins with the node (``node2/gpu0``, or ``node2``). ``interval_s`` is None for script
+    metrics and for irregular readings of a listener. ``method``, ``estimated`` and ``wraps_at``
+    come from the listener's `radt.listeners.api.Metric`.
     """
 
     run_id: str
@@ -120,17 +134,17 @@ class SeriesRecord:
 
     @property
     def node(self) -> str:
-        """The node it is of; "" for the first one."""
+        """Return the series' node; "" for the first one."""
         return node_of(self.series_no, self.entity)
 
     @property
     def entity_there(self) -> str:
-        """What was measured, without its node."""
+        """Return the measured entity, without its node."""
         return self.entity.partition("/")[2] if self.node else self.entity
 
     @property
     def counted_as(self) -> str:
-        """The listener as ledgers and gaps name it: each node has listeners of its own."""
+        """Return the listener's name in ledgers and gaps: each node has listeners of its own."""
         return f"{self.node}/{self.listener}" if self.node else self.listener
 
 
@@ -140,7 +154,7 @@ class Samples:
 
     ``steps`` is None for series without steps (hardware); `radt.model.NO_STEP` marks a single
     missing step. Integer values up to 2**53 are exact; larger ones are rounded to the nearest
-    float, off by less than 1 in 10**15 (a counter of bytes gets there after 9 petabytes). Times and
+    float, off by less than 1 in 10**15 (a byte counter gets there after 9 petabytes). Times and
     steps are 64-bit integers throughout.
     """
 
@@ -150,6 +164,11 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.times_ns)
+
+    def __getitem__(self, which: slice | Int64Array | BoolArray) -> Samples:
+        """Return the points at these indices; those of a slice are views."""
+        steps = None if self.steps is None else self.steps[which]
+        return Samples(self.times_ns[which], self.values[which], steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +204,8 @@ class LedgerRecord:
     """Samples expected and received of one listener in one run; replaced as the counts grow.
 
     ``expected = received + missed``, where a missed tick is one whose time passed without a
-    reading. ``sampling_ns`` is the total time that readings took, ``late_ns`` the total delay after
-    their due times; the longest of each is also kept.
+    reading. ``sampling_ns`` is the total time that readings took, ``late_ns`` their total delay
+    after they were due; the maximum of each is also kept.
     """
 
     run_id: str
@@ -205,7 +224,7 @@ class LedgerRecord:
 
 @dataclass(frozen=True, slots=True)
 class GapRecord:
-    """A stretch without values in one series, or in all of a listener's (``series_no`` -1)."""
+    """A stretch without values in one series, or in all series of a listener (``series_no`` -1)."""
 
     run_id: str
     listener: str
@@ -217,23 +236,8 @@ class GapRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SummaryRecord:
-    """Summary of a whole series from headers alone; None where no value is finite."""
-
-    series: SeriesRecord
-    count: int
-    mean: float | None
-    minimum: float | None
-    maximum: float | None
-    first: float | None
-    last: float | None
-    first_ns: int
-    last_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class JournalCursor:
-    """Position in one process's journal up to which it was stored."""
+    """Position up to which a process's journal has been stored."""
 
     journal: str
     segment: int = 0
@@ -244,7 +248,7 @@ class JournalCursor:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentSummary:
-    """A line in the list of experiments; ``statuses`` counts runs."""
+    """A row in the list of experiments; ``statuses`` counts runs by status."""
 
     name: str
     workload_count: int
@@ -255,7 +259,7 @@ class ExperimentSummary:
 
 @dataclass(frozen=True, slots=True)
 class SavedView:
-    """A page of the dashboard that was saved by name; ``address`` is its path and query."""
+    """A view of the dashboard that was saved by name; ``address`` is its path and query."""
 
     name: str
     address: str

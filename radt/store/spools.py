@@ -1,22 +1,24 @@
-"""List, check and remove the spool folders of runs beside the store."""
+"""Spool folders of runs beside the store: list, check and remove them, and report lost values."""
 
 from __future__ import annotations
 
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 
 from sqlalchemy import text
 
 from radt.errors import StoreError
-from radt.home import Home
+from radt.home import Home, RunDir
+from radt.model import SOFTWARE
 from radt.store.check import Finding, Trouble
 from radt.store.reader import StoreReader
+from radt.units import plural
 
-#: Folder among the journals that records which process had which number; not a journal.
+#: Folder among the journals that records the numbers of processes; not a journal.
 _LABELS = "labels"
 _AT_A_TIME = 500
 
@@ -25,9 +27,14 @@ _UNDELIVERED = text(
     "AND spool <> '' AND host = :host ORDER BY run_id"
 )
 
+_LOSSES = text(
+    "SELECT run_id, missed, reason FROM ledger WHERE listener = :listener AND missed > 0 "
+    "ORDER BY run_id"
+)
+
 
 def spooled_runs(home: Home) -> Iterator[str]:
-    """Yield the ids of runs that have a spool folder, in no order."""
+    """Yield the ids of runs that have a spool folder, in no particular order."""
     try:
         with os.scandir(home.path / "runs") as entries:
             for entry in entries:
@@ -38,7 +45,7 @@ def spooled_runs(home: Home) -> Iterator[str]:
 
 
 def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
-    """Return folders of runs missing from the store, and runs whose folder is gone too early.
+    """Yield folders of runs missing from the store, and runs whose folder is gone too early.
 
     Raises:
         StoreError: The store cannot be read.
@@ -72,7 +79,7 @@ def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
 def has_unread_journals(home: Home, run_id: str) -> bool:
     """Return whether a run may have unstored data: journals are removed once read."""
     try:
-        names = os.listdir(home.run_dir(run_id).journal)  # noqa: PTH208 - of ten thousand runs
+        names = os.listdir(home.run_dir(run_id).journal)  # noqa: PTH208 - for up to 10,000 runs
     except (FileNotFoundError, NotADirectoryError):
         return False
     return any(name != _LABELS and not name.startswith(".") for name in names)
@@ -103,3 +110,32 @@ def _size(path: Path) -> int:
         return path.lstat().st_size
     except OSError:  # removed concurrently
         return 0
+
+
+def losses(reader: StoreReader, home: Home | None) -> Mapping[str, str]:
+    """Return descriptions of lost logged values, by run id.
+
+    Args:
+        reader: The store.
+        home: The data folder; for its runs, the text also says where damaged files are kept.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    with reader.snapshot() as connection:
+        rows = connection.execute(_LOSSES, {"listener": SOFTWARE}).all()
+    by_run = {
+        str(run_id): f"{plural(int(missed), 'logged value')} missing: {reason}"
+        for run_id, missed, reason in rows
+    }
+    for run_id, folder in ({} if home is None else kept(home)).items():
+        # A damaged line with params or tags loses no value.
+        what = by_run.get(run_id, "a file of its journal was damaged")
+        by_run[run_id] = f"{what}; damaged files are in {folder}"
+    return by_run
+
+
+def kept(home: Home) -> dict[str, Path]:
+    """Return the folders with damaged files, by the ids of their runs."""
+    folders = sorted(home.path.glob(f"runs/*/{RunDir(Path()).damaged}"))
+    return {folder.parent.name: folder for folder in folders}

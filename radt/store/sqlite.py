@@ -54,15 +54,16 @@ class SqliteBackend(Backend):
 
     def make_room(self) -> None:
         try:
-            # Not its parents: a project that was renamed during a run would begin anew where it was
+            # Not its parents: if a project was renamed during a run, its old path would be created
+            # again.
             self.path.parent.mkdir(exist_ok=True)
         except OSError as error:
             raise StoreError(
                 f"the folder of the store {self.path} cannot be created: {error.strerror}",
                 "Set RADT_HOME to a folder you may write to",
             ) from error
-        # Readable by its user only. SQLite gives the files beside it the same mode, and reports any
-        # error.
+        # Readable by its user only. SQLite gives the files beside it the same mode, and reports
+        # errors.
         with suppress(OSError):
             self.path.touch(mode=0o600, exist_ok=False)
 
@@ -106,7 +107,8 @@ class SqliteBackend(Backend):
         return engine
 
     def changes(self, reader: Engine) -> Changes:
-        return _FileChanges(self.path) if is_foreign(self.path) else _DataVersion(reader)
+        # SQLite's counter needs an open connection.
+        return super().changes(reader) if is_foreign(self.path) else _DataVersion(reader)
 
     def table_names(self, connection: Connection) -> frozenset[str]:
         rows = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'"))
@@ -120,7 +122,7 @@ class SqliteBackend(Backend):
             connection.exec_driver_sql(statement)
 
     def lock_run(self, connection: Connection, run_id: str) -> None:
-        """Do nothing: the transaction keeps all other writers out."""
+        """Do nothing: the transaction excludes all other writers."""
 
     def is_busy(self, error: BaseException | None) -> bool:
         return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
@@ -138,10 +140,10 @@ class SqliteBackend(Backend):
 
 
 class _DataVersion(Changes):
-    """Detects changes by SQLite's own counter, which costs microseconds."""
+    """Detects changes by SQLite's own counter, which takes microseconds."""
 
     def __init__(self, reader: Engine) -> None:
-        self._reader = reader
+        super().__init__(reader)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         # `data_version` counts from the opening of a connection. A random prefix keeps a browser
@@ -151,10 +153,10 @@ class _DataVersion(Changes):
     def token(self) -> int:
         with self._lock:
             if self._connection is None:
-                # One permanent connection: SQLite compares with what this connection saw before.
+                # One permanent connection, because SQLite's counter is relative to a connection.
                 self._connection = self._reader.connect()
             version = self._connection.exec_driver_sql("PRAGMA data_version").scalar_one()
-            # Ends the transaction that SQLAlchemy began: inside it the store would never change.
+            # Ends the transaction that SQLAlchemy began: the store would never change inside it.
             self._connection.rollback()
             return self._base + int(version)
 
@@ -163,24 +165,6 @@ class _DataVersion(Changes):
             if self._connection is not None:
                 self._connection.close()
                 self._connection = None
-
-
-class _FileChanges(Changes):
-    """Detects changes of another user's store without an open connection; resolution 4 ms."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def token(self) -> int:
-        token = 0
-        for path in (self._path, self._path.with_name(f"{self._path.name}-wal")):
-            with suppress(FileNotFoundError):
-                status = path.stat()
-                token = hash((token, status.st_mtime_ns, status.st_size))
-        return token % 2**53
-
-    def close(self) -> None:
-        """Do nothing: no connection is held."""
 
 
 def statements(sql: str) -> Iterator[str]:
@@ -200,18 +184,18 @@ def statements(sql: str) -> Iterator[str]:
 
 
 def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
-    # Leaves BEGIN to the event below instead of to the driver's heuristics.
+    # Leave BEGIN to the event below instead of to the driver's heuristics.
     connection.isolation_level = None
     empty = connection.execute("PRAGMA page_count").fetchone() == (0,)
     if not empty and connection.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
-        # Another process is creating it, already in WAL; or it is not a store, to be refused
-        # unchanged.
+        # Another process is creating the file, already in WAL mode; or it is not a store, which is
+        # refused without changing it.
         return
     if empty:
         # `radt prune` can then release space step by step, without a second copy of the file.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    # Some network file systems cannot do WAL. SQLite then keeps its rollback journal: slower, and
-    # readers wait for writers, but no data is lost.
+    # Some network file systems do not support WAL. SQLite then keeps its rollback journal: slower,
+    # and readers wait for writers, but no data is lost.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
     # What takes the place of a password does not leave it in the page's free bytes.
@@ -221,7 +205,7 @@ def _set_up_writer(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def is_foreign(path: Path) -> bool:
-    """Return whether the store's folder is not writable, so that it belongs to another user."""
+    """Return whether the store's folder is not writable, which means that it is another user's."""
     return not os.access(path.absolute().parent, os.W_OK)
 
 
@@ -229,8 +213,8 @@ def _foreign(path: Path) -> sqlite3.Connection:
     """Open another user's store for a single transaction.
 
     SQLite can read the write-ahead log there while a writer keeps it open, but cannot create it.
-    Without a log, the file is at rest and is opened as immutable; to keep that assumption true, no
-    such connection stays open.
+    Without a log, no writer is active and the file is opened as immutable; to keep that assumption
+    valid, no such connection stays open.
     """
     at_rest = not path.with_name(f"{path.name}-wal").exists()
     return sqlite3.connect(

@@ -1,4 +1,4 @@
-"""Convert records to rows and back, and the longer statements of reader and writer.
+"""Convert records to rows and back; define the longer statements of reader and writer.
 
 Columns have the names of the fields.
 """
@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import cached_property
+from functools import cache, cached_property
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, TextClause, bindparam, text
+from sqlalchemy import Connection, TextClause, text
 
 from radt.errors import RunNotFoundError
 from radt.masking import masked
-from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
+from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
+from radt.store.backend import Dialect
 from radt.store.records import (
     GapRecord,
     JournalCursor,
@@ -27,7 +30,6 @@ from radt.store.records import (
     RunRecord,
     SavedView,
     SeriesRecord,
-    SummaryRecord,
     WorkloadRecord,
 )
 
@@ -40,14 +42,16 @@ _TRACKING_URI = "tracking_uri"
 
 def to_column(value: object) -> Value:
     """Return a field's value in the database's type."""
+    if value is None or isinstance(value, bytes):
+        return value
+    if isinstance(value, float):
+        return None if math.isnan(value) else value  # SQLite cannot hold NaN
     if isinstance(value, str):
         return _storable(str(value))
+    if isinstance(value, int | Integral):
+        return int(value)  # also converts numpy's integers, which the driver would refuse
     if isinstance(value, tuple):
         return json.dumps(value)
-    if isinstance(value, Integral):
-        return int(value)  # also numpy's integers, which the driver would refuse
-    if value is None or isinstance(value, float | bytes):
-        return value
     raise TypeError(f"a {type(value).__name__} cannot be stored")
 
 
@@ -68,7 +72,7 @@ def _names(column: str) -> tuple[str, ...]:
 class Table(Generic[RecordT]):
     """Table whose rows are one kind of record.
 
-    ``decoders`` turn columns back into fields where the driver's conversion is not enough;
+    ``decoders`` turn columns back into fields if the driver's conversion does not suffice;
     ``extra_keys`` are key columns that are not fields of the record.
     """
 
@@ -101,7 +105,7 @@ class Table(Generic[RecordT]):
 
     def row(self, record: RecordT) -> dict[str, Value]:
         """Return the parameters of `upsert` for a record."""
-        return {name: _stored(name, getattr(record, name)) for name in self.fields}
+        return _without_password({name: to_column(getattr(record, name)) for name in self.fields})
 
     @cached_property
     def _decoded_fields(self) -> tuple[tuple[int, Callable[[Any], Any]], ...]:
@@ -109,10 +113,14 @@ class Table(Generic[RecordT]):
 
     def read(self, row: Sequence[Any]) -> RecordT:
         """Return the record of a row of `select`."""
+        return self.record(*self.values(row))
+
+    def values(self, row: Sequence[Any]) -> list[Any]:
+        """Return the fields of a row of `select`."""
         values = list(row)
         for index, make in self._decoded_fields:
             values[index] = make(values[index])
-        return self.record(*values)
+        return values
 
     def changes(self, given: Mapping[str, object]) -> dict[str, Value]:
         """Return the columns to update after checking them.
@@ -123,12 +131,14 @@ class Table(Generic[RecordT]):
         wrong = [name for name in given if name not in self.fields or name in self.keys]
         if wrong:
             raise TypeError(f"{', '.join(wrong)} cannot be updated in {self.name}")
-        return {name: _stored(name, value) for name, value in given.items()}
+        return _without_password({name: to_column(value) for name, value in given.items()})
 
 
-def _stored(name: str, value: object) -> Value:
-    """Return a field's value for the database, which many people read: without a password."""
-    return to_column(masked(str(value)) if name == _TRACKING_URI else value)
+def _without_password(row: dict[str, Value]) -> dict[str, Value]:
+    """Hide the password of the tracking URI: many people read the database."""
+    if _TRACKING_URI in row:
+        row[_TRACKING_URI] = to_column(masked(str(row[_TRACKING_URI])))
+    return row
 
 
 def hide_passwords(connection: Connection) -> None:
@@ -166,6 +176,11 @@ CURSORS = Table(
     "journal_cursor", JournalCursor, ("journal",), {"names": _names}, extra_keys=("run_id",)
 )
 
+#: All tables with rows of a run, the run itself last.
+TABLES_OF_RUNS = (
+    *("chunk", "series", "marker", "ledger", "gap", "param", "tag"),
+    *("series_summary", "journal_cursor", "delivery", "artifact_delivered", "run"),
+)
 
 EXPERIMENTS = text(
     "SELECT name, created_ns, "
@@ -199,65 +214,6 @@ _HIDE = [
 ]
 TO_DELIVER = "WHERE tracking_uri = :uri AND delivery_done_ns IS NULL ORDER BY created_ns"
 
-_SERIES_COLUMNS = ", ".join(f"s.{name}" for name in SERIES.fields)
-_SERIES_WIDTH = len(SERIES.fields)
-_CHUNK_OF_SERIES = "c.run_id = s.run_id AND c.series_no = s.series_no"
-
-
-def end_value(column: str, time: str, order: str) -> str:
-    """Return an SQL expression for the value at the earliest or latest time of a row of `t`."""
-    return (
-        f"(SELECT c.{column} FROM chunk c "  # noqa: S608 - our own names
-        "WHERE c.run_id = t.run_id AND c.series_no = t.series_no "
-        f"AND c.{time} = t.{time} ORDER BY c.chunk_no {order} LIMIT 1)"
-    )
-
-
-#: Sums of the headers of the chunks of a series.
-CHUNK_TOTALS = (
-    "SUM(point_count) AS points, SUM(finite_count) AS finite, "
-    # On overflow SQLite returns infinity, Postgres raises an error.
-    "SUM(CASE WHEN ABS(value_sum) >= 1e300 THEN :infinity ELSE value_sum END) AS total, "
-    "MIN(value_min) AS smallest, MAX(value_max) AS largest, "
-    "MIN(first_ns) AS first_ns, MAX(last_ns) AS last_ns"
-)
-
-#: Series with points, with the sums of their chunks' headers.
-SUMMARY = text(
-    f"SELECT {_SERIES_COLUMNS}, t.points, t.finite, t.total, t.smallest, t.largest, "  # noqa: S608
-    f"{end_value('first_value', 'first_ns', 'ASC')}, "
-    f"{end_value('last_value', 'last_ns', 'DESC')}, "
-    "t.first_ns, t.last_ns "
-    f"FROM (SELECT run_id, series_no, {CHUNK_TOTALS} FROM chunk "
-    "WHERE run_id IN :ids GROUP BY run_id, series_no) t "
-    "JOIN series s ON s.run_id = t.run_id AND s.series_no = t.series_no "
-    "ORDER BY s.run_id, s.series_no"
-).bindparams(bindparam("ids", expanding=True), infinity=math.inf)
-
-
-#: The newest value of each metric that scripts log, from the header of its last chunk.
-LAST_LOGGED = text(
-    "SELECT s.run_id, s.metric, s.entity, (SELECT c.last_value FROM chunk c "  # noqa: S608
-    f"WHERE {_CHUNK_OF_SERIES} ORDER BY c.chunk_no DESC LIMIT 1), "
-    f"(SELECT MAX(c.chunk_no) FROM chunk c WHERE {_CHUNK_OF_SERIES}) "
-    "FROM series s WHERE s.run_id IN :ids AND s.listener = :listener ORDER BY s.run_id, s.series_no"
-).bindparams(bindparam("ids", expanding=True), listener=SOFTWARE)
-
-
-def summary_record(row: Any) -> SummaryRecord:
-    """Return the record of a `SUMMARY` row."""
-    series = SERIES.read(row[:_SERIES_WIDTH])
-    points, finite, total, smallest, largest, first, last, first_ns, last_ns = row[_SERIES_WIDTH:]
-    mean = _finite(total / finite) if finite else None
-    return SummaryRecord(
-        series, points, mean, smallest, largest, _finite(first), _finite(last), first_ns, last_ns
-    )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
 BEGIN_RUN = text(
     "UPDATE run SET status = CASE WHEN ended_ns IS NULL THEN :status ELSE status END, "
     "pid = :pid, started_ns = :started_ns WHERE run_id = :run_id"
@@ -266,7 +222,7 @@ END_RUN = text(
     "UPDATE run SET status = :status, ended_ns = :ended_ns, exit_code = :exit_code, "
     "end_reason = :reason WHERE run_id = :run_id AND ended_ns IS NULL"
 )
-#: Statuses of children, which say nothing of their parent's workload, are null.
+#: Children's statuses are NULL, because they do not affect their parent's workload.
 RUN_ENDS = text(
     "SELECT CASE WHEN tag.value IS NULL THEN run.status END, run.ended_ns "
     "FROM run LEFT JOIN tag ON tag.run_id = run.run_id AND tag.key = :parent_key "
@@ -274,7 +230,7 @@ RUN_ENDS = text(
 )
 END_WORKLOAD = text(
     "UPDATE workload SET status = :status, ended_ns = :ended_ns "
-    "WHERE workload_id = :workload_id AND ended_ns IS NULL"
+    "WHERE workload_id = :workload_id AND (ended_ns IS NULL OR ended_ns < :ended_ns)"
 )
 PUT_DELIVERED = text(
     "INSERT INTO delivery (run_id, series_no, delivered) VALUES (:run_id, :series_no, :delivered) "
@@ -284,7 +240,11 @@ PUT_ARTIFACT = text(
     "INSERT INTO artifact_delivered (run_id, path) VALUES (:run_id, :path) "
     "ON CONFLICT (run_id, path) DO NOTHING"
 )
-_RAISE_RUN = text("UPDATE run SET revision = revision + 1 WHERE run_id = :key")
+#: Also raises the revision of summaries: for writers that update them (`radt.store.summaries`).
+RAISED = "revision = run.revision + 1, summary_revision = run.summary_revision + 1"
+#: A run whose summaries have to be computed again.
+INCOMPLETE = text("SELECT run_id FROM run WHERE summary_revision <> revision LIMIT 1")
+_RAISE_RUN = text(f"UPDATE run SET {RAISED} WHERE run_id = :key")  # noqa: S608 - our own names
 _RAISE_WORKLOAD = text("UPDATE workload SET revision = revision + 1 WHERE workload_id = :key")
 _PUT_EXPERIMENT = text(
     "INSERT INTO experiment (name, created_ns) VALUES (:name, :created_ns) "
@@ -309,6 +269,18 @@ def text_rows(run_id: str, texts: Mapping[str, str]) -> list[Row]:
         {"run_id": run_id, "key": to_column(key), "value": to_column(value)}
         for key, value in texts.items()
     ]
+
+
+def execute_rows(connection: Connection, statement: TextClause, rows: Sequence[Row]) -> None:
+    """Execute a statement for many rows.
+
+    SQLite's driver accepts named parameters directly. SQLAlchemy would convert each row, which
+    takes as long as writing it.
+    """
+    if Dialect.of(connection) is Dialect.SQLITE:
+        connection.exec_driver_sql(statement.text, rows)
+    else:
+        connection.execute(statement, rows)
 
 
 def put_experiment(connection: Connection, name: str, created_ns: int) -> None:
@@ -363,12 +335,16 @@ def update(
     check_exists(connection, table, key)
 
 
+def find(connection: Connection, table: Table[RecordT], key: str) -> RecordT | None:
+    """Return the record with a key, if there is one."""
+    statement = text(f"{table.select} WHERE {table.keys[0]} = :key")
+    row = connection.execute(statement, {"key": key}).one_or_none()
+    return None if row is None else table.read(row)
+
+
 def check_exists(connection: Connection, table: Table[Any], key: str) -> None:
     """Raise RunNotFoundError unless the row exists."""
-    statement = text(
-        f"SELECT 1 FROM {table.name} WHERE {table.keys[0]} = :key"  # noqa: S608 - our own names
-    )
-    if connection.execute(statement, {"key": key}).first() is None:
+    if find(connection, table, key) is None:
         raise RunNotFoundError(f"there is no {table.name} {key} in the store")
 
 
@@ -376,3 +352,61 @@ def series_of(connection: Connection, run_id: str) -> list[SeriesRecord]:
     """Return the series declared for a run."""
     rows = connection.execute(text(f"{SERIES.select} WHERE run_id = :run_id"), {"run_id": run_id})
     return [SERIES.read(row) for row in rows]
+
+
+# -- records from untrusted data ---------------------------------------------------------------
+
+#: Errors raised when reading anything but the expected data.
+WRONG = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+#: Ids are names of runs' folders, so their characters are limited.
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")
+_IDS = ("run_id", "workload_id")
+_LARGEST = 2**63
+
+
+def record_of(table: Table[RecordT], data: Mapping[str, Any]) -> RecordT:
+    """Build a record from the known fields: older versions write fewer fields, newer ones more.
+
+    Raises:
+        ValueError, TypeError, KeyError, AttributeError: The data is not a record.
+    """
+    decoders: Mapping[str, Callable[[Any], Any]] = table.decoders
+    return table.record(
+        **{
+            name: decoders[name](data[name])
+            if name in decoders
+            else _checked(name, data[name], hint)
+            for name, hint in _hints(table.record).items()
+            if name in data
+        }
+    )
+
+
+def texts_of(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return params or tags as text; raise ValueError if they are not valid text."""
+    return {_text(str(key)): _text(str(value)) for key, value in data.items()}
+
+
+@cache
+def _hints(record: Callable[..., Any]) -> dict[str, Any]:
+    return typing.get_type_hints(record)
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    kinds = typing.get_args(hint) or (hint,)
+    if isinstance(value, bool) or not (
+        isinstance(value, kinds) or (float in kinds and isinstance(value, int))
+    ):
+        raise TypeError(f"{name} cannot be {value!r:.100}")
+    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        raise ValueError(f"{name} cannot be {value!r:.100}")
+    if isinstance(value, str):
+        _text(value)
+        if name in _IDS and not _ID.fullmatch(value):
+            raise ValueError(f"{name} cannot be {value!r:.100}")
+    return value
+
+
+def _text(value: str) -> str:
+    value.encode()  # a lone surrogate is not valid text: UnicodeEncodeError is a ValueError
+    return value

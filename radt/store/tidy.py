@@ -1,7 +1,7 @@
 """Samples as Arrow tables with the columns of `radt.load`, written to Parquet.
 
-Avoids pandas, which would double the start-up time of the processes that archive runs. The files
-read the same with or without radt: ``pandas.read_parquet`` gives the dtypes of `radt.load`.
+Avoids pandas, which would double the start-up time of the processes that archive runs. The tables
+carry their pandas dtypes, so that ``pandas.read_parquet`` returns those of `radt.load`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ import pyarrow.parquet as pq
 
 from radt.model import NO_STEP
 from radt.store.chunks import joined
-from radt.store.records import Int64Array, RunRecord, Samples, SeriesRecord
+from radt.store.records import RunRecord, Samples, SeriesRecord
 
 #: Columns that are constant within a series; stored as categories, a byte or two per row.
 LABELS = ("metric", "unit", "scope", "entity", "listener", "kind", "method")
-SERIES_NO = "series_no"
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())
 _TIME = pa.timestamp("ns", tz="UTC")
@@ -53,11 +52,10 @@ _PANDAS_TYPES = {
     "step": ("int64", "Int64", None),
     "estimated": ("bool", "bool", None),
     "wraps_at": ("float64", "Float64", None),
-    SERIES_NO: ("int32", "int32", None),
 }
 
 
-def pandas_notes(fields: Sequence[pa.Field]) -> dict[bytes, bytes]:
+def _pandas_notes(fields: Sequence[pa.Field]) -> dict[bytes, bytes]:
     """Return the schema metadata that `pandas.read_parquet` uses."""
     columns = []
     for field in fields:
@@ -82,70 +80,72 @@ def pandas_notes(fields: Sequence[pa.Field]) -> dict[bytes, bytes]:
     return {b"pandas": json.dumps(notes).encode()}
 
 
-SCHEMA = pa.schema(_FIELDS, metadata=pandas_notes(_FIELDS))
-#: The same with the series number first, which distinguishes series of the same name.
-NUMBERED = pa.field(SERIES_NO, pa.int32(), nullable=False)
-NUMBERED_SCHEMA = pa.schema([NUMBERED, *_FIELDS], metadata=pandas_notes([NUMBERED, *_FIELDS]))
+def tidy_schema(more: Sequence[str] = ()) -> pa.Schema:
+    """Return the columns of `radt.load`, preceded by additional labels of runs."""
+    fields = (*(pa.field(name, _LABEL) for name in more), *_FIELDS)
+    return pa.schema(fields, metadata=_pandas_notes(fields))
 
 
-def elapsed_s(times_ns: Int64Array, origins_ns: Int64Array | int) -> np.ndarray:
-    """Return seconds since an origin (N,)."""
-    # Integers are subtracted first: a float holds nanoseconds since 1970 only to 256 ns.
-    return (times_ns - origins_ns) / 1e9
+SCHEMA = tidy_schema()
+_SCHEMA_OF_RUNS = tidy_schema(("run_id",))
 
 
 def tidy_table(
-    run: RunRecord,
+    runs: Sequence[RunRecord],
     series: Sequence[SeriesRecord],
     samples: Sequence[Samples],
-    schema: pa.Schema = SCHEMA,
+    *,
+    with_run_id: bool = False,
 ) -> pa.Table:
-    """Return the points of series of one run as one long table, in the given order.
+    """Return the points of series of some runs as one long table, in the given order.
 
-    The schema is `SCHEMA` or `NUMBERED_SCHEMA`.
+    ``with_run_id`` adds the run's id as the first column. Calling ``to_pandas`` on the table gives
+    `radt.load`.
     """
-    counts = np.array([len(points) for points in samples], dtype=np.int64)
     together = joined(samples)
+    counts = np.array([len(points) for points in samples], dtype=np.int64)
     # Index of each row's series.
     codes = np.repeat(np.arange(len(series), dtype=np.int32), counts)
     index = _array(codes, pa.int32())
+    origins = {run.run_id: run.origin_ns for run in runs}
+    starts_ns = np.array([origins[record.run_id] for record in series], dtype=np.int64)
 
     def each(values: Sequence[object], kind: pa.DataType) -> pa.Array:
         return pa.array(values, kind).take(index)
 
     columns: dict[str, pa.Array] = {
-        SERIES_NO: each([record.series_no for record in series], pa.int32()),
         "time": _array(together.times_ns, _TIME),
-        "elapsed_s": _array(elapsed_s(together.times_ns, run.origin_ns), pa.float64()),
-        # NaN is a value here (a diverged loss); numbers keep every bit.
+        # Integers are subtracted first: a float holds nanoseconds since 1970 only to 256 ns.
+        "elapsed_s": _array((together.times_ns - starts_ns[codes]) / 1e9, pa.float64()),
+        # NaN is a valid value here (a diverged loss), not a missing one.
         "value": _array(together.values, pa.float64()),
         "step": _steps(together),
         "estimated": each([record.estimated for record in series], pa.bool_()),
         "wraps_at": each([record.wraps_at for record in series], pa.float64()),
     }
-    for label in LABELS:
-        texts = [str(getattr(record, label)) for record in series]
-        columns[label] = _labels(texts, codes)
+    for label in ("run_id", *LABELS):
+        columns[label] = each([str(getattr(record, label)) for record in series], _LABEL)
+    schema = _SCHEMA_OF_RUNS if with_run_id else SCHEMA
     return pa.table([columns[name] for name in schema.names], schema=schema)
 
 
-def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+def parquet_writer(file: Path | pa.NativeFile, schema: pa.Schema) -> pq.ParquetWriter:
     """Return a writer of a Parquet file with the columns of these tables.
 
     Numbers are never dictionary-encoded: Parquet's dictionaries collapse all NaNs into one.
     """
-    labels = [name for name in schema.names if name in LABELS]
+    labels = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     # Measured on loads, watts and bytes: values compress best with plain zstd (1 to 3 bytes),
     # seconds, which never repeat, with byte stream split (4 instead of 7).
     encodings = {
         "time": "DELTA_BINARY_PACKED",
         "step": "DELTA_BINARY_PACKED",
-        SERIES_NO: "DELTA_BINARY_PACKED",
         "elapsed_s": "BYTE_STREAM_SPLIT",
+        "x": "BYTE_STREAM_SPLIT",
         "wraps_at": "BYTE_STREAM_SPLIT",
     }
     return pq.ParquetWriter(
-        path,
+        file,
         schema,
         compression="zstd",
         use_dictionary=labels,
@@ -169,11 +169,3 @@ def _steps(samples: Samples) -> pa.Array:
     if samples.steps is None:
         return pa.nulls(len(samples), pa.int64())
     return _array(samples.steps, pa.int64(), samples.steps == NO_STEP)
-
-
-def _labels(texts: Sequence[str], codes: npt.NDArray[np.int32]) -> pa.DictionaryArray:
-    categories = list(dict.fromkeys(texts))
-    places = np.array([categories.index(text) for text in texts], dtype=np.int32)
-    return pa.DictionaryArray.from_arrays(
-        _array(places[codes], pa.int32()), pa.array(categories, pa.string())
-    )

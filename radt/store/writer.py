@@ -1,6 +1,7 @@
-"""Write the sample store: safe from several threads and from several processes at once.
+"""Write the sample store: safe for several threads and for several processes at once.
 
-What writes points is imported with the first point: a runner, which writes none, starts without it.
+Modules that write points are imported on first use: a runner, which writes none, starts without
+them.
 """
 
 from __future__ import annotations
@@ -15,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 from sqlalchemy import Connection, TextClause
 
 from radt.errors import ReadOnlyStoreError, StoreError
-from radt.model import RunStatus
+from radt.model import RunStatus, SeriesKind
 from radt.run_name import number_of, numbered
 from radt.store import place, tables
-from radt.store.backend import StoreAddress
-from radt.store.database import backend_of
+from radt.store.backend import StoreAddress, backend_of
 from radt.store.migrations import prepare_to_write
 from radt.store.place import OpenFile
 from radt.store.records import (
@@ -50,7 +50,12 @@ from radt.store.tables import (
 from radt.tags import PARENT
 
 if TYPE_CHECKING:
-    from radt.store.growth import Loose
+    from radt.store.chunks import Loose
+    from radt.store.summaries import Summary
+
+
+class OtherSeriesError(StoreError):
+    """The number belongs to another series of the run."""
 
 
 class StoreWriter:
@@ -61,7 +66,7 @@ class StoreWriter:
 
     Args:
         store: The SQLite file, or the address of a Postgres database.
-        upgrade: Also upgrade a Postgres store, which others use.
+        upgrade: Also upgrade a Postgres store, which others share.
 
     Raises:
         StoreError: The store cannot be created or opened, or belongs to another program.
@@ -78,10 +83,10 @@ class StoreWriter:
         self._doomed = False
         self._closed = False
         self._file: OpenFile | None = None
-        # Both are per run and cleared when a transaction is rolled back.
-        self._series: dict[str, set[int]] = {}
+        # Caches, both by run and cleared when a transaction is rolled back.
+        self._series: dict[str, dict[int, SeriesRecord]] = {}
         self._loose: dict[str, dict[int, Loose]] = {}
-        # Runs and workloads that this transaction wrote to.
+        # Runs and workloads that this transaction has changed.
         self._changed_runs: set[str] = set()
         self._changed_workloads: set[str] = set()
         self._backend.make_room()
@@ -106,7 +111,7 @@ class StoreWriter:
         return self._file is not None and self._file.vanished
 
     def check_in_place(self) -> None:
-        """Raise StoreError if the file has vanished: SQLite would go on writing to it."""
+        """Raise StoreError if the file has vanished: SQLite would continue writing to it."""
         if self.vanished:
             raise StoreError(
                 f"the store {self.address} was moved or deleted while it was open",
@@ -160,8 +165,8 @@ class StoreWriter:
             self._series.clear()
             self._loose.clear()
             if isinstance(error, ReadOnlyStoreError):
-                # SQLite opens a file on a read-only disk for reading, and the connection stays so
-                # when the disk can be written again: the next transaction opens it anew.
+                # SQLite opens a file on a read-only disk for reading, and the connection stays
+                # read-only after the disk becomes writable: the next transaction reconnects.
                 self._engine.dispose()
             raise
         finally:
@@ -182,7 +187,7 @@ class StoreWriter:
     # -- workloads and runs -----------------------------------------------------------------------
 
     def put_workload(self, workload: WorkloadRecord) -> None:
-        """Insert a workload, or replace it."""
+        """Insert or replace a workload."""
         with self._writing() as connection:
             tables.put_experiment(connection, workload.experiment, workload.created_ns)
             connection.execute(WORKLOADS.upsert, WORKLOADS.row(workload))
@@ -198,7 +203,7 @@ class StoreWriter:
         self._update(WORKLOADS, workload_id, fields, self._changed_workloads)
 
     def put_run(self, run: RunRecord) -> None:
-        """Insert a run, or replace it."""
+        """Insert or replace a run."""
         with self._writing() as connection:
             tables.put_experiment(connection, run.experiment, run.created_ns)
             connection.execute(RUNS.upsert, RUNS.row(run))
@@ -207,7 +212,7 @@ class StoreWriter:
     def numbered_name(self, name: str, experiment: str) -> str:
         """Return a name with the next number of an experiment: ``train #3``.
 
-        Nobody else gets that number if the run is put in the same transaction.
+        The number is unique if the run is put in the same transaction.
         """
         with self._writing() as connection:
             rows = connection.execute(tables.NUMBERED_NAMES, {"experiment": experiment})
@@ -223,7 +228,7 @@ class StoreWriter:
         self._update(RUNS, run_id, fields, self._changed_runs)
 
     def begin_run(self, run_id: str, pid: int | None, started_ns: int) -> None:
-        """Set how a run began; it is RUNNING then unless others have ended it.
+        """Record the start of a run, which is then RUNNING unless it was ended meanwhile.
 
         Raises:
             RunNotFoundError: The run does not exist.
@@ -265,7 +270,7 @@ class StoreWriter:
     def end_workload(self, workload_id: str) -> bool:
         """End a workload with its runs' worst status if all have ended; return whether it did.
 
-        The status of children does not count, which is theirs alone.
+        The status of children (`radt.Run.child`) is ignored.
         """
         with self._writing() as connection:
             key = {"workload_id": workload_id}
@@ -293,11 +298,11 @@ class StoreWriter:
     # -- saved views ------------------------------------------------------------------------------
 
     def save_view(self, view: SavedView) -> None:
-        """Insert a saved view, or replace the one of that name."""
+        """Insert or replace the saved view of that name."""
         self._execute(SAVED_VIEWS.upsert, [SAVED_VIEWS.row(view)])
 
     def forget_view(self, name: str) -> None:
-        """Delete a saved view, if there is one of that name."""
+        """Delete the saved view of that name, if any."""
         self._execute(tables.FORGET_VIEW, [{"name": name}])
 
     # -- samples ----------------------------------------------------------------------------------
@@ -306,8 +311,9 @@ class StoreWriter:
         """Declare series, before points are appended to them. Idempotent.
 
         Raises:
-            StoreError: Another series of the run has the number.
+            OtherSeriesError: Another series of the run has the number.
         """
+        recounted: list[SeriesRecord] = []
         with self._writing() as connection:
             for run_id in {record.run_id for record in series}:
                 known = {
@@ -316,15 +322,22 @@ class StoreWriter:
                 for declared in (declared for declared in series if declared.run_id == run_id):
                     existing = known.setdefault(declared.series_no, declared)
                     if _identity(existing) != _identity(declared):
-                        raise StoreError(
+                        raise OtherSeriesError(
                             f"series {declared.series_no} of run {run_id} is {existing.metric} "
                             f"already and cannot become {declared.metric}"
                         )
+                    if _counting(existing) != _counting(declared):
+                        recounted.append(declared)
             if series:
                 connection.execute(SERIES.upsert, [SERIES.row(record) for record in series])
             for record in series:
-                self._series.setdefault(record.run_id, set()).add(record.series_no)
+                self._series.setdefault(record.run_id, {})[record.series_no] = record
                 self._changed_runs.add(record.run_id)
+            if recounted:
+                from radt.store import summaries
+
+                for record in recounted:
+                    summaries.again(connection, record.run_id, [record])
 
     def append(self, run_id: str, batches: Sequence[SeriesBatch]) -> None:
         """Append points; the order of writing is kept, and times may go backwards.
@@ -334,76 +347,96 @@ class StoreWriter:
         Raises:
             StoreError: A series was not declared, or a column has the wrong type or length.
         """
-        from radt.store import chunks
-        from radt.store.growth import Loose, merge_loose
+        from radt.store import chunks, summaries
 
         with self._writing() as connection:
             self._backend.lock_run(connection, run_id)
             self._changed_runs.add(run_id)
-            self._check_declared(connection, run_id, batches)
+            series = self._declared(connection, run_id, batches)
+            new: dict[int, Summary] = {}
             loose = self._loose.setdefault(run_id, {})
             times = chunks.SharedTimes()
             rows: list[dict[str, Value]] = []
 
             def append(rows: Sequence[dict[str, Value]]) -> None:
                 if rows:
-                    connection.execute(chunks.APPEND, rows)
+                    tables.execute_rows(connection, chunks.APPEND, rows)
 
             for batch in batches:
                 samples = chunks.checked(batch.samples)
+                if not len(samples):
+                    continue
                 if len(samples) >= chunks.POINTS_PER_CHUNK:
                     # Earlier batches of the same series in this call come first.
                     append(rows)
                     rows.clear()
-                    merge_loose(connection, run_id, batch.series_no, times, samples)
+                    chunks.merge_loose(connection, run_id, batch.series_no, times, samples)
                     loose.pop(batch.series_no, None)
-                elif len(samples):
-                    rows.append(chunks.loose_row(run_id, batch.series_no, samples))
-                    counted = loose.setdefault(batch.series_no, Loose())
+                    header = chunks.header_of(samples)
+                else:
+                    header = chunks.loose_row(run_id, batch.series_no, samples)
+                    rows.append(header)
+                    counted = loose.setdefault(batch.series_no, chunks.Loose())
                     counted.chunks += 1
                     counted.points += len(samples)
+                record = series[batch.series_no]
+                part = summaries.summary_of(header, samples, record)
+                earlier = new.get(batch.series_no)
+                new[batch.series_no] = (
+                    part if earlier is None else summaries.joined(earlier, part, record)
+                )
             append(rows)
+            summaries.add(connection, run_id, new, series)
             for series_no in [number for number, counted in loose.items() if counted.many]:
-                merge_loose(connection, run_id, series_no, times)
+                chunks.merge_loose(connection, run_id, series_no, times)
                 del loose[series_no]
 
     def seal(self, run_id: str) -> None:
         """Compress all loose chunks of an ended run. Points may still be appended later."""
         from radt.store import chunks
-        from radt.store.growth import loose_series, merge_loose
 
         times = chunks.SharedTimes()
         with self._writing() as connection:
             self._backend.lock_run(connection, run_id)
             self._changed_runs.add(run_id)
-            for series_no in loose_series(connection, run_id):
-                merge_loose(connection, run_id, series_no, times, seal_rest=True)
+            for series_no in chunks.loose_series(connection, run_id):
+                chunks.merge_loose(connection, run_id, series_no, times, seal_rest=True)
             self._loose.pop(run_id, None)
             self._series.pop(run_id, None)
 
     @contextmanager
-    def rewriting(self, run_id: str) -> Iterator[Connection]:
-        """Yield a transaction in which no other process changes stored points of a run."""
+    def adding(self, run_id: str) -> Iterator[Connection]:
+        """Yield a transaction in which no other process changes stored points of a run.
+
+        Use it to read the store's data of the run before adding to it with this writer's methods.
+        """
         with self._writing() as connection:
             self._backend.lock_run(connection, run_id)
             self._changed_runs.add(run_id)
             yield connection
+
+    @contextmanager
+    def rewriting(self, run_id: str) -> Iterator[Connection]:
+        """Yield a transaction like `adding` in which stored points may be changed."""
+        with self.adding(run_id) as connection:
+            yield connection
             self._loose.pop(run_id, None)
             self._series.pop(run_id, None)
 
-    def _check_declared(
+    def _declared(
         self, connection: Connection, run_id: str, batches: Sequence[SeriesBatch]
-    ) -> None:
+    ) -> Mapping[int, SeriesRecord]:
+        """Return the run's series by number after checking that those of the batches exist."""
         wanted = {batch.series_no for batch in batches}
-        if wanted <= self._series.get(run_id, set()):
-            return
-        known = {record.series_no for record in tables.series_of(connection, run_id)}
-        self._series[run_id] = known
-        if missing := sorted(wanted - known):
+        known = self._series.get(run_id, {})
+        if not wanted <= known.keys():
+            records = tables.series_of(connection, run_id)
+            known = self._series[run_id] = {record.series_no: record for record in records}
+        if missing := sorted(wanted - known.keys()):
             raise StoreError(f"run {run_id} has no series {', '.join(map(str, missing))}")
+        return known
 
-    # -- other records of a run
-    # -----------------------------------------------------------------------
+    # -- other records of a run --------------------------------------------------------------------
 
     def put_markers(self, markers: Sequence[MarkerRecord]) -> None:
         """Insert markers; an existing number is replaced."""
@@ -414,7 +447,7 @@ class StoreWriter:
         self._put_of_runs(LEDGERS.upsert, [LEDGERS.row(ledger)])
 
     def put_gaps(self, gaps: Sequence[GapRecord]) -> None:
-        """Insert gaps; one with the same beginning is replaced, which is how a gap grows."""
+        """Insert gaps; a gap with the same start is replaced, which is how a gap grows."""
         self._put_of_runs(GAPS.upsert, [GAPS.row(gap) for gap in gaps])
 
     def put_cursors(self, run_id: str, cursors: Sequence[JournalCursor]) -> None:
@@ -425,7 +458,7 @@ class StoreWriter:
     # -- delivery to MLflow -----------------------------------------------------------------------
 
     def mark_delivered(self, run_id: str, delivered: Mapping[int, int]) -> None:
-        """Record per series number how far it was delivered (the uploader's own count)."""
+        """Record the uploader's position in each series, by series number."""
         rows: list[Row] = [
             {"run_id": run_id, "series_no": int(number), "delivered": int(count)}
             for number, count in delivered.items()
@@ -439,15 +472,15 @@ class StoreWriter:
         )
 
     def mark_run_delivered(self, run_id: str, note: str = "") -> None:
-        """Record that MLflow has all of this ended run, or, as ``note`` says, never will."""
+        """Record that MLflow has all of an ended run, or in ``note`` why it never will."""
         self._mark_done(RUNS, run_id, note)
 
     def mark_workload_delivered(self, workload_id: str, note: str = "") -> None:
-        """Record that MLflow has all of this ended workload, or, as ``note`` says, never will."""
+        """Record that MLflow has all of an ended workload, or in ``note`` why it never will."""
         self._mark_done(WORKLOADS, workload_id, note)
 
     def deliver_again(self, run_id: str) -> None:
-        """Upload a run's new data to MLflow even if it counts as delivered, with its workload."""
+        """Upload a run's new data, and its workload, to MLflow even if it is marked as uploaded."""
         with self.rewriting(run_id) as connection:
             for statement in (tables.NOT_DELIVERED, tables.WORKLOAD_NOT_DELIVERED):
                 connection.execute(statement, {"run_id": run_id})
@@ -481,3 +514,8 @@ class StoreWriter:
 
 def _identity(series: SeriesRecord) -> tuple[str, ...]:
     return series.listener, series.metric, series.scope, series.entity
+
+
+def _counting(series: SeriesRecord) -> tuple[SeriesKind, float | None]:
+    """Return the fields that a counter's growth depends on."""
+    return series.kind, series.wraps_at

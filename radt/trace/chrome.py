@@ -1,14 +1,13 @@
 """Read and write the trace event format of ui.perfetto.dev and chrome://tracing.
 
-The standard library's decoder is fast but needs a whole value: it gets a sliding window of the text
-that grows while a value does not fit.
+The standard library's decoder is fast but needs a complete value. It gets a sliding window of the
+text that grows while a value does not fit.
 
-The output is JSON rather than Perfetto's protobuf, because PyTorch's traces are JSON and stay
-complete this way. The format is Chrome's "Trace Event Format". How Perfetto reads it (its
-`json_trace_parser`, and perfetto.dev/docs/getting-started/other-formats): slices of one thread must
-nest; thread ids should be unique in the whole file; the name of a counter's argument becomes part
-of the track's name; a counter keeps its value until the next one, and only finite numbers are
-values.
+The output is JSON instead of Perfetto's protobuf: PyTorch's traces are JSON and stay complete this
+way. The format is Chrome's "Trace Event Format". How Perfetto reads it (its `json_trace_parser`,
+and perfetto.dev/docs/getting-started/other-formats): slices of one thread must nest; thread ids
+should be unique in the whole file; the name of a counter's argument becomes part of the track's
+name; a counter keeps its value until the next one, and only finite numbers are values.
 """
 
 from __future__ import annotations
@@ -16,16 +15,19 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-from radt.store.whole_file import whole_file
+import numpy as np
+
+from radt.files import output_file
+from radt.store.records import Samples
+from radt.units import in_json
 
 # Reading: one event after the other, in bounded memory --------------------------------------------
 
@@ -42,7 +44,7 @@ class BrokenTraceError(Exception):
 
 
 def trace_parts(path: Path) -> Iterator[tuple[str, Any]]:
-    """Yield the top-level keys of a plain or gzip trace with their values, each event by itself.
+    """Yield the top-level keys of a plain or gzip trace with their values, each event separately.
 
     Raises:
         BrokenTraceError: The file is not a JSON trace, or ends too early.
@@ -64,12 +66,8 @@ def _opened(path: Path) -> IO[str]:
 
 
 def _parts(window: _Window) -> Iterator[tuple[str, Any]]:
-    start = window.symbol()
-    if start == "[":  # the short form: events only
-        yield from ((EVENTS_KEY, event) for event in _items(window))
-        return
-    if start != "{":
-        raise BrokenTraceError("it does not begin with { or [")
+    if window.symbol() != "{":
+        raise BrokenTraceError("it does not begin with {")
     while (symbol := window.symbol()) != "}":
         if symbol != ",":
             window.back()
@@ -78,21 +76,17 @@ def _parts(window: _Window) -> Iterator[tuple[str, Any]]:
             raise BrokenTraceError("a key is missing")
         if key != EVENTS_KEY:
             yield key, window.value()
-        elif window.symbol() == "[":
-            yield from ((EVENTS_KEY, event) for event in _items(window))
-        else:
+            continue
+        if window.symbol() != "[":
             raise BrokenTraceError(f"{EVENTS_KEY} is not a list")
-
-
-def _items(window: _Window) -> Iterator[Any]:
-    while (symbol := window.symbol()) != "]":
-        if symbol != ",":
-            window.back()
-        yield window.value()
+        while (symbol := window.symbol()) != "]":
+            if symbol != ",":
+                window.back()
+            yield key, window.value()
 
 
 class _Window:
-    """A part of the text, which moves on and grows for values that do not fit."""
+    """A sliding window of the text, which grows for values that do not fit."""
 
     def __init__(self, file: IO[str]) -> None:
         self._file = file
@@ -136,7 +130,7 @@ class _Window:
         """Read the next part; return False at the end, or if the value is too long."""
         if self._ended or len(self._text) - self._at > _MAX_VALUE:
             return False
-        # Doubled for a value that did not fit, so that the total time stays linear in its length.
+        # Doubled for a value that did not fit, so that the total time is linear in its length.
         part = self._file.read(max(_WINDOW, len(self._text) - self._at))
         self._text = self._text[self._at :] + part
         self._at = 0
@@ -147,7 +141,7 @@ class _Window:
 # Writing ------------------------------------------------------------------------------------------
 
 
-#: Takes a quarter of the default level's time, for a file that is a fifth larger.
+#: Takes a quarter of the default level's time and makes the file a fifth larger.
 _COMPRESSION = 3
 _EVENTS_A_WRITE = 2000
 
@@ -155,15 +149,22 @@ Event = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Track:
-    """A row of a process, for slices and instants."""
+class Span:
+    """A named stretch of time, or an instant (``end_ns`` None), in nanoseconds."""
 
-    pid: int
-    tid: int
+    name: str
+    start_ns: int
+    end_ns: int | None
+    category: str
+    args: Event
+
+    @property
+    def stop_ns(self) -> int:
+        return self.start_ns if self.end_ns is None else self.end_ns
 
 
 class TraceFile:
-    """Writes events one after the other and keeps none in memory.
+    """Writes events one after the other without keeping them in memory.
 
     Times are wall-clock nanoseconds of radt's clock. The file has microseconds since ``base_ns``,
     because microseconds since 1970 would lose their last digits in a JSON number.
@@ -185,42 +186,38 @@ class TraceFile:
         return next(self._numbers)
 
     def process(self, name: str, order: int) -> int:
-        """Return a new process with a name; ``order`` is its position among the others."""
+        """Create a process with a name; ``order`` is its position among the others."""
         pid = self.number()
         self.metadata("process_name", {"name": name}, pid)
         self.metadata("process_sort_index", {"sort_index": order}, pid)
         return pid
 
-    def track(self, pid: int, name: str) -> Track:
-        """Return a new row of a process."""
-        track = Track(pid, self.number())
-        self.metadata("thread_name", {"name": name}, pid, track.tid)
-        self.metadata("thread_sort_index", {"sort_index": track.tid}, pid, track.tid)
-        return track
+    def track(self, pid: int, name: str) -> int:
+        """Create a row of a process, for spans; return its number."""
+        tid = self.number()
+        self.metadata("thread_name", {"name": name}, pid, tid)
+        self.metadata("thread_sort_index", {"sort_index": tid}, pid, tid)
+        return tid
 
     def metadata(self, name: str, args: Event, pid: int, tid: int | None = None) -> None:
         """Write the name or position of a process, or of one of its threads."""
         thread = {} if tid is None else {"tid": tid}
         self.event({"ph": "M", "name": name, "pid": pid, **thread, "args": args})
 
-    def slice(
-        self, track: Track, name: str, start_ns: int, end_ns: int, category: str, args: Event
-    ) -> None:
-        """Write a stretch of time; those of one track must nest."""
-        place = {"pid": track.pid, "tid": track.tid, "ts": self.us(start_ns)}
-        length = {"dur": (end_ns - start_ns) / 1000}
-        self.event({"ph": "X", "name": name, "cat": category, **place, **length, "args": args})
+    def slice(self, pid: int, tid: int, span: Span) -> None:
+        """Write a span into a row; the spans of a row must nest."""
+        how: Event = {"ph": "i", "s": "t"}
+        if span.end_ns is not None:
+            how = {"ph": "X", "dur": (span.end_ns - span.start_ns) / 1000}
+        place = {"pid": pid, "tid": tid, "ts": self.us(span.start_ns)}
+        self.event({"name": span.name, "cat": span.category, **how, **place, "args": span.args})
 
-    def instant(self, track: Track, name: str, at_ns: int, category: str, args: Event) -> None:
-        """Write an event without duration."""
-        place = {"pid": track.pid, "tid": track.tid, "ts": self.us(at_ns)}
-        self.event({"ph": "i", "s": "t", "name": name, "cat": category, **place, "args": args})
-
-    def counter(self, pid: int, name: str, unit: str, points: Iterable[tuple[int, float]]) -> None:
-        """Write a counter track from times in ns and finite values in ``unit``."""
+    def counter(self, pid: int, name: str, unit: str, steps: Samples) -> None:
+        """Write a counter track of values in ``unit``; unknown values become 0."""
         head = self._encode({"ph": "C", "name": name, "pid": pid})[:-1]
         label = self._encode(unit)
-        for at_ns, value in points:
+        values = np.where(np.isfinite(steps.values), steps.values, 0.0)
+        for at_ns, value in zip(steps.times_ns.tolist(), values.tolist(), strict=True):
             self._put(f'{head},"ts":{self.us(at_ns)!r},"args":{{{label}:{value!r}}}}}')
 
     def event(self, event: Event) -> None:
@@ -228,17 +225,17 @@ class TraceFile:
         try:
             text = self._encode(event)
         except ValueError:  # NaN and infinity are not valid JSON
-            text = self._encode(_finite(event))
+            text = self._encode(in_json(event))
         self._put(text)
 
     def us(self, at_ns: int) -> float:
-        """Return the time in the file's unit."""
+        """Convert a time to the file's unit."""
         return (at_ns - self.base_ns) / 1000
 
     def close(self, other: Mapping[str, object]) -> None:
         """Write the pending events and the metadata of the trace."""
         self._flush()
-        self._file.write('\n],"otherData":' + self._encode(_finite(other)) + "}\n")
+        self._file.write('\n],"otherData":' + self._encode(in_json(other)) + "}\n")
 
     def _put(self, text: str) -> None:
         self.events += 1
@@ -254,37 +251,20 @@ class TraceFile:
         self._pending.clear()
 
 
-def _finite(value: object) -> Any:
-    """Return the value with NaN and infinity as text, as JSON has no such numbers."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    return value
-
-
 @contextmanager
 def written(path: Path) -> Iterator[IO[str]]:
-    """Yield a text file that replaces ``path`` when it is complete; gzip if so named.
+    """Yield a text file that replaces ``path`` when it is complete; gzip if the name ends in .gz.
 
     Raises:
         UsageError: The file cannot be written.
     """
     with (
-        whole_file(path) as temporary,
+        output_file(path) as temporary,
         temporary.open("wb") as raw,
-        _text(raw, compressed=path.suffix == ".gz") as text,
-    ):
-        yield text
-
-
-@contextmanager
-def _text(raw: IO[bytes], *, compressed: bool) -> Iterator[IO[str]]:
-    """Yield a text file on a binary file; unpaired surrogates become question marks."""
-    with (
-        gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0) if compressed else raw as binary,
-        io.TextIOWrapper(binary, "utf-8", "replace", newline="\n") as text,
+        gzip.GzipFile("", "wb", _COMPRESSION, raw, mtime=0)
+        if path.suffix == ".gz"
+        else raw as file,
+        # Unpaired surrogates become question marks.
+        io.TextIOWrapper(file, "utf-8", "replace", newline="\n") as text,
     ):
         yield text

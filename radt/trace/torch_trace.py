@@ -1,9 +1,9 @@
-"""Merge PyTorch's traces into the file, complete, on radt's clock, with unique ids.
+"""Merge complete PyTorch traces into the file, on radt's clock and with unique ids.
 
-A trace has its own clock. `radt.run.torch_trace` ties it to the monotonic clock by events of a
-known name (marks), recording the monotonic time of each beginning with an uncertainty. So each mark
-gives a range for the difference of the two clocks; a difference within all ranges is as accurate as
-the narrowest of them. If there is none, the clocks drifted (PyTorch uses the wall clock, which is
+A trace has its own clock. `radt.run.torch_trace` ties it to the monotonic clock by events with a
+known name (marks), whose monotonic start times it records with an uncertainty. So each mark gives a
+range for the difference of the two clocks; a difference within all ranges is as accurate as the
+narrowest of them. If there is none, the clocks drifted (PyTorch uses the wall clock, which is
 slewed and stepped), and times between two marks are interpolated.
 """
 
@@ -12,14 +12,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from radt.home import RunDir
 from radt.trace.chrome import EVENTS_KEY, TraceFile, trace_parts
 
-# Where a PyTorch trace lies on radt's clock -------------------------------------------------------
+# Alignment of a PyTorch trace with radt's clock ---------------------------------------------------
 
 
 #: The trace's top-level key that ties it to the monotonic clock (`radt.run.torch_trace`).
@@ -28,14 +27,6 @@ CLOCK_KEY = "radt_clock"
 BASE_KEY = "baseTimeNanoseconds"
 #: Category of marks on the CPU; their copies on a GPU begin later.
 MARK_CATEGORY = "user_annotation"
-
-
-class Alignment(StrEnum):
-    """How a trace was aligned with the run's clock."""
-
-    MARKS = "marks"
-    DRIFTING = "drifting"
-    WALL_CLOCK = "wall clock"  # it has no marks, or the offset of radt's clock is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +68,15 @@ def _numbers(value: object) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class ClockMap:
-    """Map from times of the trace to times of radt's clock, never backwards; nanoseconds.
+    """Maps times of the trace to times of radt's clock, never backwards; nanoseconds.
 
-    ``error_ns`` is the largest error of a time; None if unknown.
+    ``error_ns`` is the maximum error; None if the trace was placed by the wall clock because it has
+    no marks or the offset of radt's clock is unknown.
     """
 
-    anchors_ns: tuple[int, ...]  # of the trace
-    offsets_ns: tuple[int, ...]  # at the anchors, to be added
+    anchors_ns: tuple[int, ...]  # times of the trace
+    offsets_ns: tuple[int, ...]  # to be added at the anchors
     error_ns: int | None
-    alignment: Alignment
 
     @property
     def drift_ns(self) -> int:
@@ -117,7 +108,7 @@ def clock_map(
             from another source than the notes.
         base_ns: Wall-clock time of the trace's time 0.
     """
-    unsure = ClockMap((0,), (base_ns,), None, Alignment.WALL_CLOCK)
+    unsure = ClockMap((0,), (base_ns,), None)
     if notes is None or not marks_ns:
         return unsure
     offset_ns = run_offset_ns if notes.offset_ns is None else notes.offset_ns
@@ -133,23 +124,23 @@ def clock_map(
     most_ns = min(difference + uncertainty for _, difference, uncertainty in ranges)
     if least_ns <= most_ns:
         middle_ns, error_ns = (least_ns + most_ns) // 2, (most_ns - least_ns + 1) // 2
-        return ClockMap((0,), (middle_ns,), error_ns, Alignment.MARKS)
+        return ClockMap((0,), (middle_ns,), error_ns)
     return ClockMap(
         tuple(mark_ns for mark_ns, _, _ in ranges),
         tuple(difference for _, difference, _ in ranges),
         max(uncertainty for _, _, uncertainty in ranges),
-        Alignment.DRIFTING,
     )
 
 
 _PATTERN = "torch-*.json*"
 #: Phases of events that are linked to others by their ``id``.
 _BOUND = frozenset("stfbneSTFPNOD")
-#: Ids of linked events are unique only within their trace. Below 2**53, which JavaScript keeps.
+#: Number of ids per trace, as linked ids are unique only within it. Below 2**53, exact in
+#: JavaScript.
 _IDS_A_TRACE = 1 << 40
 #: radt writes two marks per trace; a more frequent name is not radt's.
 _MAX_MARKS = 1000
-#: Kineto's sort indices begin here for GPUs; other rows follow.
+#: Start of Kineto's sort indices for GPUs, and for the rows that follow them.
 _FIRST_GPU, _FIRST_OTHER = 5_000_000, 536_870_912
 
 
@@ -177,7 +168,7 @@ class TorchTrace:
 
     @classmethod
     def look(cls, path: Path, run_offset_ns: int | None) -> TorchTrace:
-        """Read a trace once for its marks and its first time.
+        """Read a trace once to find its marks and its first time.
 
         Raises:
             BrokenTraceError: The file is not a trace or is truncated.
@@ -267,24 +258,21 @@ class TorchMerger:
 
     def _pid(self, process: _Process) -> int:
         """Return the number of a process. Kineto also uses words, which then become its name."""
-        known = self._pids.get(process)
-        if known is not None:
-            return known
-        number = self._pids[process] = self.file.number()
-        if isinstance(process[1], str):
-            name = self._name(process, process[1] or "marks")
-            self.file.metadata("process_name", {"name": name}, number)
-            self.file.metadata("process_sort_index", {"sort_index": self.order + 2}, number)
-        return number
+        if process not in self._pids:
+            number = self._pids[process] = self.file.number()
+            if isinstance(process[1], str):
+                name = self._name(process, process[1] or "marks")
+                self.file.metadata("process_name", {"name": name}, number)
+                self.file.metadata("process_sort_index", {"sort_index": self.order + 2}, number)
+        return self._pids[process]
 
     def _tid(self, process: _Process, tid: object) -> int:
-        known = self._tids.get((process, tid))
-        if known is not None:
-            return known
-        number = self._tids[process, tid] = self.file.number()
-        if isinstance(tid, str):
-            self.file.metadata("thread_name", {"name": tid or "marks"}, self._pid(process), number)
-        return number
+        if (process, tid) not in self._tids:
+            number = self._tids[process, tid] = self.file.number()
+            if isinstance(tid, str):
+                name = {"name": tid or "marks"}
+                self.file.metadata("thread_name", name, self._pid(process), number)
+        return self._tids[process, tid]
 
     def _renamed(self, event: dict[str, Any], process: _Process) -> None:
         """Prefix names of processes with the run's name, and order them within the whole file."""

@@ -8,48 +8,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from radt.model import NO_STEP, MarkerKind, SeriesKind
+from radt.store.cells import GAP_INTERVALS, kept
 from radt.store.counters import increases, rate_unit
-from radt.store.overview import envelope
 from radt.store.records import (
-    Float64Array,
     GapRecord,
     Int64Array,
     MarkerRecord,
+    RunRecord,
     Samples,
     SeriesRecord,
 )
-from radt.trace.chrome import TraceFile, Track
-from radt.trace.gather import TracedRun
+from radt.trace.chrome import Span, TraceFile
 
-#: A pause longer than this many intervals is a gap, not jitter.
-GAP_INTERVALS = 3.5
-#: A pause at a recorded gap must be longer than this many intervals.
+#: A pause at a recorded gap counts as one only if it is longer than this many intervals.
 _MISSED_INTERVALS = 1.5
-#: Fewer points do not show the interval of a series.
+#: Fewer points do not reveal the interval of a series.
 _MIN_TO_TELL = 3
-_NOTHING = 0.0
 _WORDS = {"By": "bytes", "By/s": "bytes/s", "1": "ratio", "Cel": "°C", "": "value"}
-
-
-@dataclass(frozen=True, slots=True)
-class Steps:
-    """Values that hold from their time to the next; NaN for unknown. Arrays (N,)."""
-
-    times_ns: Int64Array
-    values: Float64Array
-
-    def __len__(self) -> int:
-        return len(self.times_ns)
-
-    def points(self) -> Iterator[tuple[int, float]]:
-        """Return points for `radt.trace.chrome.TraceFile.counter`; unknown values become 0."""
-        values = np.where(np.isfinite(self.values), self.values, _NOTHING)
-        return zip(self.times_ns.tolist(), values.tolist(), strict=True)
 
 
 def unit_of(series: SeriesRecord) -> str:
@@ -74,8 +53,8 @@ def steps(
     holes_ns: Sequence[int],
     end_ns: int,
     max_points: int,
-) -> Steps:
-    """Return a series as steps.
+) -> Samples:
+    """Return a series as values that each hold until the next one; NaN for unknown.
 
     Args:
         samples: Its points, in time order.
@@ -85,29 +64,30 @@ def steps(
         max_points: Number of points to keep, with the extremes; gaps are added.
     """
     if not len(samples):
-        return Steps(samples.times_ns, samples.values)
+        return samples
     interval_ns = _interval_ns(samples, series)
     last_ns = int(samples.times_ns[-1])
     if series.kind is SeriesKind.COUNTER:
-        samples = _rates(samples, series)
+        # Rates hold from each reading to the next.
+        grown = increases(samples.times_ns, samples.values, series.wraps_at).timed
+        samples = Samples(grown.start_ns, grown.per_s * rate_unit(series.unit).factor)
         if not len(samples):
-            return Steps(samples.times_ns, samples.values)
+            return samples
     elif interval_ns is None:
         last_ns = max(last_ns + 1, end_ns)
     else:
         last_ns += interval_ns
     breaks_ns = _breaks(samples.times_ns, interval_ns, holes_ns, last_ns)
-    kept = envelope(samples, max_points)
-    times_ns = np.concatenate([kept.times_ns, breaks_ns])
-    values = np.concatenate([kept.values, np.full(len(breaks_ns), np.nan)])
-    order = np.argsort(times_ns, kind="stable")
-    return Steps(times_ns[order], values[order])
+    drawn = kept(samples, max_points)
+    times_ns = np.concatenate([drawn.times_ns, breaks_ns])
+    values = np.concatenate([drawn.values, np.full(len(breaks_ns), np.nan)])
+    return Samples(times_ns, values)[np.argsort(times_ns, kind="stable")]
 
 
 def _interval_ns(samples: Samples, series: SeriesRecord) -> int | None:
     """Return the time between readings; None for script metrics.
 
-    A listener may read costly metrics less often than its interval, which is not a gap.
+    A listener may read expensive metrics less often than its interval, which is not a gap.
     """
     if series.interval_s is None:
         return None
@@ -117,106 +97,60 @@ def _interval_ns(samples: Samples, series: SeriesRecord) -> int | None:
     return max(given_ns, int(np.median(np.diff(samples.times_ns))))
 
 
-def _rates(samples: Samples, series: SeriesRecord) -> Samples:
-    """Return rates per second that hold from each reading to the next."""
-    grown = increases(samples.times_ns, samples.values, series.wraps_at)
-    timed = grown.seconds > 0
-    per_s = grown.amounts[timed] / grown.seconds[timed]
-    return Samples(grown.start_ns[timed], per_s * rate_unit(series.unit).factor)
-
-
 def _breaks(
     times_ns: Int64Array, interval_ns: int | None, holes_ns: Sequence[int], last_ns: int
 ) -> Int64Array:
     """Return the times at which a value ends without a successor, and the end of the series."""
-    following_ns = np.append(times_ns[1:], last_ns)
     if interval_ns is None:
         return np.array([last_ns], np.int64)
-    pause_ns = following_ns - times_ns
+    pause_ns = np.append(times_ns[1:], last_ns) - times_ns
     at_hole = np.zeros(len(times_ns), dtype=bool)
     # The reading at which a gap was noticed may carry the gap's own time stamp.
     places = np.searchsorted(times_ns, np.array(holes_ns, np.int64), "right") - 1
     at_hole[places[places >= 0]] = True
-    # Another run may have the device's values during one run's gap, which is then invisible.
+    # Another run may have values of the device during this run's gap, which is then invisible.
     broken = at_hole & (pause_ns > _MISSED_INTERVALS * interval_ns)
     broken |= pause_ns > GAP_INTERVALS * interval_ns
     return np.append(times_ns[broken] + interval_ns, last_ns).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A named stretch of time; nanoseconds."""
+# -- rows of spans --------------------------------------------------------------------------------
 
-    name: str
-    start_ns: int
-    end_ns: int
-    category: str
-    args: dict[str, object]
+#: Gaps of a listener whose bounds differ by less are the same gap, noticed at one instant.
+_SAME_NS = 1_000_000
+_MAIN_PROCESS = "main process"
 
 
-def in_lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
+def write_rows(file: TraceFile, pid: int, rows: Mapping[str, Iterable[Span]]) -> None:
+    """Write rows of spans below a process; overlapping spans get separate rows."""
+    for row, spans in rows.items():
+        tids: dict[int, int] = {}
+        for lane, span in _in_lanes(spans):
+            if lane not in tids:
+                tids[lane] = file.track(pid, row if lane == 0 else f"{row} (overlapping {lane})")
+            file.slice(pid, tids[lane], span)
+
+
+def _in_lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
     """Yield each span with the number of its row: the first in which it is disjoint or nested.
 
     Spans are sorted by start, the longer ones first, so that a parent precedes its children.
     """
     lanes: list[list[int]] = []  # ends of open spans, outermost first
-    for span in sorted(spans, key=lambda span: (span.start_ns, -span.end_ns)):
-        place = next((n for n, lane in enumerate(lanes) if _has_room(lane, span)), len(lanes))
-        if place == len(lanes):
+    for span in sorted(spans, key=lambda span: (span.start_ns, -span.stop_ns)):
+        for open_ends in lanes:
+            while open_ends and open_ends[-1] <= span.start_ns:
+                open_ends.pop()
+        rooms = (n for n, ends in enumerate(lanes) if not ends or span.stop_ns <= ends[-1])
+        lane = next(rooms, len(lanes))
+        if lane == len(lanes):
             lanes.append([])
-        lanes[place].append(span.end_ns)
-        yield place, span
+        lanes[lane].append(span.stop_ns)
+        yield lane, span
 
 
-def _has_room(open_ends: list[int], span: Span) -> bool:
-    """Remove the spans that ended before this one; return whether it nests in the others."""
-    while open_ends and open_ends[-1] <= span.start_ns:
-        open_ends.pop()
-    return not open_ends or span.end_ns <= open_ends[-1]
-
-
-#: Listeners notice a gap at the same instant; their clocks tick in nanoseconds.
-_SAME_NS = 1_000_000
-_MAIN_PROCESS = "main process"
-_WHOLE_LISTENER = -1
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Numbers of written markers and gaps."""
-
-    markers: int
-    gaps: int
-
-
-def write_rows(file: TraceFile, pid: int, run: TracedRun, params: Mapping[str, str]) -> Rows:
-    """Write all rows of a run below its process `pid`; `params` go to the slice of the run."""
-    record = run.record
-    if record.started_ns is not None:
-        _write_spans(file, pid, "run", [_life(run, params)])
-    by_process: dict[str, list[Span]] = defaultdict(list)
-    events: list[MarkerRecord] = []
-    for marker in run.markers:
-        if marker.kind is MarkerKind.EVENT and marker.end_ns is None:
-            events.append(marker)
-        else:
-            row = "radt" if marker.kind is MarkerKind.EVENT else marker.process or _MAIN_PROCESS
-            by_process[row].append(_span(marker, run.end_ns))
-    # The first process, then by label, then radt's own events.
-    for row in sorted(by_process, key=lambda row: (row == "radt", row != _MAIN_PROCESS, row)):
-        _write_spans(file, pid, row, by_process[row])
-    if events:
-        track = file.track(pid, "events")
-        for event in events:
-            args = {"detail": event.detail, "process": event.process}
-            file.instant(track, event.name, event.start_ns, event.kind.value, args)
-    gaps = _gaps(run)
-    _write_spans(file, pid, "gaps", gaps)
-    return Rows(len(run.markers), len(gaps))
-
-
-def _life(run: TracedRun, params: Mapping[str, str]) -> Span:
-    record = run.record
+def life(record: RunRecord, name: str, end_ns: int, params: Mapping[str, str]) -> Span:
+    """Return the span of a run that has started."""
     assert record.started_ns is not None
     args: dict[str, object] = {
         "run_id": record.run_id,
@@ -230,7 +164,24 @@ def _life(run: TracedRun, params: Mapping[str, str]) -> Span:
         "command": record.command,
         "params": dict(params),
     }
-    return Span(run.name, record.started_ns, max(run.end_ns, record.started_ns), "run", args)
+    return Span(name, record.started_ns, max(end_ns, record.started_ns), "run", args)
+
+
+def marker_spans(markers: Iterable[MarkerRecord], end_ns: int) -> dict[str, list[Span]]:
+    """Return the rows of a run's markers: the first process, others by label, events."""
+    rows: dict[str, list[Span]] = defaultdict(list)
+    for marker in markers:
+        is_event = marker.kind is MarkerKind.EVENT
+        if is_event and marker.end_ns is None:
+            args: dict[str, object] = {"detail": marker.detail, "process": marker.process}
+            event = Span(marker.name, marker.start_ns, None, marker.kind.value, args)
+            rows["events"].append(event)
+        else:
+            row = "radt" if is_event else marker.process or _MAIN_PROCESS
+            rows[row].append(_span(marker, end_ns))
+    last = ("radt", "events")
+    order = sorted(rows, key=lambda row: (row in last, row == "events", row != _MAIN_PROCESS, row))
+    return {row: rows[row] for row in order}
 
 
 def _span(marker: MarkerRecord, end_ns: int) -> Span:
@@ -243,43 +194,31 @@ def _span(marker: MarkerRecord, end_ns: int) -> Span:
     return Span(name, marker.start_ns, max(closed_ns, marker.start_ns), marker.kind.value, args)
 
 
-def _gaps(run: TracedRun) -> list[Span]:
-    """Return stretches without values, one for all series with the same gap and reason."""
-    names = {
-        part.series.series_no: curve.name
-        for curve in run.curves
-        for part in curve.parts
-        if part.series.run_id == run.record.run_id
-    }
+def gap_spans(gaps: Iterable[GapRecord], names: Mapping[int, str]) -> list[Span]:
+    """Return stretches without values; series with the same gap and reason share one.
+
+    ``names`` are the names of the run's curves by series number.
+    """
     together: dict[tuple[object, ...], list[GapRecord]] = defaultdict(list)
-    for gap in run.gaps:
+    for gap in gaps:
         instants = gap.start_ns // _SAME_NS, gap.end_ns // _SAME_NS
         together[gap.listener, gap.reason, gap.detail, *instants].append(gap)
     spans = []
-    for gaps in together.values():
-        first = gaps[0]
+    for same in together.values():
+        first = same[0]
         which = [
             names.get(gap.series_no, f"series {gap.series_no}")
-            for gap in gaps
-            if gap.series_no != _WHOLE_LISTENER
+            for gap in same
+            if gap.series_no >= 0
         ]
-        whole = len(which) < len(gaps)
+        whole = len(which) < len(same)
         what = first.listener if whole or len(which) > 1 else f"{first.listener} {which[0]}"
         args: dict[str, object] = {
             "reason": first.reason.value,
             "detail": first.detail,
             "series": "all" if whole else ", ".join(which),
         }
-        start_ns = min(gap.start_ns for gap in gaps)
-        end_ns = max(gap.end_ns for gap in gaps)
-        name = f"{what}: {first.reason.value}"
-        spans.append(Span(name, start_ns, max(start_ns, end_ns), "gap", args))
+        start_ns = min(gap.start_ns for gap in same)
+        end_ns = max(start_ns, *(gap.end_ns for gap in same))
+        spans.append(Span(f"{what}: {first.reason.value}", start_ns, end_ns, "gap", args))
     return spans
-
-
-def _write_spans(file: TraceFile, pid: int, row: str, spans: Iterable[Span]) -> None:
-    tracks: dict[int, Track] = {}
-    for lane, span in in_lanes(spans):
-        if lane not in tracks:
-            tracks[lane] = file.track(pid, row if lane == 0 else f"{row} (overlapping {lane})")
-        file.slice(tracks[lane], span.name, span.start_ns, span.end_ns, span.category, span.args)

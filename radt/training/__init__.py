@@ -2,6 +2,34 @@
 
 Each is two or three changed lines of a plain training loop; docs/techniques says when each one
 helps. Install them with ``radt[torch]``.
+
+**In common.** A `job` is one training as an object. `calling` says how a model is called with a
+batch and where its loss is. ``Job.tensors`` is what a training consists of: the model's `weights`,
+tensors of its loss, and what else its optimiser updates. `weights.BeforeStep` keeps and restores
+what a step changes before its optimiser does.
+
+**Many jobs in a process** (`trainer`). A *turn* is an epoch of a *team*: one job, or several in
+`lockstep`. `queue` forms the next team of jobs that are ready and fit into `memory`, by the rank of
+a policy (`policies`). Jobs see nothing of each other: `randomness` swaps random states, and a
+`feed` keeps each one's position in its loader. `fusion` trains equal models at once while that is
+faster (`stack`, `chain`). `failures` repeats a step that ran out of memory, `checkpoints` keeps
+states, and `guard` starts the script again after a crash.
+
+**Sharing a device** (`lease`). A lease is exclusive use of a device among threads and processes.
+`preemption` measures passes of a model, cuts them into segments, and hands the lease over between
+these, forward and backward. `migration` leaves a step there, undoes it, and repeats the batch on
+another device.
+
+**Validation beside training** (`validation`). A `snapshot` has two slots in shared memory: one is
+validated, the other belongs to the last result. The model is validated in a thread
+(`validation_thread`) or in a process of its own (`validation_process`).
+
+**Averaging replicas** (`averaging`). Replicas meet at torchft's lighthouse (`lighthouse`), which
+gives each round the same list of members to all (`meeting`), so that they decide alike without
+another message. `exchange` counts samples and sums tensors, `transport` sends the state to
+newcomers. Parameters change once all have confirmed a round; one that fails anywhere is repeated.
+
+**Models larger than memory**: `radt.training.offloading`.
 """
 
 from typing import TYPE_CHECKING

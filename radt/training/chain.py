@@ -1,8 +1,8 @@
-"""Chains of linear layers, of which several equal ones compute their outputs at once.
+"""Chains of linear layers; several equal chains compute their outputs at once.
 
-A linear layer of all models is one batched matrix product; a layer without parameters treats the
-samples of all models as one batch. `torch.vmap` does the same for any model, but takes longer to
-start each operation than these take to compute it.
+The linear layers of all models become one batched matrix product; a layer without parameters treats
+the samples of all models as one batch. `torch.vmap` does the same for any model, but launching its
+operations takes longer than these take to compute.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from radt.training.job import Loss
+from radt.training.calling import Loss
 
-#: Layers without parameters that treat each sample alone.
+#: Layers without parameters that treat each sample independently.
 _ALONE = (
     *(nn.Identity, nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh),
     *(nn.Softplus, nn.Dropout, nn.AvgPool2d, nn.MaxPool2d),
 )
-#: The label of samples without a loss, unless another one is given.
+#: Target of samples to ignore (PyTorch's default ``ignore_index``).
 _IGNORED = -100
 
 
@@ -28,8 +28,8 @@ class Chain:
     """The layers of a model that is a chain.
 
     Args:
-        model: The model; `is_chain` is true of it.
-        count: The number of models whose parameters are stacked.
+        model: A model for which `is_chain` is true.
+        count: Number of models with stacked parameters.
     """
 
     def __init__(self, model: nn.Module, count: int) -> None:
@@ -38,12 +38,12 @@ class Chain:
         self._count = count
 
     def outputs(self, parameters: Mapping[str, Tensor], inputs: Tensor, is_shared: bool) -> Tensor:
-        """Return the outputs of all models, in a stack.
+        """Return the outputs of all models, stacked.
 
         Args:
             parameters: The models' parameters by name, stacked.
-            inputs: A batch of each model in a stack, or one batch for all.
-            is_shared: Whether it is one for all.
+            inputs: A stack with a batch for each model, or one batch for all.
+            is_shared: Whether there is one batch for all.
         """
         values = inputs if is_shared else inputs.flatten(0, 1)
         for layer in self._layers:
@@ -60,7 +60,7 @@ class Chain:
                     product = torch.baddbmm(bias, rows, weight)
                 values = product.reshape(-1, *values.shape[1:-1], layer.out_features)
                 is_shared = False
-            elif isinstance(layer, nn.Dropout) and is_shared:  # each model drops others
+            elif isinstance(layer, nn.Dropout) and is_shared:  # each model drops different elements
                 values = layer(values.expand(self._count, *values.shape).flatten(0, 1))
                 is_shared = False
             else:
@@ -72,7 +72,7 @@ class Chain:
 
 
 def is_chain(model: nn.Module) -> bool:
-    """Return whether a model has only linear layers and layers that treat each sample alone."""
+    """Return True if a model has only linear layers and layers that treat samples independently."""
     if _is_changed(model):
         return False
     if type(model) is nn.Sequential:
@@ -83,7 +83,7 @@ def is_chain(model: nn.Module) -> bool:
 
 
 def _is_changed(module: nn.Module) -> bool:
-    """Return whether an object does other things than its class."""
+    """Return True if an instance overrides the behaviour of its class."""
     own = vars(module)
     return "forward" in own or any(own[key] for key in own if key.endswith("_hooks"))
 
@@ -95,8 +95,8 @@ def _layers(model: nn.Module) -> Sequence[nn.Module]:
 
 
 def has_fast_losses(loss: Loss, target: Tensor) -> bool:
-    """Return whether `cross_entropies` computes a loss."""
-    if target.is_floating_point():  # shares of the classes
+    """Return True if `cross_entropies` can compute this loss."""
+    if target.is_floating_point():  # class probabilities
         return False
     if type(loss) is not nn.CrossEntropyLoss:
         return loss is functional.cross_entropy
@@ -105,7 +105,7 @@ def has_fast_losses(loss: Loss, target: Tensor) -> bool:
 
 
 def cross_entropies(outputs: Tensor, target: Tensor, is_shared: bool) -> Tensor:
-    """Return the mean cross entropy of each model, as ``functional.cross_entropy`` has it."""
+    """Return the mean cross entropy of each model, computed like ``functional.cross_entropy``."""
     count = len(outputs)
     labels = target.expand(count, *target.shape) if is_shared else target
     losses = functional.cross_entropy(outputs.flatten(0, 1), labels.flatten(0, 1), reduction="none")

@@ -1,4 +1,4 @@
-"""The states of jobs in a folder, and which job was at work when the process was lost."""
+"""Store the states of jobs in a folder, and which job was running when a process was lost."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from urllib.parse import quote
 import torch
 
 from radt.errors import TrainingError, described
+from radt.files import whole_file
 from radt.training.feed import Feed
 from radt.training.guard import RUNNING, forget_lost, lost_job
 from radt.training.job import Failure, FailureKind, Job, JobStatus
 
 
 class Checkpoints:
-    """A folder with a file for each job, written whole or not at all.
+    """A folder with one file per job, each written atomically.
 
     Args:
-        folder: The folder; it is made if it does not exist.
+        folder: The folder; it is created if missing.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -28,17 +29,17 @@ class Checkpoints:
         folder.mkdir(parents=True, exist_ok=True)
         self._lost = lost_job(folder)
         self._at_work = ""
-        # Unbuffered: what is written survives the process.
+        # Unbuffered, so that what is written survives the process.
         self._running = (folder / RUNNING).open("wb", buffering=0)
 
     def _file(self, job: Job) -> Path:
         return self._folder / f"{quote(job.name, safe=' ')}.pt"
 
     def save(self, job: Job, feed: Feed | None) -> None:
-        """Keep a job's state and its position.
+        """Save a job's state and its position.
 
         Raises:
-            TrainingError: It cannot be written; the state before is still there.
+            TrainingError: The state cannot be written. The previous state is intact.
         """
         state: dict[str, Any] = {
             "job": job.state_dict(),
@@ -49,27 +50,22 @@ class Checkpoints:
         if job.failure is not None:  # plain values only, which `load` reads safely
             state["failure"] = {**asdict(job.failure), "kind": job.failure.kind.value}
         file = self._file(job)
-        fresh = file.with_suffix(".tmp")
         try:
-            with fresh.open("wb") as written:
-                torch.save(state, written)
-                written.flush()
-                os.fsync(written.fileno())  # else the name may outlive a crash, and the content not
-            fresh.replace(file)
+            with whole_file(file, durable=True, temporary=file.with_suffix(".tmp")) as fresh:
+                torch.save(state, fresh)
         except (OSError, RuntimeError) as error:  # torch.save raises both
-            fresh.unlink(missing_ok=True)
             raise TrainingError(
                 f"the state of job {job.name} cannot be written to {file}: {described(error)}",
                 "make space there; a new start goes on from the state before",
             ) from error
 
     def load(self, job: Job, feed: Feed) -> None:
-        """Have a job go on from its state, if there is one.
+        """Restore a job from its saved state, if there is one.
 
-        A job that was paused is ready again. The job at work when the process was lost has failed.
+        A paused job becomes ready. The job that was running when the process was lost has failed.
 
         Raises:
-            TrainingError: The state is of another training, or cannot be read.
+            TrainingError: The state belongs to another training, or cannot be read.
         """
         file = self._file(job)
         if file.exists():
@@ -97,14 +93,14 @@ class Checkpoints:
             self._lost = ""
 
     def at_work(self, name: str) -> None:
-        """Note which job is at work; empty if none is."""
+        """Note which job is running; "" for none."""
         if name != self._at_work:
             os.ftruncate(self._running.fileno(), 0)
             os.pwrite(self._running.fileno(), name.encode(), 0)
             self._at_work = name
 
     def close(self, is_lost: bool = False) -> None:
-        """End; the note of the job at work stays if the process is lost."""
+        """Close the folder. If the process is lost, keep the note of the running job."""
         if not self._running.closed:
             if not is_lost:
                 self.at_work("")

@@ -1,22 +1,25 @@
-"""What an ``evaluate`` function is given and returns, wherever it runs."""
+"""The interface of ``evaluate`` functions, wherever they run."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from radt.errors import UsageError
-from radt.training.snapshot import Layout, Snapshot, tensors_of
+from radt.training.layout import Layout
+from radt.training.snapshot import Snapshot
+from radt.training.weights import model_tensors
 
 
 class Sums:
-    """Sums over the samples of a part of the validation data.
+    """Sums over the samples of one part of the validation data.
 
-    Sums of parts are added, in the order of the parts, and divided once: means are exact also for
-    parts of different size.
+    Sums of parts are added in the order of the parts and divided once, so that means are exact even
+    if parts differ in size.
 
     Args:
         count: Number of samples; 0 for an empty part.
@@ -65,33 +68,34 @@ def means(parts: Sequence[Sums]) -> dict[str, float]:
     return {name: sum(part.sums[name] for part in parts) / count for name in names[0]}
 
 
-#: ``evaluate(model, part, parts)``: validates every ``parts``-th stretch of the data, say.
+#: ``evaluate(model, part, parts)`` validates, for example, every ``parts``-th batch of the data.
 Evaluate = Callable[[nn.Module, int, int], Sums]
 
 
 class ValidatorDied(Exception):  # noqa: N818 - a result of its epoch, which training survives
-    """The process that validated has ended; the message says how."""
+    """The validating process has ended. The message says how."""
 
 
-class Lane(Protocol):
-    """Where one part of each validation runs; used by one thread, except `kill`."""
+class Lane(ABC):
+    """Runs one part of each validation. All methods except `kill` are called by a single thread."""
 
-    def prepare(self) -> None:
-        """Get ready, while the first epoch trains."""
-
+    @abstractmethod
     def evaluate(self, snapshot: Snapshot) -> Sums:
         """Validate a part of the data with a snapshot.
 
         Raises:
             TrainingError: ``evaluate`` raised.
-            ValidatorDied: Its process was killed.
+            ValidatorDied: The process was killed.
         """
 
-    def close(self) -> None:
-        """End it."""
+    def prepare(self) -> None:  # noqa: B027 - a thread has nothing to do here and below
+        """Get ready while the first epoch trains."""
 
-    def kill(self) -> None:
-        """Have `evaluate`, under way in another thread, end soon if that is possible."""
+    def close(self) -> None:  # noqa: B027
+        """End the lane."""
+
+    def kill(self) -> None:  # noqa: B027
+        """Make an `evaluate` that runs in another thread end soon, if possible."""
 
 
 def evaluated(evaluate: Evaluate, replica: nn.Module, part: int, parts: int) -> Sums:
@@ -112,6 +116,6 @@ def evaluated(evaluate: Evaluate, replica: nn.Module, part: int, parts: int) -> 
 
 
 def targets_of(replica: nn.Module, layout: Layout) -> list[Tensor]:
-    """Return the tensors of a copy of the model, in the order of its layout."""
-    tensors = tensors_of(replica)
-    return [tensors[place.name] for place in layout.places]
+    """Return the tensors of a copy of the model, in the order of the layout."""
+    tensors = model_tensors(replica)
+    return [tensors[piece.name] for piece in layout.pieces]

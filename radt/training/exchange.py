@@ -1,9 +1,11 @@
-"""Connections between the replicas of an `ElasticAverager`: a count they share, and sums."""
+"""Connections between the replicas of an `ElasticAverager`: shared counters, and sums."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import ctypes
+import re
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -19,25 +21,30 @@ from torch.distributed.distributed_c10d import AllreduceOptions, ReduceOp
 
 from radt.peers import listening
 
-#: A part of a sum that has to arrive within the timeout, however large the model is.
+#: Size of the pieces of a sum. Each piece must arrive within the timeout, whatever the model's
+#: size.
 _BUCKET_BYTES = 8 << 20
 _PORT_SEPARATOR = "|"
+_ERRORS_ONLY = 2
+#: Source location that gloo puts before the cause of an error.
+_GLOO_PLACE = re.compile(r"^\[\S+\.(cc|h):\d+\] ")
+_GLOO_ADVICE = ". This is typically"
 
 
 class Exchange:
-    """What one replica sends to and receives from the others.
+    """One replica's connections to the others.
 
-    Each replica has a store (`torch.distributed.TCPStore`, which knows no passwords); that of the
-    first one in a round is used by all.
+    Each replica has a store (`torch.distributed.TCPStore`, which has no authentication); all use
+    that of the first replica in a round.
 
     Args:
         host: Address of this machine's interface by which peers reach this replica.
-        timeout_s: How long a peer may be silent within a sum.
+        timeout_s: Maximum silence of a peer within a sum.
 
     Attributes:
-        address: Of this replica's store.
-        mesh: Name of the connections that sums use at present; empty if there are none.
-        mesh_size: How many replicas they connect.
+        address: Address of this replica's store.
+        mesh: Name of the current connections for sums; empty if there are none.
+        mesh_size: Number of replicas that they connect.
     """
 
     def __init__(self, host: str, timeout_s: float) -> None:
@@ -48,7 +55,7 @@ class Exchange:
             *(host, port),
             is_master=True,
             wait_for_workers=False,
-            master_listen_fd=listener.detach(),  # else it listens on all interfaces
+            master_listen_fd=listener.detach(),  # otherwise it listens on all interfaces
         )
         self.address = f"{host}{_PORT_SEPARATOR}{self._own.port}"
         self.mesh, self.mesh_size = "", 0
@@ -57,7 +64,7 @@ class Exchange:
         self._store_address = ""
 
     def use_store(self, address: str) -> None:
-        """Count in the store at this address from now on.
+        """Use the store at this address for counting from now on.
 
         Raises:
             RuntimeError: It cannot be reached.
@@ -66,38 +73,40 @@ class Exchange:
             return
         self._store = None
         host, _, port = address.rpartition(_PORT_SEPARATOR)
-        self._store = TCPStore(
-            host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout
-        )
+        with _quiet():
+            self._store = TCPStore(
+                host, int(port), is_master=False, wait_for_workers=False, timeout=self._timeout
+            )
         self._store_address = address
 
-    def count(self, key: str, number: int) -> int:
-        """Add to a number of the store, and return what all replicas have added.
+    def count(self, key: str, number: int) -> int | None:
+        """Add to a counter of the store and return its sum over all replicas.
 
-        Raises:
-            RuntimeError: The store's replica is gone, or was unreachable for a moment; then
-                `use_store` connects again.
+        Return None if the store's replica is gone, in which case the count is obsolete, or if it
+        was unreachable for a moment; the next `use_store` reconnects.
         """
         try:
-            return int(self._connected().add(key, number))
+            with _quiet():
+                return int(self._connected().add(key, number))
         except RuntimeError:
             self._store = None  # a connection that failed once never works again
-            raise
+            return None
 
     def wait(self, keys: Sequence[str], timeout_s: float) -> bool:
-        """Return whether each of these keys has been counted within the time.
+        """Return True if each of these keys is counted within the timeout.
 
         Raises:
             RuntimeError: The store's replica is gone.
         """
         try:
-            self._connected().wait(list(keys), timedelta(seconds=timeout_s))
+            with _quiet():
+                self._connected().wait(list(keys), timedelta(seconds=timeout_s))
         except DistStoreError:
             return False
         return True
 
     def forget(self, keys: Sequence[str]) -> None:
-        """Free the memory of keys that nobody needs, if they are in this replica's store."""
+        """Delete obsolete keys if they are in this replica's store."""
         for key in keys:
             self._own.delete_key(key)
 
@@ -107,7 +116,7 @@ class Exchange:
         return self._store
 
     def connect(self, mesh: str, rank: int, replicas: int) -> None:
-        """Connect to the other replicas of a round, which call this, too.
+        """Connect to the other replicas of a round, all of which call this.
 
         Raises:
             RuntimeError: One of them is gone or silent.
@@ -116,20 +125,16 @@ class Exchange:
         options: Any = ProcessGroupGloo._Options()  # type: ignore[attr-defined]  # noqa: SLF001
         options._devices = [ProcessGroupGloo.create_device(hostname=self._host)]  # noqa: SLF001
         options._timeout = self._timeout  # noqa: SLF001
-        self._gloo = ProcessGroupGloo(
-            PrefixStore(mesh, self._store),
-            rank,
-            replicas,
-            options,
-        )
+        with _quiet():
+            self._gloo = ProcessGroupGloo(PrefixStore(mesh, self._store), rank, replicas, options)
         self.mesh, self.mesh_size = mesh, replicas
 
     def disconnect(self) -> None:
-        """Close the connections that sums use."""
+        """Close the connections for sums."""
         self._gloo, self.mesh, self.mesh_size = None, "", 0
 
     def sum(self, flat: Tensor) -> None:
-        """Replace a flat CPU tensor by its sum over all replicas, the same bits in each.
+        """Replace a flat CPU tensor by its sum over all replicas, bit-identical in each.
 
         Raises:
             RuntimeError: A replica is gone or silent; the tensor's content is undefined.
@@ -140,7 +145,7 @@ class Exchange:
             self._gloo.allreduce([bucket], options).wait()
 
     def confirm(self) -> None:
-        """Return once every replica has called this: all of them have the sums.
+        """Return once every replica has called this, so that all of them have the sums.
 
         Raises:
             RuntimeError: A replica is gone or silent.
@@ -148,18 +153,43 @@ class Exchange:
         self.sum(torch.zeros(1))
 
     def close(self) -> None:
-        """Close all connections and the own store."""
+        """Close all connections and this replica's store."""
         self.disconnect()
         self._store = self._own = None
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep PyTorch from printing a page of C++ frames when a peer is gone, an expected error.
+
+    PyTorch reads its log level from the environment before any script runs, so the level is changed
+    in memory.
+    """
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL("libc10.so"), "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):  # another build of PyTorch
+        yield
+        return
+    before, level.value = level.value, max(level.value, _ERRORS_ONLY)
+    try:
+        yield
+    finally:
+        level.value = before
+
+
+def cause_of(error: Exception) -> str:
+    """Return in one line why a peer cannot be reached."""
+    line = str(error).partition("\n")[0]
+    return _GLOO_PLACE.sub("", line).partition(_GLOO_ADVICE)[0] or type(error).__name__
+
+
 def averaged(tensors: Sequence[Tensor], weight: float, exchange: Exchange | None) -> list[Tensor]:
-    """Return the weighted mean of each tensor over all replicas, on the CPU.
+    """Return the weighted mean of each tensor over all replicas, on the CPU, in its `sum_dtype`.
 
     Args:
         tensors: The same shapes and types in each replica. Integers are averaged and rounded.
-        weight: This replica's; the replicas' weights add up to 1. At 0 its values do not matter,
-            even if they are not finite; at 1 the result is bit-equal to them.
+        weight: This replica's weight; the weights of all replicas add up to 1. At 0 its values are
+            ignored, even if they are not finite; at 1 the result is bit-identical to them.
         exchange: Connected to the others; None if there are none.
 
     Raises:
@@ -167,7 +197,7 @@ def averaged(tensors: Sequence[Tensor], weight: float, exchange: Exchange | None
     """
     means: dict[int, Tensor] = {}
     for dtype in (torch.float32, torch.float64):
-        chosen = [index for index, tensor in enumerate(tensors) if _sum_dtype(tensor) == dtype]
+        chosen = [index for index, tensor in enumerate(tensors) if sum_dtype(tensor) == dtype]
         if not chosen:
             continue
         flat = torch.cat([tensors[index].detach().to("cpu", dtype).flatten() for index in chosen])
@@ -181,17 +211,11 @@ def averaged(tensors: Sequence[Tensor], weight: float, exchange: Exchange | None
         for index, part in zip(chosen, parts, strict=True):
             tensor = tensors[index]
             mean = part if tensor.dtype.is_floating_point else part.round()
-            means[index] = mean.view(tensor.shape).to(tensor.dtype)
+            means[index] = mean.view(tensor.shape)
     return [means[index] for index in range(len(tensors))]
 
 
-def _sum_dtype(tensor: Tensor) -> torch.dtype:
+def sum_dtype(tensor: Tensor) -> torch.dtype:
+    """Return the type in which a tensor is averaged."""
     small = tensor.dtype.is_floating_point and tensor.dtype.itemsize <= 4
     return torch.float32 if small else torch.float64
-
-
-def add_quietly(exchange: Exchange, key: str, number: int) -> int | None:
-    """Add to a count; None if the store's replica is gone, where nobody needs the count then."""
-    with contextlib.suppress(RuntimeError):
-        return exchange.count(key, number)
-    return None

@@ -1,4 +1,4 @@
-"""What a job's errors are, and how a step that ran out of memory is repeated exactly."""
+"""Errors of jobs, and the repetition of steps that ran out of memory."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from radt.errors import TrainingError, described
 from radt.training.job import Failure, FailureKind, Job
-from radt.training.randomness import RandomState
+from radt.training.weights import BeforeStep
 
-#: What PyTorch's errors say where memory is short, besides `torch.OutOfMemoryError`.
+#: Messages of PyTorch for a lack of memory, besides `torch.OutOfMemoryError`.
 _OUT_OF_MEMORY = ("can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED", "not enough memory")
 
 
@@ -27,18 +27,18 @@ class BudgetError(TrainingError):
 
 
 class DeviceLostError(TrainingError):
-    """The CUDA context of this process can no longer be used; only a new process can go on."""
+    """The CUDA context of this process is unusable; only a new process can continue."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error is about memory of the device or of the machine."""
+    """Return True if an error is a lack of device or host memory."""
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return what to say of an error that ended a job."""
+    """Return the description of an error that ended a job."""
     if isinstance(error, NanLossError):
         kind = FailureKind.NAN
     elif isinstance(error, BudgetError) or is_out_of_memory(error):
@@ -48,62 +48,42 @@ def failure_of(error: Exception) -> Failure:
     return Failure(kind, described(error), "".join(traceback.format_exception(error)))
 
 
-class Attempts:
-    """Steps of a job; one that runs out of memory is repeated once, with the job alone.
+def train(job: Job, batch: Any, stop_at_nan: bool, others: Iterable[Job]) -> Tensor:
+    """Train a job on a batch. Repeat a step that runs out of memory once, with the job alone.
 
-    It is repeated with the same buffers and random states, so that the training is the same. It is
-    not repeated once the optimiser has begun to change parameters, nor if the job has a `step` of
-    its own: nobody knows what that had changed.
+    Buffers and random states are restored first, so that the training is unchanged. There is no
+    repetition once the optimiser has begun to change parameters, nor if the job has a custom
+    `step`: its side effects are unknown.
+
+    Args:
+        job: The job.
+        batch: The batch.
+        stop_at_nan: Whether a NaN is an error.
+        others: Jobs whose gradients are freed before a step is repeated.
+
+    Raises:
+        NanLossError: The loss is NaN.
+        Exception: Any error of the step.
     """
+    with job.randomness.in_use():
+        loss = _plain_step(job, batch, others) if job.has_plain_step else job.step(batch)
+    check_loss(job, loss, stop_at_nan)
+    return loss
 
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._buffers = list(job.model.buffers())
-        self._saved: list[Tensor] = []
 
-    def step(self, batch: Any, stop_at_nan: bool, others: Iterable[Job]) -> Tensor:
-        """Train on a batch.
-
-        Args:
-            batch: The batch.
-            stop_at_nan: Whether a NaN is an error.
-            others: Jobs whose gradients are freed before a step is repeated.
-
-        Raises:
-            NanLossError: The loss is NaN.
-            Exception: As the step raises it.
-        """
-        with self._job.randomness.in_use():
-            loss = self._attempt(batch, others)
-        check_loss(self._job, loss, stop_at_nan)
-        return loss
-
-    def _attempt(self, batch: Any, others: Iterable[Job]) -> Tensor:
-        if not self._job.has_plain_step:
-            return self._job.step(batch)
-        randomness = RandomState.current()
-        self._keep_buffers()
-        try:
-            return self._job.step(batch)
-        except Exception as error:
-            if self._job.is_updating or not is_out_of_memory(error):
-                raise
-        # Outside of the handler: the error's traceback holds the activations.
-        for job in (self._job, *others):
-            free_gradients(job)
-        free_caches()
-        randomness.restore()
-        with torch.no_grad():
-            for buffer, saved in zip(self._buffers, self._saved, strict=True):
-                buffer.copy_(saved)
-        return self._job.step(batch)
-
-    def _keep_buffers(self) -> None:
-        if self._buffers and not self._saved:
-            self._saved = [torch.empty_like(buffer) for buffer in self._buffers]
-        with torch.no_grad():
-            for buffer, saved in zip(self._buffers, self._saved, strict=True):
-                saved.copy_(buffer)
+def _plain_step(job: Job, batch: Any, others: Iterable[Job]) -> Tensor:
+    before = BeforeStep(job.model)
+    try:
+        return job.step(batch)
+    except Exception as error:
+        if job.is_updating or not is_out_of_memory(error):
+            raise
+    # Outside the handler, because the error's traceback keeps the activations alive.
+    for each in (job, *others):
+        free_gradients(each)
+    free_caches()
+    before.restore()
+    return job.step(batch)
 
 
 def check_loss(job: Job, loss: Tensor, stop_at_nan: bool) -> None:
@@ -120,23 +100,23 @@ def check_loss(job: Job, loss: Tensor, stop_at_nan: bool) -> None:
 
 
 def free_gradients(job: Job) -> None:
-    """Free the gradients of a job that computes them anew in each step."""
+    """Free the gradients of a job that computes new ones in each step."""
     if job.has_plain_step:
         job.optimizer.zero_grad(set_to_none=True)
 
 
 def free_caches() -> None:
-    """Give back what nobody uses."""
+    """Return unused memory to the device."""
     gc.collect()
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.empty_cache()
 
 
 def settle(job: Job) -> None:
-    """Wait until the device has done a job's work, so that its errors are its own.
+    """Wait until the device has finished a job's work, to attribute its errors to the job.
 
     Raises:
-        DeviceLostError: The device's context is lost.
+        DeviceLostError: The CUDA context is lost.
     """
     if next(job.model.parameters(), torch.empty(0)).device.type != "cuda":
         return

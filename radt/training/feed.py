@@ -1,4 +1,4 @@
-"""Batches of a loader for the jobs that read it, at a position that can be found again."""
+"""Batches of a loader for the jobs that read it, with a position that can be restored."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from radt.errors import TrainingError
+from radt.loaders.shared.randomness import generators_of
 from radt.training.randomness import OwnRandomness, RandomState
 
 
 class End(Enum):
-    """What a feed gives after the last batch of an epoch."""
+    """Sentinel after the last batch of an epoch."""
 
     EPOCH = "end of the epoch"
 
@@ -23,17 +24,17 @@ class End(Enum):
 class Feed:
     """The batches of one epoch after another, drawn with the random states of a job.
 
-    A loader's own ``generator`` is swapped, too, and those of its samplers, so that a loader that
-    several jobs go through on their own gives each of them what it would give it alone.
+    The generators of the loader and its samplers are swapped, too. So if several jobs iterate over
+    the same loader separately, each gets the batches that it would get alone.
 
     Args:
-        loader: Gives the batches.
+        loader: The source of the batches.
         randomness: The states from which the loader draws.
-        epoch: Epochs that are complete at the beginning.
+        epoch: Number of complete epochs at the beginning.
 
     Attributes:
-        epoch: Epochs that are complete.
-        batches: Batches given in the epoch under way.
+        epoch: Number of complete epochs.
+        batches: Number of batches returned in the current epoch.
     """
 
     def __init__(self, loader: Iterable[Any], randomness: OwnRandomness, epoch: int = 0) -> None:
@@ -43,8 +44,8 @@ class Feed:
         self.batches = 0
         self._iterator: Iterator[Any] | None = None
         self._again: tuple[Any, RandomState] | None = None
-        self._left: RandomState | None = None  # of a batch that was put back: from before it
-        self._generators = _generators_of(loader)
+        self._left: RandomState | None = None  # from before a batch that was put back
+        self._generators = generators_of(loader)
         self._own = _states_of(self._generators)
         self._start: RandomState | None = None
         self._own_start = self._own
@@ -52,15 +53,15 @@ class Feed:
 
     @property
     def position(self) -> tuple[int, int]:
-        """Epochs that are complete, and batches given since."""
+        """Complete epochs, and batches returned since."""
         return self.epoch, self.batches
 
     def next(self) -> Any | End:
         """Return the next batch, or `End.EPOCH` once after the last one of each epoch.
 
         Raises:
-            TrainingError: The loader gives fewer batches than when the position was taken.
-            Exception: As the loader raises it.
+            TrainingError: The loader yields fewer batches than when the position was saved.
+            Exception: Any error of the loader.
         """
         if self._again is not None:
             (batch, self._left), self._again = self._again, None
@@ -81,18 +82,19 @@ class Feed:
         return batch
 
     def again(self) -> Any:
-        """Load the last batch once more, for jobs in lockstep of which one has changed it."""
+        """Load the last batch again, for jobs in lockstep after one has changed it."""
         self.close()
         self.batches -= 1
         self.randomness.state, self._own = self._before
         return self.next()
 
     def put_back(self, batch: Any, randomness: RandomState) -> None:
-        """Have a batch come again, whose step was left.
+        """Put back a batch whose step was abandoned, so that it comes next.
 
         Args:
             batch: The last batch.
-            randomness: The random states from before it was given; `state_dict` has those from
+            randomness: The random states from before it was returned. `state_dict` uses the states
+                from
                 before it was loaded.
         """
         self._again = (batch, self._left or randomness)
@@ -109,7 +111,7 @@ class Feed:
         return iter(self.loader)
 
     def _found_again(self) -> Iterator[Any]:
-        """Go through the epoch from its start again, as far as it was."""
+        """Iterate over the epoch from its start again, up to the position."""
         assert self._start is not None
         own = _states_of(self._generators)
         _set(self._generators, self._own_start)
@@ -151,7 +153,7 @@ class Feed:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on at a position; the batches before it are loaded again at the next `next`."""
+        """Continue at a position. The next `next` loads the batches before it again."""
         self.close()
         self._again = None
         self.epoch = state["epoch"]
@@ -162,24 +164,14 @@ class Feed:
         self._own, self._own_start = state["own"], state["own_start"]
 
     def fork(self) -> Feed:
-        """Return a feed at the same position, for a job that goes on without the others."""
+        """Return a feed at the same position, for a job that continues without the others."""
         own = Feed(self.loader, OwnRandomness(self.randomness.state))
         own.load_state_dict(self.state_dict())
         return own
 
     def close(self) -> None:
-        """End the iteration, and with it the loader's workers."""
+        """End the iteration, and the loader's workers."""
         self._iterator = None
-
-
-def _generators_of(loader: Iterable[Any]) -> list[torch.Generator]:
-    """Return the generators from which a loader draws, itself or as a ``DataLoader`` samples."""
-    batch_sampler = getattr(loader, "batch_sampler", None)
-    samplers = (getattr(loader, "sampler", None), batch_sampler)
-    drawing = (loader, *samplers, getattr(batch_sampler, "sampler", None))
-    generators = [getattr(each, "generator", None) for each in drawing]
-    found = {id(each): each for each in generators if isinstance(each, torch.Generator)}
-    return list(found.values())
 
 
 def _states_of(generators: Iterable[torch.Generator]) -> list[Tensor]:

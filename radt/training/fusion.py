@@ -1,8 +1,8 @@
 """Jobs of equal structure trained at once; not bit-identical to training them alone.
 
-Fusing helps where starting operations takes longer than computing them: small layers. Where the
-computation is busy it harms, and it needs the activations of all models at once. So both ways are
-tried on the jobs' own steps, and the faster one is kept.
+Fusing helps where launching operations takes longer than computing them: small layers. Where
+computation dominates, it hurts, and it needs the activations of all models at once. So both ways
+are tried on the jobs' own steps, and the faster one is kept.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from radt.training.job import Job
 from radt.training.memory import with_peak
 from radt.training.stack import Stack
 
-#: Steps of one way before the other one has its turn; the first of them only warms up.
+#: Steps of one way before the other one has its turn. The first step is a warm-up.
 _BLOCK = 3
-#: After so many turns of both, the trial ends if each step of one way took this much longer than
-#: half of the other's: some take long as others use the machine. It ends after the last one.
+#: After n turns of both ways, the trial ends if the median of one way times margin n is below the
+#: other's fastest step. The margins tolerate steps slowed down by other users of the machine. The
+#: trial ends after the last one.
 _MARGINS = (1.3, 1.1, 1.0, 1.0, 1.0, 0.0)
-#: Fused training has to be this much faster, since it is not bit-identical.
+#: Fused steps must be faster than this share of the loop's, as they are not bit-identical.
 _ADVANTAGE = 0.95
 
 
@@ -42,13 +43,13 @@ class Way(StrEnum):
 
 @dataclass(slots=True)
 class Trial:
-    """Which way is faster, found on the jobs' own steps, a few of each in turns.
+    """Finds the faster way on the jobs' own steps, a few of each way in turns.
 
     Attributes:
         chosen: The way, once it is known.
-        reason: Why jobs are not fused, if not for the time it takes.
+        reason: Why jobs are not fused, if not because of the time.
         times_s: Durations of steps.
-        fused_bytes: Memory of the stack and of its step; None where memory is not limited.
+        fused_bytes: Memory of the stack and its step; None if memory is not limited.
     """
 
     chosen: Way | None = None
@@ -66,12 +67,12 @@ class Trial:
         return (Way.LOOP, Way.FUSED)[self._steps // _BLOCK % 2]
 
     def begin(self) -> None:
-        """Begin to time a step."""
+        """Start timing a step."""
         if self.chosen is None:
             self._began_s = _now_s()
 
     def end(self) -> None:
-        """End a step; the last one of the trial decides."""
+        """Stop timing a step. The last one of the trial decides."""
         if self.chosen is not None:
             return
         if self._steps % _BLOCK:
@@ -94,12 +95,12 @@ def _now_s() -> float:
 
 
 class Fusion:
-    """Jobs with the same structure, which are stacked as long as they train at once.
+    """Jobs with the same structure, which are stacked while they train at once.
 
     Args:
         jobs: The jobs.
-        trial: Which way they train.
-        allows: Whether so many bytes fit into memory; None if it is not limited.
+        trial: Decides which way they train.
+        allows: Returns True if this many bytes fit into memory; None if memory is not limited.
     """
 
     def __init__(
@@ -109,15 +110,15 @@ class Fusion:
         self._jobs = jobs
         self._allows = allows
         self._stack: Stack | None = None
-        #: What holds while jobs are stacked: the random states from which they draw.
+        #: Open while jobs are stacked: the random states from which they draw.
         self._stacked = ExitStack()
         self._error = ""
 
     def step(self, batches: Sequence[Any]) -> Tensor | None:
-        """Train each job on its batch; return the losses, or None if nothing was done.
+        """Train each job on its batch. Return the losses, or None if nothing was done.
 
         Raises:
-            Exception: As the optimiser raises it; it has changed some parameters, maybe.
+            Exception: Any error of the optimiser, which may have changed some parameters.
         """
         if self.trial.way is Way.LOOP:
             self.separate()
@@ -128,12 +129,12 @@ class Fusion:
             if self._stack is not None and self._stack.is_updating:
                 raise
             self._error = described(error)
-        # Outside of the handler: the error's traceback holds the activations.
+        # Outside the handler, because the error's traceback keeps the activations alive.
         self.separate()
         return None
 
     def _fused_step(self, batches: Sequence[Any]) -> Tensor:
-        """Do a step of the stack; the first one is measured where memory is limited."""
+        """Run a step of the stack. The first one is measured if memory is limited."""
         if self._stack is None:
             self._stack = Stack(self._jobs)
             self._stacked.enter_context(self._jobs[0].randomness.in_use())
@@ -147,7 +148,7 @@ class Fusion:
         return losses
 
     def give_up(self) -> None:
-        """Fuse no more if a fused step has failed that each job has done on its own since."""
+        """Stop fusing if the last fused step failed although each job can do it alone."""
         if self._error:
             self._choose_loop(self._error)
 
@@ -157,7 +158,7 @@ class Fusion:
         warn_once(f"{self._jobs[0].name} and {count - 1} more jobs are not fused: {reason}")
 
     def separate(self) -> None:
-        """Have each job's state in its own model and optimiser."""
+        """Return each job's state to its own model and optimiser."""
         if self._stack is not None:
             stack, self._stack = self._stack, None
             self._stacked.close()

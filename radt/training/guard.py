@@ -1,15 +1,14 @@
-"""``python -m radt.training.guard FOLDER SCRIPT …``: start a script again when its process is lost.
+"""``python -m radt.training.guard FOLDER SCRIPT …``: restart a script when its process is lost.
 
-One job can take all others of its process with it: an illegal memory access on the GPU leaves no
-job a usable CUDA context, and a crash in native code ends the process. The guard then starts the
-script again, whose `MultiTrainer` goes on from the checkpoint folder; the job that was at work has
-failed. So there is at most one new start for each job.
+One job can take down all others of its process: an illegal memory access on the GPU destroys the
+CUDA context of all jobs, and a crash in native code ends the process. The guard then restarts the
+script, whose `MultiTrainer` continues from the checkpoint folder; the job that was running has
+failed. So there is at most one restart per job.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import signal
 import subprocess
 import sys
@@ -17,25 +16,26 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-#: Files in the checkpoint folder: the name of the job at work; of the one that ended a process.
+from radt.processes import die_with_parent
+
+#: Files in the checkpoint folder: the name of the running job, and of the one that ended a process.
 RUNNING, _LOST = "running", "lost"
-_PR_SET_PDEATHSIG = 1
-#: A process ended by these was ended on purpose.
+#: Signals that end a process on purpose.
 _ON_PURPOSE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def lost_job(folder: Path) -> str:
-    """Return the job that ended the process before, until `forget_lost`; empty if none did."""
+    """Return the job that ended the previous process, until `forget_lost`; "" if none did."""
     return _name_in(folder / _LOST)
 
 
 def forget_lost(folder: Path) -> None:
-    """Forget the job that ended the process before: its state says so."""
+    """Forget the job that ended the previous process, once its state says so."""
     (folder / _LOST).unlink(missing_ok=True)
 
 
 def guard(folder: Path, command: Sequence[str]) -> int:
-    """Run a command, again whenever a job ended its process; return the last exit code."""
+    """Run a command, and restart it whenever a job ended its process. Return the last exit code."""
     while True:
         (folder / RUNNING).unlink(missing_ok=True)
         code = _run(command)
@@ -51,8 +51,8 @@ def _name_in(file: Path) -> str:
 
 
 def _run(command: Sequence[str]) -> int:
-    # The guard has one thread, so that a function may run between fork and exec.
-    with subprocess.Popen(command, preexec_fn=_die_with_guard) as process:
+    # `preexec_fn` is safe here because the guard has only one thread.
+    with subprocess.Popen(command, preexec_fn=die_with_parent) as process:
 
         def forward(number: int, frame: FrameType | None) -> None:
             del frame
@@ -64,10 +64,6 @@ def _run(command: Sequence[str]) -> int:
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-
-def _die_with_guard() -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

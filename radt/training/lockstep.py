@@ -1,4 +1,4 @@
-"""Jobs in lockstep: in each step, every one of them trains on its next batch."""
+"""Jobs in lockstep: in each step, every job trains on its next batch."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from radt.errors import TrainingError
+from radt.loaders.batches import tensors_of
 from radt.training.failures import check_loss, free_gradients
 from radt.training.feed import End, Feed
 from radt.training.fusion import Fusion
 from radt.training.job import JobStatus
-from radt.training.memory import tensors_of
 from radt.training.queue import Place
 from radt.training.randomness import RandomState
 from radt.training.stack import can_be_stacked
 
-#: Trains a job on a batch; None if the step was left, to be repeated later.
+#: Trains a job on a batch. Returns None if the step was abandoned, to be repeated later.
 Train = Callable[[Place, Any], Tensor | None]
 
 
@@ -31,15 +32,15 @@ class _Task:
 
 
 class Lockstep:
-    """Jobs that train in lockstep, often a single one. One that fails or ends stays in its place.
+    """Jobs that train in lockstep, often a single one. A job that fails or ends keeps its place.
 
     Args:
         places: Places with the same feed, or with the same structure.
         train: Trains one job on a batch.
-        at_work: Is told the name of the job at work.
+        at_work: Called with the name of the running job.
         fusion: Trains them at once; None if they train one after another.
-        stop_at_nan: Whether a job fails at a loss that is NaN; `train` sees to it itself.
-        may_be_left: Whether `train` may leave a step.
+        stop_at_nan: Whether a job fails at a NaN loss. Used for fused steps; `train` checks itself.
+        may_be_left: Whether `train` may abandon a step.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class Lockstep:
         self._may_be_left = may_be_left
 
     def advance(self) -> bool:
-        """Train each job on its next batch; return whether an epoch is complete."""
-        loaded: dict[int, Any] = {}  # the batch of each feed; or the error that it raised
+        """Train each job on its next batch. Return True if an epoch is complete."""
+        loaded: dict[int, Any] = {}  # batch of each feed, or the loader's error
+        moved: dict[tuple[int, torch.device], Any] = {}  # batches on the devices of the jobs
         tasks: list[_Task] = []
         is_complete = False
         for place in self._places:
@@ -77,9 +79,14 @@ class Lockstep:
                 elif batch is End.EPOCH:
                     is_complete = True
                     self._end_epoch(place)
-                else:
+                elif self._may_be_left:  # its device is chosen when it trains
                     tasks.append(_Task(place, batch))
-            except Exception as error:  # noqa: BLE001 - any error of a job ends that job alone
+                else:
+                    there = id(place.feed), place.job.device
+                    if there not in moved:
+                        moved[there] = place.job.moved(batch)
+                    tasks.append(_Task(place, moved[there]))
+            except Exception as error:  # noqa: BLE001 - any error of a job ends only that job
                 place.fail(error)
         if self._fusion is None:
             self._one_after_another(tasks)
@@ -88,7 +95,7 @@ class Lockstep:
         return is_complete
 
     def close(self) -> None:
-        """Have each job's state in its own model and optimiser, without gradients."""
+        """Return each job's state to its own model and optimiser, without gradients."""
         if self._fusion is not None:
             self._fusion.separate()
         for place in self._places:
@@ -114,7 +121,7 @@ class Lockstep:
                     place.record.step(loss)
                 elif place.before is not None:
                     place.feed.put_back(batch, place.before)
-            except Exception as error:  # noqa: BLE001 - any error of a job ends that job alone
+            except Exception as error:  # noqa: BLE001 - any error of a job ends only that job
                 place.fail(error)
             mates = [later for later in tasks[at + 1 :] if later.place.feed is place.feed]
             if mates:
@@ -123,7 +130,7 @@ class Lockstep:
                     _without_change(task, mates)
 
     def _either_way(self, tasks: Sequence[_Task], fusion: Fusion) -> None:
-        """Train jobs at once or one after another, as their trial says."""
+        """Train jobs at once or one after another, as their trial decides."""
         batches = [task.batch for task in tasks]
         if len(tasks) < len(self._places) or not can_be_stacked(batches):
             fusion.separate()
@@ -132,7 +139,7 @@ class Lockstep:
         fusion.trial.begin()
         try:
             losses = fusion.step(batches)
-        except Exception as error:  # noqa: BLE001 - the update of all has stopped on its way
+        except Exception as error:  # noqa: BLE001 - the joint update stopped midway
             for task in tasks:
                 task.place.fail(error)
             return
@@ -149,12 +156,12 @@ class Lockstep:
         try:
             check_loss(place.job, loss, self._stop_at_nan)
             place.record.step(loss)
-        except Exception as error:  # noqa: BLE001 - any error of a job ends that job alone
+        except Exception as error:  # noqa: BLE001 - any error of a job ends only that job
             place.fail(error)
 
 
 def _loaded(feed: Feed, again: bool = False) -> Any:
-    """Return the next batch, or the last one again; or the error that the loader raised."""
+    """Return the next batch, or the last one again, or the loader's error."""
     try:
         return feed.again() if again else feed.next()
     except Exception as error:  # noqa: BLE001 - it ends all jobs that wait for this batch
@@ -162,12 +169,12 @@ def _loaded(feed: Feed, again: bool = False) -> Any:
 
 
 def _versions(batch: Any) -> list[int]:
-    """Return how often each tensor of a batch was written to."""
+    """Return the number of in-place writes to each tensor of a batch."""
     return [tensor._version for tensor in tensors_of(batch)]  # noqa: SLF001
 
 
 def _without_change(task: _Task, mates: Sequence[_Task]) -> None:
-    """Fail the job that has changed a batch that it shares; load it again for the others."""
+    """Fail a job that changed a shared batch, and load the batch again for the others."""
     message = f"job {task.place.job.name} has changed a batch that it shares with others"
     error = TrainingError(message, "clone what it writes to: x = x.clone()")
     if task.place.is_ready:

@@ -1,7 +1,8 @@
-"""Which replicas take part in a round: torchft's lighthouse, asked by its clients.
+"""Find the replicas that take part in a round, by asking torchft's lighthouse.
 
-Its `Manager` is not used: after a lost lighthouse it raises the same error at each later round, its
-server waits out the whole quorum's timeout, and it listens on all interfaces for nothing we need.
+torchft's `Manager` is not used: after a lost lighthouse it raises the same error in each later
+round, its server waits out the whole quorum's timeout, and it listens on all interfaces without
+need.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
-os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it when imported, and is chatty
+os.environ.setdefault("RUST_LOG", "warn")  # torchft reads it on import, and its default is verbose
 
 from torchft.coordination import LighthouseClient
 
 from radt.errors import TrainingError, described
 from radt.run.notices import say
-from radt.training.lighthouse_search import FoundLighthouse
+from radt.training.lighthouse import address_of
 
 _BEAT_S = 0.25
 _BEAT_TIMEOUT = timedelta(seconds=2)
 _CONNECT_TIMEOUT = timedelta(seconds=5)
-#: Others are waited for as long as they live: theirs may be long steps.
+#: Other replicas are waited for while they live: they may be in long steps.
 _ROUND_TIMEOUT = timedelta(hours=12)
 _RETRY_S = 0.2
-#: A lighthouse that was started again has to hear all who live before it closes a round.
+#: A restarted lighthouse must hear from all live replicas before it closes a round.
 _HEARD_S = 6 * _BEAT_S
-#: A lighthouse that answers heartbeats and fails so many rounds in a row fails all of them.
+#: A lighthouse that answers heartbeats but fails this many rounds in a row will fail all of them.
 _MOST_REFUSALS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """What a replica tells the others before a round.
+    """A replica's message to the others before a round.
 
     Attributes:
         replica: Its id.
-        state_address: Where it gives its state.
-        store_address: Where its store is.
-        step: Rounds that it has behind it.
+        state_address: Address of its state server.
+        store_address: Address of its store.
+        step: Number of completed rounds.
         samples: Samples done since the last one.
         mesh: Its connections; see `Exchange`.
-        mesh_size: How many replicas they connect.
-        settings: What has to be the same in all replicas.
+        mesh_size: Number of replicas that they connect.
+        settings: Settings that must be the same in all replicas.
     """
 
     replica: str
@@ -64,16 +65,16 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round: its name, and who takes part, in the same order for all."""
+    """A round: its name, and its replicas in an order that is the same for all."""
 
     name: str
     present: tuple[Presence, ...]
 
     @property
     def active(self) -> tuple[Presence, ...]:
-        """Those whose parameters are averaged; the others get the result from the first of them.
+        """Replicas whose parameters are averaged. The others get the result from the first of them.
 
-        In a group's very first round this is one replica: all begin with its parameters.
+        In a group's very first round, this is one replica: all start from its parameters.
         """
         alike = [one for one in self.present if one.settings == self.leading.settings]
         latest = self.leading.step
@@ -81,7 +82,7 @@ class Round:
 
     @property
     def leading(self) -> Presence:
-        """The first replica that has all rounds behind it."""
+        """The first replica that has completed all rounds."""
         return max(self.present, key=lambda one: one.step)  # the first of equals
 
     @property
@@ -91,22 +92,22 @@ class Round:
 
 
 class Attendance:
-    """A replica's place at the lighthouse: a thread sends heartbeats until `close`.
+    """A replica's membership at the lighthouse. A thread sends heartbeats until `close`.
 
     Args:
-        lighthouse: It answers; looked for again when it does so no more.
-        group: Begins the replica's id.
+        lighthouse: Address of a lighthouse that answers.
+        group: The group.
+        given: The address that the script gave. Without one, a lighthouse that was restarted
+            elsewhere is followed.
 
     Raises:
-        TrainingError: What answers there is no lighthouse.
+        TrainingError: Something else listens there.
     """
 
-    def __init__(self, lighthouse: FoundLighthouse, group: str) -> None:
+    def __init__(self, lighthouse: str, group: str, given: str | None = None) -> None:
         self.replica = f"{group}:{uuid4().hex}"
-        self._lighthouse = lighthouse
-        self._client: Any = None
-        self._connect()
-        self._lost: TrainingError | None = None
+        self._group, self._given, self._address = group, given, lighthouse
+        self._client: Any = _client(lighthouse)
         self._ask_after_s = 0.0
         self._away = False
         self._missed = 0  # heartbeats
@@ -115,13 +116,12 @@ class Attendance:
         self._thread.start()
 
     def next_round(self, presence: Presence) -> Round:
-        """Wait until all replicas that live are at a round, and return it.
+        """Wait until all live replicas are at a round, and return it.
 
-        Waits for the lighthouse, too, if it is away.
+        Also waits for the lighthouse while it is away.
 
         Raises:
-            TrainingError: The lighthouse is there and fails, again and again; or it is gone and
-                cannot be started.
+            TrainingError: The lighthouse answers, but fails repeatedly.
         """
         refusals = 0
         while True:
@@ -145,21 +145,19 @@ class Attendance:
     def _wait_for_lighthouse(self) -> None:
         told = False
         while time.monotonic() < self._ask_after_s:
-            if self._lost is not None:
-                raise self._lost
             if self._away and not told:
                 say(f"the lighthouse at {self._address} does not answer; the round waits")
                 told = True
             time.sleep(_RETRY_S)
 
     def close(self) -> None:
-        """Leave: the others go on without this replica once its heartbeats are missed."""
+        """Leave. The others continue without this replica once its heartbeats are missed."""
         self._ended.set()
         self._thread.join()
-        self._client = None  # its threads end with it
+        self._client = None  # this also ends its threads
 
     def _ask(self, presence: Presence) -> Round:
-        """Ask in a thread, so that Ctrl-C is heard while the main thread waits."""
+        """Ask in a thread, so that Ctrl-C works while the main thread waits."""
         answer: Future[Any] = Future()
 
         def ask() -> None:
@@ -175,7 +173,7 @@ class Attendance:
                     data=asdict(presence),
                 )
                 answer.set_result(quorum)
-            except BaseException as error:  # noqa: BLE001 - raised where the answer is awaited
+            except BaseException as error:  # noqa: BLE001 - re-raised by `answer.result`
                 answer.set_exception(error)
 
         threading.Thread(target=ask, name="radt-round", daemon=True).start()
@@ -198,21 +196,18 @@ class Attendance:
                 self._ask_after_s = time.monotonic() + _HEARD_S
 
     def _find_again(self) -> None:
-        try:
-            self._lighthouse.look()
-        except TrainingError as error:
-            self._lost = error
-        if self._lighthouse.address != self._address:
-            with suppress(TrainingError):  # it is gone again: so is the next heartbeat
-                self._connect()
+        address = address_of(self._group, self._given)
+        if address not in ("", self._address):
+            with suppress(TrainingError):  # gone again: the next heartbeat retries
+                self._client = _client(address)
+                self._address = address
 
-    def _connect(self) -> None:
-        address = self._lighthouse.address
-        try:
-            self._client = LighthouseClient(address, connect_timeout=_CONNECT_TIMEOUT)
-        except (RuntimeError, TimeoutError) as error:
-            raise TrainingError(
-                f"the lighthouse at {address} cannot be used: {described(error)}",
-                "Expected torchft's lighthouse there: python -m radt.training.lighthouse",
-            ) from error
-        self._address = address
+
+def _client(address: str) -> Any:
+    try:
+        return LighthouseClient(address, connect_timeout=_CONNECT_TIMEOUT)
+    except (RuntimeError, TimeoutError) as error:
+        raise TrainingError(
+            f"the lighthouse at {address} cannot be used: {described(error)}",
+            "Expected torchft's lighthouse there: python -m radt.training.lighthouse",
+        ) from error

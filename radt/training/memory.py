@@ -1,13 +1,13 @@
-"""Memory of jobs, measured, and which of them fit together (UnifiedNN, equations 1 and 2).
+"""Measured memory of jobs, and which of them fit together (UnifiedNN, equations 1 and 2).
 
-A process with several jobs that train one at a time needs what stays of each of them, and on top
-of it what the step of one of them needs: the largest.
+A process with several jobs that train one at a time needs the resident memory of all of them, plus
+the largest memory of a single step.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from radt.errors import UsageError
+from radt.loaders.batches import tensors_of
 from radt.training.job import Job
 from radt.units import size
 
@@ -41,9 +42,8 @@ def bytes_of(text: str | int) -> int:
 
 
 def resident_bytes(job: Job) -> int:
-    """Return the bytes that a job has between its steps: parameters, buffers, optimiser's state."""
-    tensors = [*job.model.parameters(), *job.model.buffers(), *tensors_of(job.optimizer.state)]
-    storages = {storage.data_ptr(): storage.nbytes() for storage in map(_storage, tensors)}
+    """Return the bytes that a job keeps between steps: parameters, buffers, optimiser state."""
+    storages = {s.data_ptr(): s.nbytes() for s in map(_storage, job.resident_tensors)}
     return sum(storages.values())
 
 
@@ -51,23 +51,11 @@ def _storage(tensor: Tensor) -> torch.UntypedStorage:
     return tensor.untyped_storage()
 
 
-def tensors_of(value: Any) -> Iterator[Tensor]:
-    """Return the tensors in nested tuples, lists and dictionaries."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from tensors_of(part)
-    elif isinstance(value, (list, tuple)):
-        for part in value:
-            yield from tensors_of(part)
-
-
 def with_peak(work: Callable[[], Result], device: torch.device) -> tuple[Result, int]:
-    """Call and return the result and the most bytes of tensors that the call had besides others.
+    """Call ``work``. Return its result and the peak of additional tensor memory in bytes.
 
-    On CUDA these are the allocator's; elsewhere tensors are counted, without what operations need
-    inside.
+    On CUDA, these are the allocator's numbers. Elsewhere tensors are counted, without temporary
+    memory inside operations.
     """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -105,9 +93,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Admission:
-    """Which jobs may train so that all jobs present and one step fit into a budget.
+    """Decides which jobs may train, so that all jobs in memory and one step fit into a budget.
 
-    A job's step is measured when it trains first. Before, its gradients are known to be needed.
+    A job's first step is measured. Until then, only its gradients are counted.
     """
 
     def __init__(self, budget_bytes: int) -> None:
@@ -115,7 +103,7 @@ class Admission:
         self._step_bytes: dict[str, int] = {}
 
     def measure(self, job: Job, step: Callable[[], Tensor]) -> Tensor:
-        """Do a step of a job; the first one is measured."""
+        """Run a step of a job, and measure the first one."""
         if job.name in self._step_bytes:
             return step()
         parameter = next(job.model.parameters(), torch.empty(0))
@@ -123,7 +111,7 @@ class Admission:
         return loss
 
     def needed_bytes(self, job: Job, present: Iterable[Job]) -> int:
-        """Return what is needed to train a job while others, and it, are in memory."""
+        """Return the bytes needed to train a job while it and others are in memory."""
         return self._needed_step_bytes(job) + sum(map(resident_bytes, present))
 
     def _needed_step_bytes(self, job: Job) -> int:
@@ -138,7 +126,7 @@ class Admission:
         return [job for job in jobs if self._needed_step_bytes(job) <= left_bytes]
 
     def allows(self, extra_bytes: int, present: Iterable[Job]) -> bool:
-        """Return whether so many bytes fit beside all jobs present."""
+        """Return True if this many additional bytes fit beside all jobs in memory."""
         return extra_bytes + sum(map(resident_bytes, present)) <= self._budget_bytes
 
     def refusal(self, job: Job, present: Sequence[Job]) -> str:

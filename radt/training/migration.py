@@ -1,4 +1,4 @@
-"""Jobs on several devices: a step can be left at a boundary, and repeated on another device."""
+"""Jobs on several devices: a step can be abandoned at a boundary and repeated on another device."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from radt.errors import UsageError
+from radt.loaders.batches import moved
+from radt.training.failures import free_gradients
 from radt.training.job import Job
 from radt.training.lease import DeviceLease
 from radt.training.preemption import Boundaries, segments_of
-from radt.training.randomness import RandomState
-from radt.training.segments import mapped
+from radt.training.weights import BeforeStep
 
 
 class StepLeft(BaseException):
-    """Leaves a step at a boundary; not an Exception, so that a job's step does not catch it.
+    """Abandons a step at a boundary. Not an Exception, so that a job's step does not catch it.
 
     Args:
-        lease: Held, of the device where the step is repeated; None if another job comes first.
+        lease: The held lease of the device where the step is repeated; None if another job goes
+            first.
     """
 
     def __init__(self, lease: DeviceLease | None) -> None:
@@ -34,10 +36,11 @@ class StepLeft(BaseException):
 class Devices:
     """Devices on which jobs train, one at a time, each step under a lease with low priority.
 
-    Where a higher priority wants the device (SwitchFlow), the step is left if another device is
-    free: activations are dropped, parameters, buffers and the optimiser's state move there, and
-    the same batch is repeated with the same random states. If none is free, the step waits at the
-    boundary and keeps its activations. A job goes back to the first free device at its next epoch.
+    If a higher priority wants the device (SwitchFlow) and another device is free, the step is
+    abandoned: activations are dropped, parameters, buffers and the optimiser's state move there,
+    and the same batch is repeated with the same random states. If none is free, the step waits at
+    the boundary and keeps its activations. In its next epoch, a job returns to the first free
+    device.
 
     Args:
         devices: In order of preference.
@@ -64,35 +67,26 @@ class Devices:
         train: Callable[[Any], Tensor],
         is_interrupted: Callable[[], bool],
     ) -> Tensor | None:
-        """Train a job on a batch, and return its loss; None if the step was left for another job.
+        """Train a job on a batch. Return its loss; None if the step was abandoned for another job.
 
         Args:
-            job: The job; what it trains are the parameters of its model, with its optimiser.
-            batch: The batch; its first part is the model's input.
-            train: Does the step of the job on a batch, which lies on its device.
-            is_interrupted: Whether another job comes first; asked at boundaries.
+            job: The job, whose optimiser trains the parameters of its model.
+            batch: The batch.
+            train: Runs the job's step on a batch on the job's device.
+            is_interrupted: Returns True if another job goes first; called at boundaries.
         """
-        with job.randomness.in_use():
-            return self._step_somewhere(job, batch, train, is_interrupted)
-
-    def _step_somewhere(
-        self,
-        job: Job,
-        batch: Any,
-        train: Callable[[Any], Tensor],
-        is_interrupted: Callable[[], bool],
-    ) -> Tensor | None:
         lease: DeviceLease | None = self._free_lease(job)
         while lease is not None:
             before = None
             try:
                 self._settle(job, lease, batch)
-                before = _Before(job)
+                before = BeforeStep(job.model, with_gradients=not job.has_plain_step)
                 step = self._step = _Step(lease, is_interrupted)
-                # After the hooks of boundaries: at the first optimiser's, a step may be left.
+                # Registered after the boundaries' hooks: at the first optimiser, a step may still
+                # be abandoned.
                 updates = register_optimizer_step_pre_hook(step.stays)
                 try:
-                    return train(_on(batch, lease.device))
+                    return train(moved(batch, lease.device))
                 finally:
                     updates.remove()
             except StepLeft as left:
@@ -100,27 +94,28 @@ class Devices:
             finally:
                 self._step = None
                 lease.release()
-            # After the exception, whose traceback has the activations.
+            # Outside the handler, because the exception's traceback keeps the activations alive.
             if before is not None:
                 before.restore()
+                free_gradients(job)
             self.migrations += following is not None
             lease = following
         return None
 
     def forget(self, job: Job) -> None:
-        """Take the hooks from a job that has ended."""
+        """Remove the hooks from a job that has ended."""
         if (seat := self._seats.pop(job, None)) is not None:
             seat.boundaries.remove()
 
     def close(self) -> None:
-        """Take the hooks from all jobs, and close the leases."""
+        """Remove the hooks from all jobs, and close the leases."""
         for job in list(self._seats):
             self.forget(job)
         for lease in self._leases:
             lease.close()
 
     def _free_lease(self, job: Job) -> DeviceLease:
-        """Return a lease, held: of the job's device if it is free, else of another or any."""
+        """Return a held lease: of the job's device if free, else of any free one. May wait."""
         seat = self._seats.get(job)
         preferred = list(self._leases)
         if seat is not None and job.batches > 0:
@@ -133,7 +128,7 @@ class Devices:
         return preferred[0]
 
     def _settle(self, job: Job, lease: DeviceLease, batch: Any) -> None:
-        """Have the job on a device, with boundaries in its model."""
+        """Move the job to the lease's device. Set boundaries in its model on first use."""
         seat = self._seats.get(job)
         if seat is not None and seat.lease is lease:
             return
@@ -141,8 +136,7 @@ class Devices:
         if seat is not None:
             seat.lease = lease
             return
-        inputs = batch[0] if isinstance(batch, list | tuple) else batch
-        sample = _on(inputs, lease.device)
+        sample = job.call(batch).on(lease.device)
         segments = segments_of(job.model, sample, self._max_segment_ms, lease.boundary)
         boundaries = Boundaries(job.model, segments, self._reached, frees=True)
         self._seats[job] = _Seat(lease, boundaries)
@@ -150,7 +144,7 @@ class Devices:
     def _reached(self, _name: str) -> None:
         step = self._step
         if step is None:
-            return  # not a step of the trainer: the script evaluates the model, say
+            return  # not a step of the trainer, for example an evaluation by the script
         if step.may_be_left:
             if step.is_interrupted():
                 raise StepLeft(None)
@@ -164,7 +158,7 @@ class Devices:
 
 @dataclass(slots=True)
 class _Seat:
-    """Where a job is."""
+    """The lease and the boundaries of a job."""
 
     lease: DeviceLease
     boundaries: Boundaries
@@ -172,7 +166,7 @@ class _Seat:
 
 @dataclass(slots=True)
 class _Step:
-    """The step under way."""
+    """The current step."""
 
     lease: DeviceLease
     is_interrupted: Callable[[], bool]
@@ -180,48 +174,22 @@ class _Step:
     _thread: int = field(default_factory=threading.get_ident)
 
     def stays(self, *_optimizer: object) -> None:
-        """Note that an optimiser steps, of whatever model: what it changes cannot be put back."""
+        """Note that an optimiser, of any model, is stepping: its changes cannot be undone."""
         self.may_be_left &= threading.get_ident() != self._thread
 
 
-@dataclass(slots=True)
-class _Before:
-    """What a step changes before its optimiser's: buffers, gradients, random states."""
-
-    job: Job
-    _randomness: RandomState = field(init=False)
-    _buffers: list[Tensor] = field(init=False)
-    _gradients: list[Tensor | None] = field(init=False)
-
-    def __post_init__(self) -> None:
-        job = self.job
-        self._randomness = RandomState.current()
-        self._buffers = [buffer.clone() for buffer in job.model.buffers()]
-        # A plain step begins without gradients; one of the script's may add to those it has.
-        kept = [None if job.has_plain_step else p.grad for p in job.model.parameters()]
-        self._gradients = [None if gradient is None else gradient.clone() for gradient in kept]
-
-    def restore(self) -> None:
-        """Have the job as it was."""
-        job = self.job
-        self._randomness.restore()
-        for parameter, gradient in zip(job.model.parameters(), self._gradients, strict=True):
-            parameter.grad = gradient
-        with torch.no_grad():
-            for buffer, before in zip(job.model.buffers(), self._buffers, strict=True):
-                buffer.copy_(before)
-
-
 def move(job: Job, device: torch.device) -> None:
-    """Move a job's parameters, buffers and optimiser state; the model's tensors stay the objects.
+    """Move a job's parameters, buffers and optimiser state. The tensor objects stay the same.
 
-    Those of a loss that is a module move, too. Gradients are dropped if the job computes them anew
-    in each step, and moved if not.
+    This includes a loss that is a module. Gradients are dropped if the job computes new ones in
+    each step, and moved otherwise.
 
-    Counters of steps of optimisers stay on the CPU where the optimiser wants them there.
+    Step counters of optimisers stay on the CPU where the optimiser wants them there.
     """
     modules = [job.model, *([job.loss] if isinstance(job.loss, nn.Module) else [])]
-    for tensor in (each for whole in modules for each in (*whole.parameters(), *whole.buffers())):
+    own = [each for whole in modules for each in (*whole.parameters(), *whole.buffers())]
+    moving = set(map(id, own))
+    for tensor in own:
         gradient, tensor.grad = tensor.grad, None
         tensor.data = tensor.data.to(device)
         if gradient is not None and not job.has_plain_step:
@@ -233,8 +201,6 @@ def move(job: Job, device: torch.device) -> None:
             for key, value in state.items():
                 if isinstance(value, Tensor):
                     stays = key == "step" and not with_counters
-                    state[key] = value.to("cpu" if stays else device)
-
-
-def _on(value: Any, device: torch.device) -> Any:
-    return mapped(value, lambda tensor: tensor.to(device, non_blocking=True))
+                    # Masters in single precision are not moved, so their state stays with them.
+                    there = device if id(parameter) in moving else parameter.device
+                    state[key] = value.to("cpu" if stays else there)

@@ -1,4 +1,4 @@
-"""Policies: which job trains next. To add one, write its class and its line in `POLICIES`."""
+"""Policies decide which job trains next. To add one, write a class and list it in `POLICIES`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ class Candidate:
 
     Attributes:
         job: The job.
-        joined: Grows with each job that joins or is resumed.
-        served: Number of the turn that it had last; 0 if it had none.
+        joined: Increases with each job that joins or is resumed.
+        served: Number of its last turn; 0 if it had none.
     """
 
     job: Job
@@ -25,71 +25,71 @@ class Candidate:
 
 
 class Policy(ABC):
-    """Choose the job of the next turn.
+    """Chooses the job of the next turn.
 
     A turn is an epoch (UnifiedNN, section on scheduling), unless the job ends, is paused, or is
-    interrupted. `is_inside_steps` says where `interrupts` is asked: only between two steps, or
-    also at the boundaries of segments inside a step.
+    interrupted. `interrupts` is called between two steps; if `is_inside_steps`, also at the
+    boundaries of segments inside a step.
     """
 
     is_inside_steps = False
 
     @abstractmethod
     def rank(self, candidate: Candidate) -> tuple[float, ...]:
-        """Return the rank of a candidate; the lowest one trains."""
+        """Return the rank of a candidate. The lowest rank trains."""
 
     def interrupts(self, waiting: Job, running: Job) -> bool:
-        """Return whether `waiting` takes over before the epoch of `running` is complete."""
+        """Return True if `waiting` takes over before the epoch of `running` is complete."""
         del waiting, running
         return False
 
 
 class FirstCome(Policy):
-    """``fcfs``: jobs in the order in which they joined, each to its end."""
+    """``fcfs``: jobs in the order of joining, each to its end."""
 
     def rank(self, candidate: Candidate) -> tuple[float, ...]:
-        """Return when it joined."""
+        """Return the time of joining."""
         return (candidate.joined,)
 
 
 class Priority(Policy):
     """``priority``: lower numbers first, equal ones in turns of an epoch.
 
-    A job that joins with a lower number takes over after the step under way.
+    A job that joins with a lower number takes over after the current step.
     """
 
     def rank(self, candidate: Candidate) -> tuple[float, ...]:
-        """Return the priority; of equal ones, the one trains that has waited longest."""
+        """Return the priority. Among equal ones, the job that has waited longest goes first."""
         return (candidate.job.priority, candidate.served, candidate.joined)
 
     def interrupts(self, waiting: Job, running: Job) -> bool:
-        """Return whether the priority is higher."""
+        """Return True if the priority is higher."""
         return waiting.priority < running.priority
 
 
 class ShortestJob(Policy):
-    """``sjf``: the job with the least work left, which is its parameters times its epochs.
+    """``sjf``: the job with the least remaining work, measured as parameters times epochs.
 
-    The time of a step is not measured for it, so that the order is the same on each machine.
+    Step times are not measured, so that the order is the same on every machine.
     """
 
     def rank(self, candidate: Candidate) -> tuple[float, ...]:
-        """Return the work that is left."""
+        """Return the remaining work."""
         job = candidate.job
-        parameters = sum(parameter.numel() for parameter in job.model.parameters())
+        parameters = job.weights.parameter_count
         return (parameters * (job.epochs - job.epoch), candidate.joined)
 
 
 class RoundRobin(Policy):
-    """``round_robin``: each job an epoch in turn."""
+    """``round_robin``: one epoch of each job in turn."""
 
     def rank(self, candidate: Candidate) -> tuple[float, ...]:
-        """Return when it had its last turn."""
+        """Return the number of its last turn."""
         return (candidate.served, candidate.joined)
 
 
 class Preemptive(Priority):
-    """``preemptive``: as ``priority``, but a job takes over inside a step, at a boundary.
+    """``preemptive``: like ``priority``, but a job can take over inside a step, at a boundary.
 
     Steps hold the lease of a device, so that others with high priority can use it (SwitchFlow).
     """
@@ -110,7 +110,7 @@ def policy_of(policy: str | Policy) -> Policy:
     """Return a policy by its name.
 
     Raises:
-        UsageError: There is none with this name.
+        UsageError: There is no policy of this name.
     """
     if isinstance(policy, Policy):
         return policy

@@ -6,10 +6,10 @@ import itertools
 import statistics
 import time
 import weakref
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -19,31 +19,73 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from radt.errors import TrainingError, UsageError
+from radt.loaders.batches import tensors_of
 from radt.run.notices import warn_once
+from radt.training.calling import Call
 from radt.training.lease import DeviceLease
-from radt.training.segments import (
-    Segment,
-    device_of,
-    plan,
-    profile,
-    synchronize,
-    tensors,
-    unchanged,
-)
+from radt.training.weights import BeforeStep, weights_of
 
 Model = TypeVar("Model", bound=nn.Module)
 Reached = Callable[[str], None]
 
 #: Name of the boundary before the step of an optimiser.
 OPTIMIZER = "the optimizer"
-#: How many stretches a note names.
+#: Maximum number of stretches in a note.
 _NAMED = 3
+
+
+#: Name of the stretch at the start of a pass.
+_FIRST = "the first module"
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One measured call of a module of the model.
+
+    Attributes:
+        name: The module's name in the model: ``layers.3``.
+        forward_s: Duration of its forward pass, and of the code up to the next one.
+        backward_s: Duration of its backward pass.
+    """
+
+    name: str
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Successive blocks between two boundaries."""
+
+    blocks: tuple[Block, ...]
+
+
+def plan(blocks: Iterable[Block], max_segment_s: float) -> list[Segment]:
+    """Return the fewest segments whose forward and backward passes stay within ``max_segment_s``.
+
+    A block that is longer becomes a segment by itself.
+
+    Args:
+        blocks: In the order of their calls.
+        max_segment_s: Longest duration of each pass.
+    """
+    parts: list[list[Block]] = []
+    forward_s = backward_s = 0.0
+    for block in blocks:
+        forward_s += block.forward_s
+        backward_s += block.backward_s
+        if parts and max(forward_s, backward_s) <= max_segment_s:
+            parts[-1].append(block)
+        else:
+            parts.append([block])
+            forward_s, backward_s = block.forward_s, block.backward_s
+    return [Segment(tuple(part)) for part in parts]
 
 
 def preemptible(
     model: Model, lease: DeviceLease, sample: Any, *, max_segment_ms: float = 5.0
 ) -> Model:
-    """Have a model give its device to higher priorities at boundaries within its passes.
+    """Make a model yield its device to higher priorities at boundaries within its passes.
 
     ::
 
@@ -53,21 +95,21 @@ def preemptible(
             with lease:
                 ...  # forward, backward, optimiser
 
-    The modules are measured, and boundaries set between them, so that no segment is longer than
-    asked (SwitchFlow). Higher priorities get the device between measured passes, too. At a boundary
-    where nobody waits, training goes on at once; else it waits there, with its activations and its
-    random states, until the device is back. A note on standard error names stretches that are
-    longer than asked.
+    The modules are measured, and boundaries are set between them so that no segment is longer than
+    ``max_segment_ms`` (SwitchFlow). Higher priorities get the device between measured passes, too.
+    At a boundary where nobody waits, training continues at once; otherwise it waits there, with its
+    activations and random states, until the device is back. A note on standard error names
+    stretches that are longer.
 
     Args:
         model: The model, in training mode, on the lease's device. It is returned, with hooks.
         lease: The lease under which it trains.
-        sample: Inputs of a batch, as ``model(sample)`` takes them.
+        sample: Inputs of a batch, as ``model(sample)`` takes them; a mapping of its arguments.
         max_segment_ms: Longest time between two boundaries.
 
     Raises:
         UsageError: ``max_segment_ms`` is not positive.
-        TrainingError: The model is compiled, or is one module that takes longer than asked.
+        TrainingError: The model is compiled, or is one module that takes longer.
     """
     with nullcontext() if lease.held else lease:
         segments = segments_of(model, sample, max_segment_ms, lease.boundary)
@@ -79,16 +121,16 @@ def preemptible(
 def segments_of(
     model: nn.Module, sample: Any, max_segment_ms: float, between: Callable[[], None]
 ) -> list[Segment]:
-    """Return the segments of a model, and note those that are longer than asked.
+    """Return the segments of a model. Warn about those that are too long.
 
     Args:
         model: The model.
         sample: Its inputs.
         max_segment_ms: Longest duration of each pass of a segment.
-        between: Called outside of what is measured: there others may have the device.
+        between: Called between measurements, when others may have the device.
 
     Raises:
-        UsageError, TrainingError: As `preemptible`.
+        UsageError, TrainingError: As in `preemptible`.
     """
     if not max_segment_ms > 0:
         raise UsageError(f"max_segment_ms is {max_segment_ms}, expected more than 0")
@@ -99,7 +141,12 @@ def segments_of(
         raise TrainingError(
             f"{name} cannot be cut into segments: it is compiled", "Use the model without compiling"
         )
-    blocks = profile(model, sample, between=between)
+    if reason := weights_of(model).elsewhere:
+        raise TrainingError(
+            f"{name} cannot be cut into segments: it {reason}",
+            "Share its device otherwise, such as in processes of their own",
+        )
+    blocks = measured(model, sample, between)
     longest_ms = 1e3 * max(max(block.forward_s, block.backward_s) for block in blocks)
     if len(blocks) == 1 and longest_ms > max_segment_ms:
         raise TrainingError(
@@ -113,20 +160,20 @@ def segments_of(
 
 
 class Boundaries:
-    """Hooks that say when a step reaches a boundary: they call ``reached(name of a module)``.
+    """Hooks that call ``reached(name of a module)`` when a step reaches a boundary.
 
     Boundaries are before the forward pass of each segment but the first, before the backward pass
-    of each segment, and before the optimiser's step. The graph stays as it is. In the backward pass
-    they are where the first block of the segment behind has made a parameter's gradient: a hook
-    that is there once costs less than one for the node of each output, which takes 50 µs between
-    large modules, as by then no cache has its code.
+    of each segment, and before the optimiser's step. The graph is unchanged. In the backward pass,
+    a boundary is where the first block of the following segment has computed a parameter's
+    gradient. Such a hook is registered once, which costs less than a hook on the node of each
+    output: that takes 50 µs between large modules, as its code is no longer in any cache.
 
     Args:
         model: The model.
         segments: Its segments.
-        reached: Called at each boundary; an exception of it leaves the step.
-        frees: Whether activations must be free after such an exception. From a parameter's hook,
-            PyTorch keeps what was to be computed next; so boundaries are at all outputs instead.
+        reached: Called at each boundary; an exception abandons the step.
+        frees: Whether such an exception must free the activations. After one in a parameter's hook,
+            PyTorch keeps the pending computations; so all boundaries are at outputs instead.
     """
 
     def __init__(
@@ -138,7 +185,7 @@ class Boundaries:
         frees: bool = False,
     ) -> None:
         self._reached = reached
-        # With the parameters: the id of one that is gone may be another model's.
+        # Keeps the parameters alive, so that no id is reused by another model's.
         self._parameters = {id(parameter): parameter for parameter in model.parameters()}
         self._hooks = [register_optimizer_step_pre_hook(self._before_step)]
         modules = dict(model.named_modules())
@@ -161,19 +208,19 @@ class Boundaries:
             self._hooks.append(modules[name].register_forward_hook(hook_after))
 
     def remove(self) -> None:
-        """Take the hooks away."""
+        """Remove all hooks."""
         for hook in self._hooks:
             hook.remove()
 
     def remove_global_hook(self) -> None:
-        """Take away the one that is not of the model, which is gone."""
+        """Remove the global hook of a model that is gone."""
         self._hooks[0].remove()
 
     def _before_forward(self, name: str, _module: nn.Module, _args: Any) -> None:
         self._reached(name)
 
     def _after_forward(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
-        node = next((t.grad_fn for t in tensors(output) if t.grad_fn is not None), None)
+        node = next((t.grad_fn for t in tensors_of(output) if t.grad_fn is not None), None)
         if node is not None:
             node.register_prehook(partial(self._before_backward, name))
 
@@ -187,14 +234,14 @@ class Boundaries:
 
 
 def _gradient_made(reached: Reached, name: str, _parameter: Tensor) -> None:
-    """Say so; without the boundaries themselves, which would keep the parameter alive."""
+    """Report the boundary. Not a method, as that would keep the parameter alive."""
     reached(name)
 
 
 def _parameters_alone(
     modules: dict[str, nn.Module], segments: Sequence[Segment]
 ) -> dict[str, nn.Parameter]:
-    """Return a parameter of each block, where one call of one module makes its gradient."""
+    """Return a parameter of each block whose gradient comes from a single call of one module."""
     calls = Counter(block.name for segment in segments for block in segment.blocks)
     owners = Counter(p for each in modules.values() for p in each.parameters(recurse=False))
     return {
@@ -207,14 +254,16 @@ def _parameters_alone(
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What runs between two boundaries.
+    """A part of a pass between two boundaries.
 
     Attributes:
         begin: Name of the module where it begins.
+        is_backward: Whether it is part of the backward pass.
         duration_s: Its duration.
     """
 
     begin: str
+    is_backward: bool
     duration_s: float
 
 
@@ -225,49 +274,93 @@ def stretches(
     between: Callable[[], None] = lambda: None,
     repeats: int = 3,
 ) -> list[Stretch]:
-    """Measure what runs between boundaries in whole passes, code between modules included.
+    """Measure the parts between boundaries in whole passes, including code between modules.
 
-    The sum of the outputs stands for the loss. Gradients, buffers and random states stay.
-    ``between`` is called at boundaries, and belongs to none of the stretches.
+    The sum of the outputs stands for the loss. Gradients, buffers and random states are unchanged.
+    ``between`` is called at boundaries and is not part of the measured times.
     """
-    device = device_of([*model.parameters(), *model.buffers()])
-    begin = "", 0.0
+    device = next(itertools.chain(model.parameters(), model.buffers()), torch.empty(0)).device
+    begin, is_backward, begin_s = "", False, 0.0
     found: list[Stretch] = []
 
     def mark(name: str) -> None:
-        nonlocal begin
-        synchronize(device)
-        found.append(Stretch(begin[0], time.perf_counter() - begin[1]))
+        nonlocal begin, is_backward, begin_s
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        found.append(Stretch(begin, is_backward, time.perf_counter() - begin_s))
         between()
-        begin = name, time.perf_counter()
+        # Gradients are disabled while hooks of a backward pass run.
+        begin, is_backward, begin_s = name, not torch.is_grad_enabled(), time.perf_counter()
 
     boundaries = Boundaries(model, segments, mark)
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     wanted = [parameter for parameter, _ in gradients if parameter.requires_grad]
-    for parameter, _ in gradients:
-        parameter.grad = None
     passes: list[list[Stretch]] = []
+    before = BeforeStep(model)
     try:
-        with unchanged(model), torch.enable_grad():
+        with torch.enable_grad():
             for _ in range(repeats):
-                mark("the first module")
+                before.restore()
+                for parameter, _ in gradients:
+                    parameter.grad = None
+                mark(_FIRST)
                 found = []
-                results = [t for t in tensors(model(sample)) if t.requires_grad]
+                output = Call.of(model, sample)(model)
+                results = [t for t in tensors_of(output) if t.requires_grad]
                 if results and wanted:
                     ones = [torch.ones_like(result) for result in results]
                     torch.autograd.backward(results, ones, inputs=wanted)
                 mark("the end")
-                for parameter in model.parameters():
-                    parameter.grad = None
                 passes.append(found)
     finally:
         boundaries.remove()
+        before.restore()
         for parameter, gradient in gradients:
             parameter.grad = gradient
     return [
-        Stretch(same[0].begin, statistics.median(each.duration_s for each in same))
+        replace(same[0], duration_s=statistics.median(each.duration_s for each in same))
         for same in zip(*passes, strict=False)
     ]
+
+
+def measured(model: nn.Module, sample: Any, between: Callable[[], None]) -> list[Block]:
+    """Measure the calls of innermost modules, which call no other module, in their order.
+
+    The arguments are those of `stretches`.
+    """
+    names = _innermost(model, sample, between)
+    calls = Counter(names)
+    found = stretches(model, [Segment((Block(name),)) for name in names], sample, between)
+    durations_s: dict[tuple[str, bool], float] = defaultdict(float)
+    for each in found:
+        name = names[0] if each.begin == _FIRST else each.begin
+        durations_s[name, each.is_backward] += each.duration_s / calls[name]
+    return [Block(name, durations_s[name, False], durations_s[name, True]) for name in names]
+
+
+def _innermost(model: nn.Module, sample: Any, between: Callable[[], None]) -> list[str]:
+    """Return the names of the modules whose calls call no other module."""
+    found: list[str] = []
+    open_calls: list[bool] = []  # True where a module has called another one
+
+    def enter(_module: nn.Module, _args: object) -> None:
+        if open_calls:
+            open_calls[-1] = True
+        open_calls.append(False)
+        between()
+
+    def leave(name: str, _module: nn.Module, _args: object, _output: object) -> None:
+        if not open_calls.pop():
+            found.append(name)
+
+    before = BeforeStep(model)
+    with ExitStack() as undo, torch.no_grad():
+        undo.callback(before.restore)
+        for name, module in model.named_modules():
+            undo.enter_context(module.register_forward_pre_hook(enter))
+            undo.enter_context(module.register_forward_hook(partial(leave, name)))
+        Call.of(model, sample)(model)
+    return found
 
 
 def _note(name: str, found: Sequence[Stretch], max_segment_ms: float) -> None:

@@ -1,4 +1,4 @@
-"""The jobs of a trainer: who is there, who asked for what, and who trains next."""
+"""The jobs of a trainer: pending requests, and which job trains next."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from itertools import count
 
 from radt.errors import UsageError
 from radt.run.notices import warn_once
 from radt.training.failures import (
-    Attempts,
     BudgetError,
     failure_of,
     free_caches,
@@ -26,49 +24,41 @@ from radt.training.randomness import RandomState
 from radt.training.records import JobRecord
 
 
-class Request(Enum):
-    """What was asked for; it is done between two steps."""
-
-    PAUSE = "pause"
-    CANCEL = "cancel"
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class Place(Candidate):
     """A job in the trainer. Places with the same feed train in lockstep.
 
     Attributes:
-        feed: Gives the job's batches, and maybe those of others.
-        attempts: Does its steps.
+        feed: Returns the job's batches, perhaps shared with other jobs.
         record: Its run within the active one.
-        structure: What jobs have in common that may be fused; None if it may not.
-        request: What was asked for.
-        is_unsaved: Whether its state has changed since it was kept.
-        before: The random states from before the last batch was loaded, if its step may be left.
+        structure: What fusable jobs have in common; None if the job cannot be fused.
+        request: The requested status: paused or cancelled.
+        is_unsaved: Whether its state has changed since it was saved.
+        before: The random states from before the last batch was loaded, if its step may be
+            abandoned.
     """
 
     feed: Feed
-    attempts: Attempts
     record: JobRecord
     structure: Hashable | None = None
-    request: Request | None = None
+    request: JobStatus | None = None
     is_unsaved: bool = True
     before: RandomState | None = None
 
     @property
     def is_ready(self) -> bool:
-        """Whether the job trains in its next turn."""
+        """True if the job can train in its next turn."""
         return self.job.status is JobStatus.READY
 
     def fail(self, error: Exception) -> None:
-        """End the job with an error, and free what it has besides its state."""
+        """End the job with an error, and free everything except its state."""
         self.job.failure = failure_of(error)
         self.end(JobStatus.FAILED, error)
         free_gradients(self.job)
         free_caches()
 
     def end(self, status: JobStatus, error: Exception | None = None) -> None:
-        """Have the job train no more, or not for now if it is paused."""
+        """Stop training the job, for good or, if it is paused, for now."""
         self.job.status = status
         self.is_unsaved = True
         self.record.flush()
@@ -77,18 +67,18 @@ class Place(Candidate):
 
 
 class Queue:
-    """The jobs of a trainer, in the order of a policy. Other threads may use it, too.
+    """The jobs of a trainer, in the order of a policy. Thread-safe.
 
     Args:
         policy: The order.
-        admission: Which jobs fit into memory; None if it is not limited.
+        admission: Decides which jobs fit into memory; None if memory is not limited.
 
     Attributes:
-        lock: Held while several values have to agree.
-        places: Places of jobs that have not ended, or whose end is not yet seen to, by name.
+        lock: Held while several values must be consistent.
+        places: Places of jobs that have not ended, or whose end has not been handled, by name.
         ended: Jobs that have ended or are paused, and are to be yielded.
-        has_joined: Whether jobs joined since somebody set it to False.
-        team: Places that have their turn.
+        has_joined: Whether jobs joined since the caller set it to False.
+        team: Places of the current turn.
     """
 
     def __init__(self, policy: Policy, admission: Admission | None) -> None:
@@ -103,18 +93,18 @@ class Queue:
         self.team: list[Place] = []
 
     def has(self, name: str) -> bool:
-        """Return whether there is, or was, a job of this name."""
+        """Return True if there is, or was, a job of this name."""
         return name in self.places or name in self._ended_names
 
     def join(self, place: Place) -> None:
-        """Have a job wait for its turns."""
+        """Add a job, which waits for its turns."""
         with self.lock:
             place.joined = next(self._numbers)
             self.places[place.job.name] = place
             self.has_joined = True
 
     def leave(self, place: Place) -> None:
-        """Take a job that trains no more, or not for now, out of its team; it is to be yielded."""
+        """Take a job that has stopped training out of its team. It will be yielded."""
         with self.lock:
             if sum(other.feed is place.feed for other in self.places.values()) > 1:
                 place.feed = place.feed.fork()
@@ -133,19 +123,19 @@ class Queue:
 
     # Requests ----------------------------------------------------------------------------------
 
-    def ask(self, name: str, request: Request) -> None:
-        """Note what a job is to do between two steps; nothing if it has ended.
+    def ask(self, name: str, request: JobStatus) -> None:
+        """Request a status for a job, to be set between two steps. Does nothing if it has ended.
 
         Raises:
             UsageError: There is no such job.
         """
         with self.lock:
             place = self._place(name)
-            if place is not None and place.request is not Request.CANCEL:
+            if place is not None and place.request is not JobStatus.CANCELLED:
                 place.request = request
 
     def resume(self, name: str) -> None:
-        """Have a paused job wait for its turns again.
+        """Make a paused job wait for its turns again.
 
         Raises:
             UsageError: There is no such job.
@@ -154,7 +144,7 @@ class Queue:
             place = self._place(name)
             if place is None:
                 return
-            if place.request is Request.PAUSE:
+            if place.request is JobStatus.PAUSED:
                 place.request = None
             if place.job.status is JobStatus.PAUSED:
                 place.job.status = JobStatus.READY
@@ -168,15 +158,13 @@ class Queue:
         return self.places.get(name)
 
     def answer_requests(self) -> None:
-        """Pause and cancel jobs as was asked for; no step is under way."""
+        """Pause and cancel jobs as requested. Call this between steps."""
         with self.lock:
             for place in self.places.values():
                 request, place.request = place.request, None
-                if request is Request.CANCEL and not place.job.status.has_ended:
-                    place.end(JobStatus.CANCELLED)
-                    self.leave(place)
-                elif request is Request.PAUSE and place.is_ready:
-                    place.end(JobStatus.PAUSED)
+                can_pause, can_end = place.is_ready, not place.job.status.has_ended
+                if request and (can_end if request.has_ended else can_pause):
+                    place.end(request)
                     self.leave(place)
 
     # The order ---------------------------------------------------------------------------------
@@ -211,9 +199,9 @@ class Queue:
         """Return the places that train with the first one: with its feed or its structure.
 
         Args:
-            able: Those that fit into memory, by rank. The others of their feeds wait, out of
+            able: Places that fit into memory, by rank. Others with the same feed wait and leave the
                 lockstep.
-            ready: All that are ready.
+            ready: All places that are ready.
         """
         first = able[0]
         team = [place for place in able if place.feed is first.feed]
@@ -231,18 +219,18 @@ class Queue:
         return team
 
     def fits(self, team: Sequence[Place]) -> bool:
-        """Return whether each of some jobs can train in the memory that there is."""
+        """Return True if every place can train within the available memory."""
         return len(self._fitting(team, self.present())) == len(team)
 
     def _fitting(self, places: Sequence[Place], present: Sequence[Job]) -> list[Place]:
-        """Return the places whose steps fit into memory beside jobs that are there."""
+        """Return the places whose steps fit into memory beside the present jobs."""
         if self._admission is None:
             return list(places)
         fitting = self._admission.fitting([place.job for place in places], present)
         return [place for place in places if place.job in fitting]
 
     def is_interrupted(self, team: Sequence[Place]) -> bool:
-        """Return whether a job takes over from those that train."""
+        """Return True if another job takes over from the team."""
         training = {id(place) for place in team}
         waiting = [place.job for place in self._ready() if id(place) not in training]
         if not waiting:

@@ -18,8 +18,8 @@ from torch import Tensor
 class RandomState:
     """States of the global generators of Python, NumPy, PyTorch and its CUDA devices.
 
-    CUDA's are left out where CUDA has not been initialised; nothing initialises it here. Those of
-    a seeded state begin with its seed once CUDA is.
+    CUDA's states are missing if CUDA is not initialised; nothing here initialises it. In a seeded
+    state, they start from the seed once CUDA is initialised.
     """
 
     python: tuple[Any, ...]
@@ -30,7 +30,7 @@ class RandomState:
 
     @classmethod
     def current(cls, cuda_seed: int | None = None) -> Self:
-        """Return the states as they are now; CUDA's, if there are none, begin with the seed."""
+        """Return the current states. If CUDA has none yet, they will start from the seed."""
         initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         cuda = torch.cuda.get_rng_state_all() if initialized else []
         state = torch.get_rng_state()
@@ -38,7 +38,7 @@ class RandomState:
 
     @classmethod
     def seeded(cls, seed: int) -> Self:
-        """Return the states after seeding; the global generators, maybe in use, are left alone."""
+        """Return the states after seeding, without touching the global generators."""
         initialized = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
         devices = torch.cuda.device_count() if initialized else 0
         numpy: Any = np.random.RandomState(seed % 2**32)
@@ -61,6 +61,11 @@ class RandomState:
             torch.cuda.set_rng_state_all(list(self.cuda))
         elif self.cuda_seed is not None and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             torch.cuda.manual_seed_all(self.cuda_seed)
+
+    def draws_as(self, other: RandomState) -> bool:
+        """Return True if PyTorch's generators will return the same numbers."""
+        own, others = ((state.torch, *state.cuda) for state in (self, other))
+        return all(map(torch.equal, own, others))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the states as tensors and plain values, which ``torch.save`` stores safely."""
@@ -89,14 +94,14 @@ _random: Any = np.random
 
 
 class _NumpyGenerator:
-    """NumPy's global generator, whose own functions for its state take longer than a small step.
+    """NumPy's global generator. NumPy's functions for its state take longer than a small step.
 
-    Its memory is compared and copied instead, which has all but the second half of a pair of
-    normal numbers: a state that has one is left to NumPy.
+    Instead, its memory is compared and copied. The memory has everything except the second half of
+    a pair of normal numbers; states with such a half are left to NumPy.
     """
 
     def __init__(self) -> None:
-        #: A state without such a half, and the memory that it was seen to have.
+        #: A state without such a half, and the memory that belongs to it.
         self._seen: tuple[Any, ...] = ()
         self._memory = b""
 
@@ -126,7 +131,7 @@ class _NumpyGenerator:
         self._seen = state if self._memory else ()
 
     def _read(self) -> bytes:
-        """Return the memory of a Mersenne Twister; nothing for a generator that the user set."""
+        """Return the memory of a Mersenne Twister; b"" for a generator that the user set."""
         if not isinstance(_random.get_bit_generator(), np.random.MT19937):
             return b""
         return ctypes.string_at(self._address(), _MEMORY_BYTES)
@@ -138,20 +143,20 @@ class _NumpyGenerator:
 
 
 def _has_half(state: tuple[Any, ...]) -> bool:
-    """Whether only NumPy knows all of a state; a dictionary is of a generator that the user set."""
+    """Return True if a state needs NumPy. A dictionary belongs to a generator that the user set."""
     return isinstance(state, dict) or bool(state[3])
 
 
-#: Of a Mersenne Twister: 624 words of 32 bits, and the position among them.
+#: Memory of a Mersenne Twister: 624 words of 32 bits, and the position among them.
 _MEMORY_BYTES = 624 * 4 + 4
 _numpy = _NumpyGenerator()
 
 
 class OwnRandomness:
-    """The random states of one training among several; ``with own.in_use():`` swaps them in.
+    """The random states of one training among several. ``with own.in_use():`` swaps them in.
 
     Args:
-        state: Its states at the beginning; those of now if None.
+        state: The initial states; the current ones if None.
     """
 
     def __init__(self, state: RandomState | None = None) -> None:
@@ -160,9 +165,9 @@ class OwnRandomness:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Draw from these states within the block; the states from before it return at its end.
+        """Draw from these states within the block, and restore the previous ones at its end.
 
-        A block within a block of the same states goes on drawing from them.
+        A nested block of the same states continues to draw from them.
         """
         if self._is_in_use:
             yield

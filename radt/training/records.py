@@ -1,4 +1,4 @@
-"""What a trainer records of a job: a run of its own within the active one; nothing outside."""
+"""Record a trainer's jobs: each is a run within the active one. Does nothing without one."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _INTERVAL_S = 1.0
 class JobRecord:
     """The run of a job within the active one: its epochs and its loss.
 
-    The loss is the mean since the value before, about once a second and at each epoch's end, since
-    reading it waits for the device.
+    The loss is the mean since the last value, recorded about once a second and at each epoch's end,
+    because reading it waits for the device.
 
     Args:
         job: The job.
@@ -33,7 +33,7 @@ class JobRecord:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Mark a turn of the job; its run begins with the first one."""
+        """Mark a turn of the job. Its run begins with the first one."""
         run = active_run()
         if run is None:
             yield
@@ -42,7 +42,7 @@ class JobRecord:
             self._run = run.child(self._job.name, {"epochs": self._job.epochs})
         self._due_s = time.monotonic() + _INTERVAL_S
         with run.span(f"job {self._job.name}"):
-            # An epoch that was interrupted is marked in its first turn only.
+            # An interrupted epoch is marked only in its first turn.
             number = self._job.epoch + 1
             if self._job.batches == 0:
                 with self._run.epoch(number, self._job.epochs):
@@ -51,16 +51,16 @@ class JobRecord:
                 yield
 
     def step(self, loss: Tensor) -> None:
-        """Take the loss of a step."""
+        """Note the loss of a step."""
         if self._run is not None:
             self._losses.append(loss)
             if time.monotonic() >= self._due_s:
                 self.flush()
 
     def flush(self) -> None:
-        """Record the mean of the losses since the last time."""
+        """Record the mean of the losses since the last record."""
         if self._run is not None and self._losses:
-            device = self._losses[-1].device  # a job may have moved since the first one
+            device = self._losses[-1].device  # a job may have moved since the first loss
             mean = torch.stack([loss.reshape(()).to(device) for loss in self._losses]).mean().item()
             self._run.log_metric("loss", mean, self._job.steps)
         self._losses.clear()

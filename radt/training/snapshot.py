@@ -1,122 +1,57 @@
 """Copies of a model's parameters and buffers, in memory that other processes can map.
 
-The memory is a memfd (memfd_create(2)): it has no name, so nothing is left of it when its last
-process is gone. It is allocated once, with a *slot* for each copy.
+The memory is a memfd (memfd_create(2)). It has no name, so the kernel frees it when its last
+process ends. It is allocated once, with a *slot* for each copy.
 """
 
 from __future__ import annotations
 
-import math
 import mmap
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from radt.errors import TrainingError, UsageError
+from radt.loaders.pinned import unpin
+from radt.training.layout import Layout
+from radt.training.pinned import pin
+from radt.training.weights import Access, model_tensors, weights_of
 from radt.units import size
 
-#: Slots and tensors begin at multiples of this: a cache line, and aligned for every dtype.
-_ALIGNMENT = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One parameter or buffer of a model, and where it lies in a slot.
-
-    Attributes:
-        name: Its first name in the model; a tied parameter has one place.
-        dtype: Name of its type: ``float32``.
-        shape: Its shape.
-        stride: Its strides in the model. Kernels, and so the last bits, may depend on them.
-        device: Its device in the model.
-        offset: Its first byte in a slot.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    device: str
-    offset: int
-
-    def empty(self) -> Tensor:
-        """Return a tensor like the model's, with arbitrary values."""
-        dtype = getattr(torch, self.dtype)
-        return torch.empty_strided(self.shape, self.stride, dtype=dtype, device=self.device)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Where a model's parameters and buffers lie in a slot.
-
-    Args:
-        places: In the order of the model.
-        slot_bytes: Size of a slot.
-    """
-
-    places: tuple[Place, ...]
-    slot_bytes: int
-
-    @classmethod
-    def of(cls, model: nn.Module) -> Layout:
-        """Lay out a model.
-
-        Raises:
-            UsageError: A tensor of the model is sparse or has no values yet.
-        """
-        places, offset = [], 0
-        for name, tensor in tensors_of(model).items():
-            if tensor.layout is not torch.strided or tensor.is_meta or not _has_shape(tensor):
-                raise UsageError(
-                    f"{name} of the model cannot be copied: it is sparse, on the device meta, or "
-                    "has no shape before the first batch",
-                    "Pass a model with dense tensors, after its first batch if it is lazy",
-                )
-            dtype = str(tensor.dtype).removeprefix("torch.")
-            stride = torch.empty_like(tensor, device="meta").stride()
-            place = Place(name, dtype, tuple(tensor.shape), stride, str(tensor.device), offset)
-            places.append(place)
-            offset += _aligned(tensor.numel() * tensor.element_size())
-        return cls(tuple(places), max(offset, _ALIGNMENT))
-
-    def views(self, memory: mmap.mmap, slot: int) -> list[Tensor]:
-        """Return the tensors of a slot; they keep the mapping alive."""
-        begin = slot * self.slot_bytes
-        return [_view(memory, begin + place.offset, place) for place in self.places]
-
-
-def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return all parameters and buffers, each once, also buffers that ``state_dict`` leaves out."""
-    return dict(model.named_parameters()) | dict(model.named_buffers())
+#: Minimum size of the mapping: a model may have no tensors.
+_LEAST_BYTES = 64
 
 
 class SnapshotMemory:
     """Slots for copies of one model, allocated once.
 
-    Copying does not wait for a GPU: the copy is enqueued after what trains, into memory that is
-    pinned, and `Snapshot.wait` returns when it has arrived.
+    Copies are asynchronous on a GPU: they are enqueued after the training's work, into pinned
+    memory, and `Snapshot.wait` returns when a copy is complete.
 
     Args:
         model: The model.
         slots: Number of copies.
 
     Raises:
-        UsageError: The model has something that cannot be copied.
+        UsageError: The model has a tensor that cannot be copied.
         TrainingError: There is not enough memory.
     """
 
     def __init__(self, model: nn.Module, slots: int) -> None:
-        self.layout = Layout.of(model)
-        self._model = model
+        self._weights = weights_of(model)
+        self.layout = self._weights.layout
         self._keys = _state_keys(model)
-        self._expected = _described(tensors_of(model))
-        nbytes = slots * self.layout.slot_bytes
+        if unmade := [piece.name for piece in self.layout.pieces if piece.device == "meta"]:
+            raise UsageError(
+                f"{unmade[0]} of the model cannot be copied: it is on the device meta",
+                "Pass a model that has values",
+            )
+        nbytes = slots * _slot_bytes(self.layout)
         self.descriptor = os.memfd_create("radt-snapshots", os.MFD_CLOEXEC)
         try:
-            # Now rather than by SIGBUS when a page is first written.
+            # Allocate now: otherwise a first write to a page could raise SIGBUS.
             os.posix_fallocate(self.descriptor, 0, nbytes)
             memory = mmap.mmap(self.descriptor, nbytes)
         except OSError as error:
@@ -125,39 +60,41 @@ class SnapshotMemory:
                 f"{slots} copies of the model need {size(nbytes)} of memory: {error.strerror}",
                 "Free memory on this machine, or validate a smaller model",
             ) from error
-        self._slots = [self.layout.views(memory, slot) for slot in range(slots)]
+        self._slots = slots_in(memory, self.layout)
         self._taken: list[Snapshot | None] = [None] * slots
-        cuda = {place.device for place in self.layout.places if place.device.startswith("cuda")}
+        cuda = {piece.device for piece in self.layout.pieces if piece.device.startswith("cuda")}
         self._devices = sorted(cuda)
-        self._pinned = _pin(memory, nbytes) if cuda else 0
+        self._pinned = torch.frombuffer(memory, dtype=torch.uint8) if cuda else None
+        if self._pinned is not None:
+            pin(self._pinned)
 
     def take(self, slot: int, epoch: int) -> Snapshot:
-        """Copy the model as it is now; the slot's copy before loses its values.
+        """Copy the model as it is now. The slot's previous copy is lost.
 
         Raises:
             TrainingError: The model has other tensors than before.
         """
-        sources = tensors_of(self._model)
-        if (found := _described(sources)) != self._expected:
-            changed = ", ".join(sorted(found ^ self._expected)[:4])
+        if changed := self.layout.difference(self._weights.layout):
             raise TrainingError(
-                f"the model has changed since its validator was made: {changed}",
+                f"the model has changed since its validator was made: {', '.join(changed[:4])}",
                 "Keep names, shapes, dtypes and devices, or make a new OverlappedValidator",
             )
         before = self._taken[slot]
         if before is not None:
             before.expire()
-        copy_all(list(sources.values()), self._slots[slot])
+        with self._weights.in_memory(Access.READ) as sources:
+            copy_all(list(sources.values()), self._slots[slot])
         arrived = [torch.cuda.current_stream(device).record_event() for device in self._devices]
         snapshot = Snapshot(epoch, slot, self._slots[slot], self._keys, arrived)
         self._taken[slot] = snapshot
         return snapshot
 
     def close(self) -> None:
-        """Let go of the memory; it stays until the last snapshot is gone that was not expired."""
+        """Release the memory. It stays until the last snapshot that has not expired is gone."""
         if self.descriptor >= 0:
-            if self._pinned:
-                torch.cuda.cudart().cudaHostUnregister(self._pinned)  # type: ignore[no-untyped-call]
+            if self._pinned is not None:
+                unpin(self._pinned)
+                self._pinned = None
             os.close(self.descriptor)
             self.descriptor = -1
             self._slots, self._taken = [], []
@@ -168,7 +105,7 @@ class Snapshot:
 
     Attributes:
         epoch: The epoch.
-        slot: Which slot of the memory has it.
+        slot: Slot of the memory that holds it.
     """
 
     def __init__(
@@ -185,7 +122,7 @@ class Snapshot:
         self._expired = False
 
     def wait(self) -> None:
-        """Return when a GPU has copied it."""
+        """Wait until a GPU has copied it."""
         for event in self._arrived:
             event.synchronize()
 
@@ -209,20 +146,20 @@ class Snapshot:
         return {key: self._tensors[place].clone() for key, place in self._keys.items()}
 
     def expire(self) -> None:
-        """Its memory is about to be used for another one."""
+        """Mark it as invalid: its memory is about to be reused."""
         self._expired, self._tensors = True, ()
 
 
 def copy_all(sources: Sequence[Tensor], targets: Sequence[Tensor]) -> None:
-    """Copy tensors; on a GPU in order with what is enqueued next."""
+    """Copy tensors. On a GPU, the copies are in order with the work enqueued next."""
     with torch.no_grad():
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source, non_blocking=True)
 
 
 def _state_keys(model: nn.Module) -> dict[str, int]:
-    """Return which place has each entry of the model's ``state_dict()``."""
-    places = {id(tensor): place for place, tensor in enumerate(tensors_of(model).values())}
+    """Return the position of each entry of the model's ``state_dict()``."""
+    places = {id(tensor): place for place, tensor in enumerate(model_tensors(model).values())}
     keys = {}
     for key, value in model.state_dict(keep_vars=True).items():
         if id(value) not in places:
@@ -234,32 +171,12 @@ def _state_keys(model: nn.Module) -> dict[str, int]:
     return keys
 
 
-def _described(tensors: dict[str, Tensor]) -> set[str]:
-    return {
-        f"{name}: {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}"
-        for name, tensor in tensors.items()
-    }
+def slots_in(memory: mmap.mmap, layout: Layout) -> list[list[Tensor]]:
+    """Return the tensors of each slot. They keep the mapping alive."""
+    slot_bytes = _slot_bytes(layout)
+    flat = torch.frombuffer(memory, dtype=torch.uint8)
+    return [layout.tensors(slot) for slot in torch.split(flat, slot_bytes)]
 
 
-def _view(memory: mmap.mmap, offset: int, place: Place) -> Tensor:
-    count = math.prod(place.shape)
-    if not count:  # `frombuffer` refuses it
-        return torch.empty(place.shape, dtype=getattr(torch, place.dtype))
-    flat = torch.frombuffer(memory, dtype=getattr(torch, place.dtype), count=count, offset=offset)
-    # Strides as in the model, which are dense: the copy is then one of contiguous bytes.
-    return flat.as_strided(place.shape, place.stride)
-
-
-def _pin(memory: mmap.mmap, nbytes: int) -> int:
-    """Pin the memory for copies that do not make the CPU wait; return its address."""
-    address = torch.frombuffer(memory, dtype=torch.uint8).data_ptr()
-    torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0))  # type: ignore[no-untyped-call]
-    return address
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-
-def _has_shape(tensor: Tensor) -> bool:
-    return not isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer))
+def _slot_bytes(layout: Layout) -> int:
+    return max(layout.byte_count, _LEAST_BYTES)

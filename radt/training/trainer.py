@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -17,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from radt.errors import TrainingError, UsageError
 from radt.training.checkpoints import Checkpoints
-from radt.training.failures import Attempts, DeviceLostError, settle
+from radt.training.failures import DeviceLostError, settle, train
 from radt.training.feed import Feed
 from radt.training.fusion import Fusion, Trial
 from radt.training.job import Job, JobStatus
@@ -25,16 +24,16 @@ from radt.training.lockstep import Lockstep
 from radt.training.memory import Admission, bytes_of
 from radt.training.migration import Devices
 from radt.training.policies import Policy, policy_of
-from radt.training.queue import Place, Queue, Request
+from radt.training.queue import Place, Queue
 from radt.training.randomness import OwnRandomness
 from radt.training.records import JobRecord
 from radt.training.stack import structure_of
 
 
 class MultiTrainer:
-    """Train several jobs in one process; losses of each are those of its plain loop, bit by bit.
+    """Train several jobs in one process; each job's losses are bit-identical to its plain loop.
 
-    Fused jobs (``fuse="auto"``) are an exception: theirs differ in the last digits.
+    Fused jobs (``fuse="auto"``) are an exception: their losses differ in the last digits.
 
     ::
 
@@ -42,29 +41,32 @@ class MultiTrainer:
             for job in trainer.run():
                 torch.save(job.model.state_dict(), f"{job.name}.pt")
 
-    One job trains at a time, with random states of its own (UnifiedNN). `pause`, `resume`,
-    `cancel` and `add` may be called from other threads; they take effect after the step under way.
-    A job that fails ends alone: an exception, a NaN with `stop_at_nan`, or no memory although its
-    step was repeated with everything freed that could be. ``job.failure`` has the traceback.
+    One job trains at a time, with its own random states (UnifiedNN). `pause`, `resume`, `cancel`
+    and `add` may be called from other threads; they take effect after the current step. A job fails
+    alone, without the others: after an exception, at a NaN with `stop_at_nan`, or if memory is
+    insufficient even after its step was repeated with all possible memory freed. ``job.failure``
+    has the traceback.
 
     Args:
         jobs: The jobs; more may join by `add`.
-        policy: ``fcfs``, ``priority``, ``sjf``, ``round_robin``, ``preemptive``, or a `Policy` of
-            your own.
+        policy: ``fcfs``, ``priority``, ``sjf``, ``round_robin``, ``preemptive``, or your own
+            `Policy`.
         memory: What all jobs together may use, in bytes or as ``"20GB"``. Each job's first step is
             measured (UnifiedNN, equations 1 and 2); jobs that do not fit wait for others to end.
             If none fits beside the others that are ready, one fails.
         share_input: Whether jobs with the same loader object train in lockstep on each batch, which
-            is loaded once. They must not change its tensors. A ``DataLoader`` needs a generator of
-            its own; what a data set draws besides is drawn once for all.
+            is loaded once. They must not change its tensors. A ``DataLoader`` needs its own
+            generator;
+            other random numbers of a data set are drawn once for all jobs.
         fuse: ``"auto"`` trains jobs of equal structure as one stacked model where that is faster.
-        stop_at_nan: Whether a job fails at a loss that is NaN.
-        checkpoint: Folder for the state of each job at each switch, from which a new start goes
-            on. Batches of an epoch that was under way are loaded again up to its position.
-        devices: Where jobs train with ``preemptive``, the preferred device first; a GPU if there
-            is one, else the CPU, if empty. Others that use them with high priority have a
-            `DeviceLease`; a job then goes on at another device that is free, or waits. A `step` of
-            your own may be left and repeated, until the job's model is updated.
+        stop_at_nan: Whether a job fails at a NaN loss.
+        checkpoint: Folder for the state of each job at each switch, from which a restart continues.
+            Batches of an interrupted epoch are loaded again up to its position.
+        devices: Where jobs train with ``preemptive``, the preferred device first. If empty, a GPU
+            if there is one, else the CPU. Others that use them with high priority have a
+            `DeviceLease`; a job then continues on another free device, or waits. A custom `step`
+            may
+            be abandoned and repeated, until the job's model is updated.
         max_segment_ms: With ``preemptive``, the longest time that others wait for a boundary.
 
     Attributes:
@@ -73,7 +75,7 @@ class MultiTrainer:
 
     Raises:
         UsageError: An argument is invalid, or two jobs have the same name.
-        TrainingError: A checkpoint is of another training.
+        TrainingError: A checkpoint belongs to another training.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class MultiTrainer:
         self._is_closed = False
         self.ways: dict[tuple[str, ...], Trial] = {}
         jobs = list(jobs)
-        # Kept as long as the trainer: the id of a loader that is gone may be that of another.
+        # Kept as long as the trainer, so that no loader's id is reused.
         given = [job.loader for job in jobs] if share_input else []
         self._shared = [each for each in given if sum(each is other for other in given) > 1]
         try:
@@ -126,18 +128,24 @@ class MultiTrainer:
     # Control, from any thread ------------------------------------------------------------------
 
     def add(self, job: Job) -> None:
-        """Have a job join.
+        """Add a job.
 
-        In another thread than that of `run`, make its model beforehand: initial weights are drawn
-        from the global random states, which are those of the job that trains.
+        In another thread than that of `run`, create its model beforehand: initial weights are drawn
+        from the global random states, which belong to the running job.
 
         Raises:
-            UsageError: It has no loader, or one that others use, its name is taken, it is amid an
-                epoch without a checkpoint, or the trainer is closed.
-            TrainingError: Its checkpoint is of another training.
+            UsageError: It has no loader, or one that others use; its name is taken; it is in the
+                middle of
+                an epoch without a checkpoint; or the trainer is closed.
+            TrainingError: Its checkpoint belongs to another training.
         """
         if job.loader is None:
             raise UsageError(f"job {job.name} has no loader", "give it one: Job(…, loader=…)")
+        if self._devices is not None and (reason := job.weights.elsewhere):
+            raise UsageError(
+                f"job {job.name} {reason}, and cannot be left inside a step or moved",
+                'use another policy than "preemptive", or train it without offload',
+            )
         with self._queue.lock:
             if self._is_closed:
                 raise UsageError("the trainer is closed", "add jobs within its `with` block")
@@ -165,17 +173,16 @@ class MultiTrainer:
                 self._queue.forget(job)
                 self._queue.ended.append(job)
                 return
-            # Not those that have their turn: their next batch may be on its way.
+            # Not those of the current turn: their next batch may already be loading.
             waiting = (other.feed for other in others if other not in self._queue.team)
             mates = (other for other in waiting if other.position == feed.position)
             if is_shared and (shared := next(mates, None)) is not None:
                 if any(shared.randomness is other.job.randomness for other in others):
-                    shared.randomness = OwnRandomness()  # until now it was of one job
+                    shared.randomness = OwnRandomness()  # until now it belonged to one job
                 feed = shared
             place = Place(
                 job,
                 feed=feed,
-                attempts=Attempts(job),
                 record=JobRecord(job),
                 structure=structure_of(job) if self._is_fusing else None,
             )
@@ -197,25 +204,25 @@ class MultiTrainer:
             )
 
     def pause(self, name: str) -> None:
-        """Stop a job after the step under way; `run` yields it. Its state stays as it is.
+        """Stop a job after the current step; `run` yields it. Its state is kept.
 
-        Nothing happens if it has ended or is paused.
+        Does nothing if it has ended or is paused.
 
         Raises:
             UsageError: There is no such job.
         """
-        self._queue.ask(name, Request.PAUSE)
+        self._queue.ask(name, JobStatus.PAUSED)
 
     def cancel(self, name: str) -> None:
-        """End a job after the step under way; `run` yields it. Nothing happens if it has ended.
+        """End a job after the current step; `run` yields it. Does nothing if it has ended.
 
         Raises:
             UsageError: There is no such job.
         """
-        self._queue.ask(name, Request.CANCEL)
+        self._queue.ask(name, JobStatus.CANCELLED)
 
     def resume(self, name: str) -> None:
-        """Have a paused job go on where it was; nothing happens if it is not paused.
+        """Continue a paused job where it stopped. Does nothing if it is not paused.
 
         Raises:
             UsageError: There is no such job.
@@ -225,10 +232,10 @@ class MultiTrainer:
     # Training ----------------------------------------------------------------------------------
 
     def run(self) -> Iterator[Job]:
-        """Train; yield each job as soon as it has finished, failed, or been paused or cancelled.
+        """Train. Yield each job as soon as it has finished, failed, or been paused or cancelled.
 
-        It ends when no job is ready, or when those that are wait for memory that paused ones keep,
-        which a warning says. Paused jobs go on after `resume`, with this call or the next.
+        Ends when no job is ready, or when all ready jobs wait for memory that paused ones keep,
+        with a warning. Paused jobs continue after `resume`, in this call or the next.
 
         Raises:
             TrainingError: The trainer is closed, as after Ctrl-C; or the process can no longer use
@@ -248,7 +255,7 @@ class MultiTrainer:
             if team:
                 try:
                     self._turn(team)
-                except BaseException:  # amid a step, which nobody can finish or take back
+                except BaseException:  # in a step that can be neither finished nor undone
                     self._is_closed = True
                     raise
                 self._queue.team = []
@@ -257,7 +264,7 @@ class MultiTrainer:
                 return
 
     def _turn(self, team: list[Place]) -> None:
-        """Train a team until its epoch is complete, a job ends, or one with precedence waits."""
+        """Train a team until its epoch is complete, a job ends, or a job with precedence waits."""
         number, before = next(self._turns), [place.served for place in team]
         self._queue.has_joined = False
         lockstep = Lockstep(
@@ -284,13 +291,13 @@ class MultiTrainer:
                     self._queue.answer_requests()
                     if is_complete:
                         return
-                    # First steps are measured, and optimisers then have their states.
+                    # Before its first step, a job's memory and optimiser states are unknown.
                     is_changed = is_first or self._queue.has_joined
                     is_first = False
                     all_fit = not is_changed or self._queue.fits(team)
                     if self._queue.ended or not all_fit or self._queue.is_interrupted(team):
                         for place, served in zip(team, before, strict=True):
-                            place.served = served  # it goes on first among its equals
+                            place.served = served  # it goes first among its equals
                         return
             finally:
                 lockstep.close()
@@ -308,7 +315,7 @@ class MultiTrainer:
         return Fusion(jobs, self.ways[names], allows)
 
     def _trial_of_most(self, names: Sequence[str]) -> Trial | None:
-        """Return what was found for jobs of which these are more than half: the others ended."""
+        """Return the trial of a larger team of which these jobs are more than half."""
         for known, trial in self.ways.items():
             if trial.chosen and set(names) < set(known) and 2 * len(names) > len(known):
                 return Trial(trial.chosen, trial.reason)
@@ -333,12 +340,12 @@ class MultiTrainer:
             self._checkpoints.at_work(name)
 
     def _train(self, place: Place, batch: Any) -> Tensor | None:
-        """Train a job on a batch; return None if the step was left, to be repeated later."""
+        """Train a job on a batch. Return None if the step was abandoned, to be repeated later."""
         others = [job for job in self._queue.present() if job is not place.job]
 
         def step(batch: Any) -> Tensor:
             def attempt() -> Tensor:
-                return place.attempts.step(batch, self._stop_at_nan, others)
+                return train(place.job, batch, self._stop_at_nan, others)
 
             if self._admission is None:
                 return attempt()
@@ -346,13 +353,14 @@ class MultiTrainer:
 
         if self._devices is None:
             return step(batch)
-        return self._devices.step(place.job, batch, step, partial(self._must_leave, place))
+        with place.job.randomness.in_use():
+            return self._devices.step(place.job, batch, step, partial(self._must_leave, place))
 
     def _must_leave(self, place: Place) -> bool:
         return self._queue.has_joined and self._queue.is_interrupted([place])
 
     def _save(self) -> None:
-        """Keep the states that have changed; forget jobs that have ended."""
+        """Save the states that have changed, and forget jobs that have ended."""
         with self._queue.lock:
             for place in list(self._queue.places.values()):
                 if place.is_unsaved and self._checkpoints is not None:
@@ -365,7 +373,7 @@ class MultiTrainer:
                     self._queue.forget(place.job)
 
     def close(self) -> None:
-        """End loaders' iterations and files. A second call does nothing."""
+        """End the loaders' iterations and close files. Harmless if repeated."""
         with self._queue.lock:
             self._is_closed = True
             for place in self._queue.places.values():
@@ -378,10 +386,5 @@ class MultiTrainer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()

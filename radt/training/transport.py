@@ -1,12 +1,13 @@
-"""State of a training from one replica to another: safetensors and JSON over TCP, no pickle.
+"""State of a training from one replica to another: safetensors and JSON over TCP, without pickle.
 
-torchft's own HTTP transport unpickles what it receives.
+torchft's HTTP transport unpickles what it receives.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import socket
 import struct
 import threading
@@ -15,8 +16,18 @@ from typing import Any
 
 from safetensors.torch import load, save
 from torch import Tensor
+from torch.utils._pytree import (
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_unflatten,
+    treespec_dumps,
+    treespec_loads,
+)
 
 from radt.errors import TrainingError, described
+from radt.files import create_whole
+from radt.home import runtime_dir
 from radt.peers import Reception, listening, prove
 from radt.run.notices import warn_once
 
@@ -31,84 +42,81 @@ def packed(state: Mapping[str, Any]) -> bytes:
     """Return a state as a safetensors file: nested dicts, lists and tuples of tensors and values.
 
     Raises:
-        TrainingError: A value in it is neither a tensor nor a string, a number, a bool, None.
+        TrainingError: A value is not a tensor, string, number, bool or None, or it is in a
+            namedtuple.
     """
-    tensors: dict[str, Tensor] = {}
-    tree = _described(state, tensors, "state")
-    # Clones: tied tensors share memory, which safetensors refuses.
-    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return save(copies, {_TREE: json.dumps(tree)})
+    check_sendable(state)
+    leaves, spec = tree_flatten(state)
+    values = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    # Clone: tied tensors share memory, which safetensors refuses.
+    tensors = {
+        str(number): leaf.detach().cpu().contiguous().clone()
+        for number, leaf in enumerate(leaves)
+        if isinstance(leaf, Tensor)
+    }
+    return save(tensors, {_TREE: json.dumps([treespec_dumps(spec), values])})
 
 
 def check_sendable(state: Mapping[str, Any]) -> None:
-    """Raise what `packed` would raise, without copying tensors.
+    """Raise the errors of `packed`, without copying tensors.
 
     Raises:
         TrainingError: See `packed`.
     """
-    _described(state, {}, "state")
+    leaves, spec = tree_flatten_with_path(state)
+    try:
+        treespec_dumps(spec)
+    except NotImplementedError as error:
+        raise TrainingError(
+            f"a state cannot be sent to a replica that joins: {error}",
+            "Expected dicts, lists and tuples in the states of model, optimiser and scheduler",
+        ) from error
+    for path, leaf in leaves:
+        if leaf is not None and not isinstance(leaf, Tensor | str | int | float | bool):
+            raise TrainingError(
+                f"state{keystr(path)} is a {type(leaf).__name__}, which cannot be sent to a "
+                "replica that joins",
+                "Expected tensors, strings, numbers, bools and None in the states of model, "
+                "optimiser and scheduler",
+            )
 
 
 def unpacked(data: bytes) -> State:
-    """Return the state that `packed` gave.
+    """Return the state of bytes from `packed`.
 
     Raises:
-        TrainingError: The bytes are something else.
+        TrainingError: The bytes are not a packed state.
     """
     try:
         header_bytes = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + header_bytes])
-        state = _restored(json.loads(header["__metadata__"][_TREE]), load(data))
+        spec, leaves = json.loads(header["__metadata__"][_TREE])
+        for number, tensor in load(data).items():
+            leaves[int(number)] = tensor
+        state = tree_unflatten(leaves, treespec_loads(spec))
         assert isinstance(state, dict)
-    except Exception as error:  # safetensors and what the bytes lead to
+    except Exception as error:  # safetensors, and errors due to the content
         raise TrainingError(f"a peer sent a state that cannot be read: {error}") from error
     return state
 
 
-def _described(value: Any, tensors: dict[str, Tensor], place: str) -> Any:
-    if isinstance(value, Tensor):
-        name = str(len(tensors))
-        tensors[name] = value
-        return {"tensor": name}
-    if isinstance(value, Mapping):
-        items = [
-            [_described(key, tensors, place), _described(item, tensors, f"{place}[{key!r}]")]
-            for key, item in value.items()
-        ]
-        return {"dict": items}
-    if isinstance(value, list | tuple):
-        parts = [_described(item, tensors, f"{place}[{index}]") for index, item in enumerate(value)]
-        return {"tuple" if isinstance(value, tuple) else "list": parts}
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    raise TrainingError(
-        f"{place} is a {type(value).__name__}, which cannot be sent to a replica that joins",
-        "Expected tensors, strings, numbers, bools and None in the states of model, optimiser "
-        "and scheduler",
-    )
-
-
-def _restored(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
-    if not isinstance(tree, dict):
-        return tree
-    ((kind, content),) = tree.items()
-    if kind == "tensor":
-        return tensors[content]
-    if kind == "dict":
-        return {_restored(key, tensors): _restored(item, tensors) for key, item in content}
-    items = [_restored(item, tensors) for item in content]
-    return tuple(items) if kind == "tuple" else items
+def own_secret() -> str:
+    """Return a secret that only processes of this user on this machine can read."""
+    path = runtime_dir() / "replicas-secret"
+    if not path.exists():
+        create_whole(path, secrets.token_hex(32))
+    return path.read_text(encoding="ascii")
 
 
 class StateServer:
-    """Give a replica's state to peers that join: threads and a socket, until `close`.
+    """Serves a replica's state to peers that join, with threads and a socket, until `close`.
 
-    It listens at one address only, and hears peers that know the secret.
+    It listens on one address only, and serves peers that know the secret.
 
     Args:
         host: Address of this machine's interface by which peers reach this replica.
-        secret: What the replicas have in common; see `FoundLighthouse`.
-        timeout_s: How long a peer waits for a state that is on its way, or may be silent.
+        secret: A secret that the replicas share; see `own_secret`.
+        timeout_s: How long a peer waits for a state that is not ready, or may be silent.
 
     Attributes:
         address: Where peers fetch the state, for `fetch`.
@@ -132,29 +140,29 @@ class StateServer:
         )
 
     def offer(self, round_name: str, state: Mapping[str, Any]) -> None:
-        """Let peers fetch a copy of the state, in place of the one before."""
+        """Let peers fetch a copy of the state, in place of the previous one."""
         data = packed(state)
         with self._changed:
             self._round, self._data = round_name, data
             self._changed.notify_all()
 
     def withdraw(self) -> None:
-        """Free the state that was offered, which is as large as the training's."""
+        """Free the offered state, which is as large as that of the training."""
         with self._changed:
             self._round, self._data = "", b""
 
     def close(self) -> None:
-        """Stop; all threads end, also those whose peers are silent."""
+        """Stop. All threads end, even if their peers are silent."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
             for connection in self._connections:
-                with contextlib.suppress(OSError):  # its peer is gone
-                    connection.shutdown(socket.SHUT_RD)  # a state that is on its way arrives
+                with contextlib.suppress(OSError):  # the peer is gone
+                    connection.shutdown(socket.SHUT_RD)  # a state in transit still arrives
         self._reception.close()
 
     def _give(self, connection: socket.socket) -> None:
-        """Give a peer the state."""
+        """Send the state to a peer."""
         with connection:
             with self._changed:
                 if self._closed:
@@ -173,14 +181,14 @@ class StateServer:
                 if data is not None:
                     connection.sendall(data)
             except OSError:
-                pass  # that peer is gone, and asks again
+                pass  # the peer is gone, and will ask again
             finally:
                 with self._changed:
                     self._connections.discard(connection)
 
 
 def reachable(address: str, timeout_s: float) -> bool:
-    """Return whether the replica that gives its state at the address is there."""
+    """Return True if the replica whose state server has this address is there."""
     host, _, port = address.rpartition("|")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout_s):
         return True
@@ -191,15 +199,15 @@ def fetch(address: str, round_name: str, secret: str, timeout_s: float) -> State
     """Return the state that the peer at the address offers after a round.
 
     Raises:
-        OSError: The peer is gone, silent for `timeout_s`, or does not know the secret.
-        TrainingError: It has no state of this round, or what it sent is not one.
+        OSError: The peer is gone, silent for `timeout_s`, or has another secret.
+        TrainingError: It has no state of this round, or sent something else.
     """
     host, _, port = address.rpartition("|")
     with socket.create_connection((host, int(port)), timeout_s) as connection:
         prove(connection, secret, is_server=False, timeout_s=timeout_s)
         name = round_name.encode()
         connection.sendall(_NUMBER.pack(len(name)) + name)
-        connection.settimeout(2 * timeout_s)  # the peer itself waits for the round's end
+        connection.settimeout(2 * timeout_s)  # the peer itself waits for the end of the round
         (length,) = _NUMBER.unpack(_received(connection, _NUMBER.size))
         if length == _NOTHING:
             raise ConnectionError(f"the peer at {host} did not end round {round_name}")

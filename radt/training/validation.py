@@ -9,21 +9,22 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from enum import StrEnum
-from types import TracebackType
 from typing import Self
 
 from torch import nn
 
 from radt.errors import UsageError
 from radt.loaders.paced import PacedMetrics
+from radt.loaders.protocol import chosen
 from radt.run.notices import say
 from radt.run.run import active_run
 from radt.training.evaluation import Evaluate, Lane, Sums, ValidatorDied, means
 from radt.training.snapshot import Snapshot, SnapshotMemory
 from radt.training.validation_process import Payload, ProcessLane, refuse_inside_a_validator
 from radt.training.validation_thread import ThreadLane
+from radt.training.weights import Access, weights_of
 
-#: One is validated, one belongs to the result before.
+#: One for the current validation, one for the previous result.
 _SLOTS = 2
 
 
@@ -55,14 +56,14 @@ class ValidationResult:
 
 @dataclass(slots=True)
 class Timing:
-    """What overlapping could reach, and what it reached.
+    """Time that overlapping could save, and did save.
 
     Attributes:
         training_s: Duration of each epoch, from the end of one `submit` to the next.
         validation_s: Duration of each validation.
-        wait_s: How long each `submit` and `wait` waited for a validation.
+        wait_s: Time that each `submit` and `wait` waited for a validation.
         copy_s: Duration of each copy.
-        reached_s: Time from the making of the validator to the end of `close`.
+        reached_s: Time from the creation of the validator to the end of `close`.
     """
 
     training_s: list[float] = field(default_factory=list)
@@ -73,10 +74,10 @@ class Timing:
 
     @property
     def bound_s(self) -> float:
-        """E·max(T, V) + min(T, V), for E epochs; 0 if there were none.
+        """Return E·max(T, V) + min(T, V), for E epochs; 0 if there were none.
 
-        T and V are the fastest epoch and the fastest validation, as an estimate of how long each
-        takes on its own.
+        T and V are the fastest epoch and the fastest validation, as estimates of their durations
+        without overlap.
         """
         if not self.training_s or not self.validation_s:
             return 0.0
@@ -86,7 +87,7 @@ class Timing:
 
 @dataclass(slots=True)
 class _Running:
-    """The validation under way."""
+    """The current validation."""
 
     snapshot: Snapshot
     span: AbstractContextManager[object]
@@ -104,14 +105,14 @@ class OverlappedValidator:
     has the effect of serial validation.
 
     In a process (the default), ``evaluate`` and the model's class are imported by another
-    interpreter; random numbers that it draws are its own. In a thread, both may be closures, and
+    interpreter, which draws its own random numbers. In a thread, both may be closures, and
     ``evaluate`` must not draw from global generators: give each ``DataLoader`` a generator.
 
-    The idea is ol.data's (section 3): unlike there, parts of unequal size are averaged exactly.
+    The idea is from ol.data (section 3). Unlike there, parts of unequal size are averaged exactly.
 
     Args:
         evaluate: Validates one of ``parts`` parts of the data.
-        model: The model that trains. Of a ``DistributedDataParallel``, pass ``.module`` on rank 0.
+        model: The training model. With ``DistributedDataParallel``, pass ``.module`` on rank 0.
         parts: Number of processes or threads, each of which evaluates a part.
         where: ``"process"`` or ``"thread"``.
 
@@ -135,13 +136,12 @@ class OverlappedValidator:
         refuse_inside_a_validator()
         if parts < 1:
             raise UsageError(f"parts is {parts}, expected 1 or more")
-        if where not in list(Where):
-            expected = " or ".join(f'"{each}"' for each in Where)
-            raise UsageError(f'where is "{where}", expected {expected}')
+        where = chosen(Where, "where", where)
         self.timing = Timing()
         self._memory = SnapshotMemory(model, _SLOTS)
         try:
-            self._lanes = _lanes(evaluate, model, self._memory, parts, Where(where))
+            with weights_of(model).in_memory(Access.READ):
+                self._lanes = _lanes(evaluate, model, self._memory, parts, where)
         except BaseException:
             self._memory.close()
             raise
@@ -156,7 +156,7 @@ class OverlappedValidator:
         self._queues: list[queue.SimpleQueue[_Running | None]] = [
             queue.SimpleQueue() for _ in self._lanes
         ]
-        # Daemons: a script that ends without `close` does not wait for them.
+        # Daemons, so that a script that ends without `close` does not wait for them.
         self._threads = [
             threading.Thread(
                 target=self._work, args=(part,), name=f"radt-validator-{part}", daemon=True
@@ -169,7 +169,7 @@ class OverlappedValidator:
         self._trained_s = 0.0
 
     def submit(self, epoch: int) -> None:
-        """Copy the model and have the copy validated; wait for the validation before, if need be.
+        """Copy the model and start validating the copy, after the previous validation has ended.
 
         Raises:
             UsageError: The epoch was submitted before, or the validator is closed.
@@ -199,7 +199,7 @@ class OverlappedValidator:
         self._metrics.record(wait=wait_s)
 
     def finished(self) -> list[ValidationResult]:
-        """Return the results that have come since the call before, in the order of submission.
+        """Return the results since the last call, in the order of submission.
 
         Raises:
             TrainingError: ``evaluate`` raised; the message has its traceback.
@@ -210,7 +210,7 @@ class OverlappedValidator:
         return fresh
 
     def wait(self, epoch: int) -> ValidationResult:
-        """Wait for the result of an epoch; `finished` will not return it again.
+        """Wait for the result of an epoch. `finished` will not return it again.
 
         Raises:
             UsageError: The epoch was not submitted.
@@ -228,10 +228,10 @@ class OverlappedValidator:
         return result
 
     def close(self) -> None:
-        """Wait for the last result, and end threads and processes; harmless a second time.
+        """Wait for the last result, and end threads and processes. Harmless if repeated.
 
         Raises:
-            TrainingError: ``evaluate`` raised, and neither `submit` nor `finished` has said so.
+            TrainingError: ``evaluate`` raised, and neither `submit` nor `finished` has reported it.
         """
         if self._is_closed:
             return
@@ -246,19 +246,14 @@ class OverlappedValidator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self.close()
         else:  # nobody waits for the result of a training that failed
             self._end()
 
     def _end(self) -> None:
-        """End the threads and processes, also in the middle of a validation."""
+        """End the threads and processes, even during a validation."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -272,7 +267,7 @@ class OverlappedValidator:
         self._memory.close()
 
     def _wait_for(self, condition: Callable[[], bool]) -> float:
-        """Wait until something is so; return how long. The time before it was training."""
+        """Wait for a condition. Return the waiting time. The time before counts as training."""
         began_s = time.perf_counter()
         self._trained_s += began_s - self._resumed_s
         with self._changed:
@@ -308,7 +303,7 @@ class OverlappedValidator:
             lane.close()
 
     def _complete(self, running: _Running) -> None:
-        """All parts are there: log their means, and hand over the result."""
+        """Log the means once all parts are done, and publish the result."""
         duration_s = time.perf_counter() - running.began_s
         running.span.__exit__(None, None, None)
         epoch, metrics, failure, error = running.snapshot.epoch, {}, "", None
@@ -335,7 +330,7 @@ class OverlappedValidator:
 
 
 def _merged(outcomes: list[Sums | BaseException | None]) -> dict[str, float]:
-    """Return the means over all parts; raise the first error, one of ``evaluate`` before others."""
+    """Return the means over all parts, or raise the first error, preferably of ``evaluate``."""
     errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     for error in sorted(errors, key=lambda error: isinstance(error, ValidatorDied)):
         raise error

@@ -1,14 +1,13 @@
-"""Validate in a process of its own: the training's side, and what runs in that process.
+"""Validate in a separate process: the training's side, and the code that runs in the process.
 
-The process inherits three descriptors: the memory of the snapshots, a file in memory with the
-pickles of ``evaluate`` and of the model without its values, and one end of a socket pair for
-requests and answers in JSON.
+The process inherits three descriptors: the memory of the snapshots, a memory file with the pickles
+of ``evaluate`` and of the model without its values, and one end of a socket pair for requests and
+answers in JSON.
 """
 
 from __future__ import annotations
 
 import atexit
-import ctypes
 import io
 import json
 import mmap
@@ -25,6 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing import spawn
 from multiprocessing.connection import Connection, wait
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +32,18 @@ import torch
 from torch import Tensor, nn
 
 from radt.errors import TrainingError, UsageError, described
-from radt.training.evaluation import Evaluate, Sums, ValidatorDied, evaluated, targets_of
+from radt.processes import die_with_parent
+from radt.training.evaluation import Evaluate, Lane, Sums, ValidatorDied, evaluated, targets_of
+from radt.training.layout import Layout
 from radt.training.randomness import RandomState
-from radt.training.snapshot import Layout, SnapshotMemory, copy_all, tensors_of
+from radt.training.snapshot import SnapshotMemory, copy_all, slots_in
+from radt.training.weights import model_tensors
 
-_PR_SET_PDEATHSIG = 1
-#: A process that has not ended so long after it was asked to is killed.
+#: A process that has not ended this long after the request is killed.
 _END_S = 10.0
 _MAIN = b"__main__"
-#: Imports leave no garbage, and looking for it takes a quarter of PyTorch's time.
+#: Garbage collection is off during imports: they leave no garbage, and collecting takes a quarter
+#: of PyTorch's import time.
 _COMMAND = (
     "import gc; gc.disable();from radt.training.validation_process import main; gc.enable(); main()"
 )
@@ -48,7 +51,7 @@ _in_validator = False
 
 
 def refuse_inside_a_validator() -> None:
-    """Do nothing, except in a validator process that imports a script which trains at once.
+    """Raise in a validator process whose imported script trains without a main guard.
 
     Raises:
         UsageError: This is such a process.
@@ -61,45 +64,65 @@ def refuse_inside_a_validator() -> None:
         )
 
 
+#: Settings for the precision of float32 operations in PyTorch 2.9 and later, general ones first.
+_PRECISIONS = tuple(
+    f"{name}fp32_precision"
+    for name in (
+        *("", "cuda.matmul.", "cudnn.", "cudnn.conv.", "cudnn.rnn."),
+        *("mkldnn.", "mkldnn.matmul.", "mkldnn.conv.", "mkldnn.rnn."),
+    )
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Numerics:
-    """Settings of PyTorch on which the last bits of results depend."""
+    """Settings of PyTorch that affect the last bits of results.
+
+    Attributes:
+        backends: Attributes of ``torch.backends``, and their values.
+        matmul: Precision of matrix products before PyTorch 2.9. Later versions refuse to return it
+            after the newer settings were used.
+    """
 
     threads: int
-    dtype: str
-    matmul_precision: str
+    dtype: torch.dtype
     deterministic: bool
     warn_only: bool
-    cudnn_benchmark: bool
-    cudnn_deterministic: bool
-    cudnn_tf32: bool
+    backends: dict[str, Any]
+    matmul: str | None
 
     @classmethod
     def current(cls) -> _Numerics:
+        is_new = hasattr(torch.backends, "fp32_precision")
+        names = _PRECISIONS if is_new else ("cudnn.allow_tf32",)
+        names = ("cudnn.benchmark", "cudnn.deterministic", *names)
         return cls(
             torch.get_num_threads(),
-            str(torch.get_default_dtype()).removeprefix("torch."),
-            torch.get_float32_matmul_precision(),
+            torch.get_default_dtype(),
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
-            torch.backends.cudnn.benchmark,
-            torch.backends.cudnn.deterministic,
-            torch.backends.cudnn.allow_tf32,
+            {name: attrgetter(name)(torch.backends) for name in names},
+            None if is_new else torch.get_float32_matmul_precision(),
         )
 
     def apply(self) -> None:
         torch.set_num_threads(self.threads)
-        torch.set_default_dtype(getattr(torch, self.dtype))
-        torch.set_float32_matmul_precision(self.matmul_precision)
+        torch.set_default_dtype(self.dtype)
         torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
-        torch.backends.cudnn.benchmark = self.cudnn_benchmark
-        torch.backends.cudnn.deterministic = self.cudnn_deterministic
-        torch.backends.cudnn.allow_tf32 = self.cudnn_tf32
+        if self.matmul is not None:
+            torch.set_float32_matmul_precision(self.matmul)
+        for name, value in self.backends.items():
+            # Set only differences: after any is set, evaluate can no longer read the older
+            # settings.
+            if attrgetter(name)(torch.backends) != value:
+                path, _, attribute = name.rpartition(".")
+                owner = attrgetter(path)(torch.backends) if path else torch.backends
+                setattr(owner, attribute, value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Setup:
-    """What the process begins with; ``evaluate`` and ``model`` are pickles of their own."""
+    """Initial data of the process. ``evaluate`` and ``model`` are separate pickles."""
 
     prepare: dict[str, Any]
     layout: Layout
@@ -109,12 +132,12 @@ class _Setup:
 
 
 class Payload:
-    """What a validator process needs; made once, for each start of it.
+    """Data for a validator process, created once and used for each start.
 
     Args:
         evaluate: A function that another process can import, or another picklable callable.
         model: The model; its parameters and buffers are not sent.
-        layout: Of its snapshots.
+        layout: Layout of its snapshots.
 
     Raises:
         UsageError: ``evaluate`` or the model cannot be sent.
@@ -122,7 +145,7 @@ class Payload:
 
     def __init__(self, evaluate: Evaluate, model: nn.Module, layout: Layout) -> None:
         sent_evaluate = _pickled("evaluate", evaluate, {})
-        places = {id(tensor): place for place, tensor in enumerate(tensors_of(model).values())}
+        places = {id(tensor): place for place, tensor in enumerate(model_tensors(model).values())}
         sent_model = _pickled("the model", model, places)
         main = _main_module()
         for what, sent in (("evaluate", sent_evaluate), ("the model", sent_model)):
@@ -138,7 +161,7 @@ class Payload:
         self._bytes = pickle.dumps(setup, pickle.HIGHEST_PROTOCOL)
 
     def file(self) -> int:
-        """Return the descriptor of a file in memory that has it."""
+        """Return the descriptor of a memory file with the data."""
         descriptor = os.memfd_create("radt-validator")
         try:
             with open(descriptor, "wb", closefd=False) as file:
@@ -149,8 +172,8 @@ class Payload:
         return descriptor
 
 
-#: Held while a process starts. A loader's worker that is forked meanwhile would have the pipe that
-#: says that the process has started, and `subprocess.Popen` would wait until that worker ends.
+#: Held while a process starts. A loader's worker forked meanwhile would inherit the pipe that
+#: reports the start, and `subprocess.Popen` would wait until that worker ends.
 _STARTING = threading.Lock()
 os.register_at_fork(
     before=_STARTING.acquire,
@@ -159,12 +182,12 @@ os.register_at_fork(
 )
 
 
-class ProcessLane:
-    """Evaluates one part in a process, which is started again after it was killed.
+class ProcessLane(Lane):
+    """Evaluates one part in a process, which is restarted after it was killed.
 
     Args:
-        payload: What the process needs.
-        memory: Where snapshots are.
+        payload: Data for the process.
+        memory: Memory of the snapshots.
         part: Number of the part.
         parts: Number of parts.
     """
@@ -182,7 +205,7 @@ class ProcessLane:
         return None if process is None or process.poll() is not None else process.pid
 
     def prepare(self) -> None:
-        """Start the process; it imports what it needs while the first epoch trains.
+        """Start the process. Its imports run while the first epoch trains.
 
         Raises:
             TrainingError: It cannot be started.
@@ -193,20 +216,21 @@ class ProcessLane:
             with theirs, os.fdopen(self._payload.file(), "rb") as payload:
                 passed = [theirs.fileno(), self._memory.descriptor, payload.fileno()]
                 numbers = [*passed, os.getpid(), self._part, self._parts]
-                # The kernel ends it with the thread that starts it, which lives until `close`.
+                # The kernel ends the process with the thread that started it, which lives until
+                # `close`.
                 with _STARTING:
                     self._process = subprocess.Popen(
                         [sys.executable, "-P", "-c", _COMMAND, *map(str, numbers)],
                         stdin=subprocess.DEVNULL,
                         pass_fds=passed,
-                        process_group=0,  # Ctrl-C is the training's, which then ends it
+                        process_group=0,  # only the training gets Ctrl-C, and then ends the process
                     )
         except OSError as error:
             raise TrainingError(
                 f"the validator's process cannot be started: {error}",
                 "Free memory, processes and open files (ulimit -n) on this machine",
             ) from error
-        if self._killed:  # meanwhile
+        if self._killed:  # killed meanwhile
             self._process.kill()
 
     def evaluate(self, snapshot: Any) -> Sums:
@@ -231,8 +255,8 @@ class ProcessLane:
     def _answer(self) -> dict[str, Any]:
         """Wait for an answer or for the process's end.
 
-        Workers of loaders that were forked meanwhile may have its end of the socket pair, so that
-        only the process itself says when it is gone.
+        Loader workers forked meanwhile may hold its end of the socket pair, so that end of file
+        does not show that the process is gone.
         """
         assert self._process is not None and self._connection is not None
         ended = os.pidfd_open(self._process.pid)
@@ -252,7 +276,7 @@ class ProcessLane:
         return f"the validator's process {self._process.pid} {how}"
 
     def close(self) -> None:
-        """Ask the process to end, and wait; kill it if it does not."""
+        """Ask the process to end, and wait. Kill it if it does not."""
         if self._process is not None and self._connection is not None:
             with suppress(ConnectionError):
                 self._connection.send_bytes(b"")
@@ -265,7 +289,7 @@ class ProcessLane:
     def kill(self) -> None:
         """Kill the process, from another thread."""
         self._killed = True
-        process = self._process  # its thread may let go of it meanwhile
+        process = self._process  # its thread may clear it meanwhile
         if process is not None:
             process.kill()
 
@@ -281,7 +305,7 @@ class ProcessLane:
 
 
 class _Pickler(pickle.Pickler):
-    """Leaves out the values of the tensors that are in each snapshot."""
+    """Leaves out the values of tensors that each snapshot contains."""
 
     def __init__(self, file: io.BytesIO, places: dict[int, int]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
@@ -302,7 +326,7 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: tuple[int, bool, bool]) -> Tensor:
         number, is_parameter, requires_grad = pid
         if number not in self._tensors:
-            tensor = self._layout.places[number].empty()
+            tensor = self._layout.pieces[number].empty()
             if is_parameter:
                 tensor = nn.Parameter(tensor, requires_grad=requires_grad)
             self._tensors[number] = tensor
@@ -323,12 +347,12 @@ def _pickled(what: str, thing: object, places: dict[int, int]) -> bytes:
 
 
 def _main_module() -> dict[str, str]:
-    """Return how another process imports the script, for ``multiprocessing.spawn.prepare``."""
+    """Return the data with which another process imports the script (``multiprocessing.spawn``)."""
     main = sys.modules["__main__"]
     if (spec := getattr(main, "__spec__", None)) is not None:
         return {"init_main_from_name": spec.name}
     file = getattr(main, "__file__", None)
-    if file is not None and Path(file).exists():  # standard input has the name <stdin>
+    if file is not None and Path(file).exists():  # standard input is named <stdin>
         return {"init_main_from_path": str(Path(file).absolute())}
     return {}
 
@@ -341,19 +365,17 @@ def main() -> None:
     global _in_validator
     _in_validator = True
     connection, memory, payload, parent, part, parts = map(int, sys.argv[1:])
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        return
+    die_with_parent(parent)
     failure, validator = None, None
     try:
         validator = _Validator(payload, memory, part, parts)
-    except BaseException as error:  # noqa: BLE001 - SystemExit too: it is the parent's to know
+    except BaseException as error:  # noqa: BLE001 - also SystemExit: the parent must know
         failure = _failure(error)
     _answer(Connection(connection), validator, failure)
-    atexit._run_exitfuncs()  # noqa: SLF001 - workers of loaders end
+    atexit._run_exitfuncs()  # noqa: SLF001 - end the loaders' workers
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # the training waits: spare it the freeing of modules and tensors one by one
+    os._exit(0)  # save the training the wait for freeing modules and tensors one by one
 
 
 def _answer(
@@ -383,20 +405,18 @@ class _Validator:
             setup: _Setup = pickle.loads(file)  # noqa: S301 - the parent's, as are the others
         os.close(payload)
         self._part, self._parts = part, parts
-        with _recording_nothing():  # a script that is imported may open a run
+        with _recording_nothing():  # an imported script may open a run
             spawn.prepare(setup.prepare)
             self._evaluate: Evaluate = pickle.loads(setup.evaluate)  # noqa: S301
             replica: nn.Module = _Unpickler(io.BytesIO(setup.model), setup.layout).load()
         self._replica = replica
         setup.numerics.apply()
         self._targets = targets_of(replica, setup.layout)
-        mapped = mmap.mmap(memory, 0)
-        slots = len(mapped) // setup.layout.slot_bytes
-        self._slots = [setup.layout.views(mapped, slot) for slot in range(slots)]
+        self._slots = slots_in(mmap.mmap(memory, 0), setup.layout)
 
     def validate(self, slot: int, epoch: int) -> Sums:
         copy_all(self._slots[slot], self._targets)
-        # What is drawn here depends on epoch and part alone, also in a process started again.
+        # Random numbers depend only on epoch and part, even after a restart of the process.
         RandomState.seeded(epoch * self._parts + self._part).restore()
         return evaluated(self._evaluate, self._replica, self._part, self._parts)
 

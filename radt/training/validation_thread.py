@@ -12,17 +12,18 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from radt.errors import TrainingError, UsageError, described
-from radt.training.evaluation import Evaluate, Sums, evaluated, targets_of
-from radt.training.snapshot import Layout, Snapshot
+from radt.training.evaluation import Evaluate, Lane, Sums, evaluated, targets_of
+from radt.training.layout import Layout
+from radt.training.snapshot import Snapshot
 
 
-class ThreadLane:
-    """Evaluates a copy of the model in the calling thread, on a CUDA stream of its own.
+class ThreadLane(Lane):
+    """Evaluates a copy of the model in the calling thread, on a separate CUDA stream.
 
     Args:
         evaluate: The user's function.
         model: The model, which is copied.
-        layout: Of its snapshots.
+        layout: Layout of its snapshots.
         part: Number of the part.
         parts: Number of parts.
 
@@ -46,9 +47,6 @@ class ThreadLane:
         self._streams = [torch.cuda.Stream(device) for device in devices]  # type: ignore[no-untyped-call]
         self._guard: TorchDispatchMode | None = _NoGlobalDraws()
 
-    def prepare(self) -> None:
-        pass
-
     def evaluate(self, snapshot: Snapshot) -> Sums:
         try:
             with ExitStack() as stack:
@@ -67,17 +65,12 @@ class ThreadLane:
         self._guard = None
         return sums
 
-    def close(self) -> None:
-        pass
-
-    def kill(self) -> None:
-        """A thread cannot be killed: its evaluation ends by itself."""
-
 
 class _NoGlobalDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Refuses what draws from the global generator, which the training draws from meanwhile.
+    """Refuses draws from the global generator, which the training uses at the same time.
 
-    It sees each operation of its thread, which costs time: the first validation alone has it.
+    It intercepts each operation of its thread, which takes time, so only the first validation uses
+    it.
     """
 
     def __init__(self) -> None:
@@ -91,9 +84,9 @@ class _NoGlobalDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if (
             torch.Tag.nondeterministic_seeded in func.tags
             and kwargs.get("generator") is None
-            # Attention draws if it drops anything, which it does not in evaluation mode.
+            # Attention draws only for dropout, which is off in evaluation mode.
             and all(argument.name != "dropout_p" for argument in func._schema.arguments)  # noqa: SLF001
-            and os.getpid() == self._process  # a worker has generators of its own
+            and os.getpid() == self._process  # a worker has its own generators
         ):
             raise TrainingError(
                 f"it draws global random numbers ({func}), which would change the training",

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 
 from radt.analysis.advice import Advice, advise
-from radt.analysis.advice_choice import Preferences
 from radt.analysis.advice_model import Prediction
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
@@ -37,8 +36,7 @@ HOST_FREE_BYTES = 100 * GB
 class Run:
     """One row. What is None was not measured.
 
-    ``memory`` is the run's own on the card, or in the machine on the CPU; ``start_up_s`` lies
-    before the barrier.
+    ``memory`` is the run's own on the card, or in the machine on the CPU.
     """
 
     name: str
@@ -55,11 +53,8 @@ class Run:
     process_memory: bool = True
     params: Mapping[str, str] = field(default_factory=dict)
     logged: Mapping[str, str] = field(default_factory=dict)
-    watts: tuple[float, float] | None = None
     samples_per_s: float | None = None
     data_wait: float | None = None
-    latency: float | None = None
-    start_up_s: float = 0.0
     spool: str = ""
     script: str = "/lab/train.py"
     listeners: str = "top+smi+gpm"
@@ -129,7 +124,7 @@ class Lab:
                 listeners=run.listeners,
                 command=f"/usr/bin/python {run.script} {arguments}",
                 host=run.host,
-                started_ns=began_ns - round(run.start_up_s * S),
+                started_ns=began_ns,
                 ended_ns=ended_ns,
             )
         )
@@ -191,8 +186,6 @@ class Lab:
         add("top", "system.cpu.utilization", Scope.HOST, self.host_load, self.host_load)
         if run.samples_per_s is not None:
             add("run", "samples_per_s", Scope.RUN, 1.0, run.samples_per_s)
-        if run.latency is not None:
-            add("run", "latency", Scope.RUN, run.latency, run.latency)
         # Its warm-up waits all the time, for loaders that start.
         add("run", "data_wait", Scope.RUN, 0.99, run.data_wait)
         if is_gpu:
@@ -206,17 +199,13 @@ class Lab:
                 add("smi", "gpu.memory.total", Scope.GPU, A100_BYTES, A100_BYTES)
                 if run.process_memory:
                     add("smi", "process.gpu.memory", Scope.PROCESS, 0.1 * GB, run.memory)
-            if run.watts is not None:
-                idle_w, busy_w = run.watts
-                add("smi", "gpu.power", Scope.GPU, idle_w, busy_w)
-                add("smi", "gpu.energy", Scope.GPU, idle_w, busy_w, SeriesKind.COUNTER)
         self._writer.add_series(records)
         self._writer.append(run_id, batches)
 
-    def advice(self, preferences: Preferences | None = None, **options: object) -> Advice:
+    def advice(self, **options: object) -> Advice:
         """What is advised on it."""
         with StoreReader(self.store) as reader:
-            return advise(reader, self.experiment, preferences or Preferences(), **options)  # type: ignore[arg-type]
+            return advise(reader, self.experiment, **options)  # type: ignore[arg-type]
 
 
 def find(advice: Advice, names: Sequence[str], how: str) -> Prediction:

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from radt.cli.advise import command
 from radt.cli.validate import command as validate
 from radt.devices.machine import Machine
-from radt.errors import ExperimentError, UsageError
+from radt.errors import UsageError
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 from radt.listeners import registry
@@ -47,13 +47,17 @@ def on_cpu(name: str, folder: Path, **values: object) -> Run:
 
 def test_the_table_fits_into_80_columns(lab: Lab) -> None:
     for name, active in (("resnet26", 0.3), ("efficientnet-v2-s-imagenet64", 0.6)):
-        lab.alone(Run(name, sm=active, watts=(60.0, 200.0)))
+        lab.alone(Run(name, sm=active))
     lab.copies(2, Run("resnet26", collocation="MPS", epoch_s=4.4))
     done = call(lab, "--all")
     assert done.exit_code == 0, done.output
     assert "\x1b" not in done.output
-    for word in ("resnet26: 4 at once under MPS", "MIG 1g.5gb", "§4.5.1", "n = 1", "vs measured"):
-        assert word in " ".join(done.output.split())
+    text = " ".join(done.output.split())
+    for words in (
+        "GPU 0 of gpu-01: 4 × resnet26 at once under MPS",
+        *("below half of the SMs' time", "§4.4.2", "error 9.1 % (n = 1)", "vs measured"),
+    ):
+        assert words in text
     lines = document_lines(advice_document(lab.advice(), all_of_them=True), 80, wrap=True)
     assert max(len(line.plain) for line in lines) <= 80
 
@@ -61,8 +65,7 @@ def test_the_table_fits_into_80_columns(lab: Lab) -> None:
 def test_json_has_everything(lab: Lab) -> None:
     lab.alone(Run("small", sm=0.6, kernel=0.9))
     lab.copies(2, Run("small", collocation="MPS", epoch_s=6.0))
-    found = json.loads(call(lab, "--format", "json", "--goal", "latency").output)
-    assert found["goal"] == "latency"
+    found = json.loads(call(lab, "--format", "json").output)
     assert found["alone"][0]["shares"]["SM activity"] == pytest.approx(0.6)
     (two,) = (one for one in found["predictions"] if one["method"] == "MPS" and one["degree"] == 2)
     assert two["rows"][0]["expected"] == pytest.approx(1.5)  # as it was measured
@@ -86,8 +89,8 @@ def test_an_unknown_experiment_is_said_to_be_unknown(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("run", "word"),
     [
-        (Run("net", sm=None, kernel=None), "GPU load"),
-        (Run("net", devices="cpu", cores=None), "CPU time"),
+        (Run("net", sm=None, kernel=None), "SM activity not measured"),
+        (Run("net", devices="cpu", cores=None), "CPU not measured"),
     ],
 )
 def test_without_a_measurement_that_it_needs_it_refuses(lab: Lab, run: Run, word: str) -> None:
@@ -104,7 +107,7 @@ def test_how_many_cpus_another_machine_has_can_be_said(lab: Lab) -> None:
     said = call(lab)
     assert isinstance(said.exception, UsageError)
     assert "--cores" in said.exception.message
-    assert "4 at once" in call(lab, "--cores", "16").output
+    assert "4 × net at once" in call(lab, "--cores", "16").output
 
 
 def test_models_that_never_ran_alone_are_written_to_be_run(lab: Lab, tmp_path: Path) -> None:
@@ -154,6 +157,15 @@ def test_gpus_and_ways_to_share_are_written(lab: Lab, tmp_path: Path) -> None:
     assert {row[8].strip() for row in rows} == {"/lab/train.py"}
 
 
+def test_what_does_not_fit_is_not_written_to_be_verified(lab: Lab, tmp_path: Path) -> None:
+    lab.alone(Run("huge", memory=30 * GB))
+    path = tmp_path / "verify.csv"
+    said = call(lab, "--write", str(path))
+    assert isinstance(said.exception, UsageError)
+    assert "no candidate can be verified" in said.exception.message
+    assert not path.exists()
+
+
 def test_nothing_is_written_over(lab: Lab, tmp_path: Path) -> None:
     lab.alone(on_cpu("small", tmp_path))
     path = tmp_path / "there.csv"
@@ -177,68 +189,30 @@ def test_odd_names_come_back_as_they_were(tmp_path: Path, name: str) -> None:
     assert first.params == ("--model", "{Name}")
 
 
-def test_workloads_of_the_file_are_predicted_and_missing_models_named(
-    lab: Lab, tmp_path: Path
-) -> None:
-    small = on_cpu("small", tmp_path)
-    lab.alone(small)
-    file = tmp_path / "study.csv"
-    file.write_text(
-        "Experiment, Workload, Devices, Lab, Size , File    , Params\n"
-        "study     , pair    , cpu    , 7  , small, train.py, --model {Size}\n"
-        "study     , pair    , cpu    , 7  , small, train.py, --model {Size}\n"
-        "study     , mix     , cpu    , 7  , small, train.py, --model {Size}\n"
-        "study     , mix     , cpu    , 7  , large, train.py, --model {Size}\n"
-    )
-    found = json.loads(call(lab, "--format", "json", experiment=str(file)).output)
-    assert ["pair"] in [one["workloads"] for one in found["predictions"]]
-    assert found["missing"] == ["train: never ran alone"]
-    path = tmp_path / "solo.csv"
-    assert call(lab, "--write", str(path), experiment=str(file)).exit_code == 0
-    (run,) = plan(path).runs
-    assert run.arguments == "--model large"
-    assert run.columns == {"Lab": "7", "Size": "large"}
-
-
-def test_a_file_with_problems_is_refused(lab: Lab, tmp_path: Path) -> None:
-    lab.alone(on_cpu("small", tmp_path))
-    file = tmp_path / "wrong.csv"
-    file.write_text("Workload, File\n1, nothing.py\n")
-    assert isinstance(call(lab, experiment=str(file)).exception, ExperimentError)
-
-
-def test_a_file_that_names_no_device_means_where_its_runs_were(lab: Lab, tmp_path: Path) -> None:
-    lab.alone(replace(on_cpu("small", tmp_path), devices="0"))
-    lab.alone(on_cpu("large", tmp_path))
-    file = tmp_path / "study.csv"
-    file.write_text(
-        "Experiment, Workload, File    , Params\n"
-        "study     , two     , train.py, --model small\n"
-        "study     , two     , train.py, --model small\n"
-        "study     , three   , train.py, --model large\n"
-        "study     , three   , train.py, --model large\n"
-    )
-    found = json.loads(call(lab, "--format", "json", experiment=str(file)).output)
-    labels = [label for one in found["predictions"] for label in one["workloads"]]
-    assert sorted(labels) == ["three", "two"]
-    assert not found["missing"]
-
-
-def test_a_timeout_of_weeks_is_written_so_that_it_can_be_read(lab: Lab, tmp_path: Path) -> None:
+def test_a_file_stands_for_its_experiment(lab: Lab, tmp_path: Path) -> None:
     lab.alone(on_cpu("small", tmp_path))
     file = tmp_path / "study.csv"
-    file.write_text(
-        "Experiment, Workload, Devices, Timeout, File    , Params\n"
-        "study     , one     , cpu    , 14 d   , train.py, --model large\n"
-    )
-    path = tmp_path / "solo.csv"
-    assert call(lab, "--write", str(path), experiment=str(file)).exit_code == 0
-    (run,) = plan(path).runs
-    assert run.timeout_s == 14 * 86_400
+    file.write_text("Experiment, File\nstudy, train.py\n")
+    assert "4 × small at once" in call(lab, experiment=str(file)).output
+
+
+def test_the_expected_error_is_that_of_workloads_of_other_models(lab: Lab) -> None:
+    lab.alone(Run("small", sm=0.3))
+    assert "expected error unknown" in call(lab).output
+    lab.alone(Run("large", sm=0.9, epoch_s=10.0))
+    lab.copies(2, Run("large", sm=0.9, epoch_s=18.3, collocation="MPS"))
+    assert "expected error 1.6 % (n = 1)" in " ".join(call(lab).output.split())
 
 
 def test_cpu_numbers_of_a_pinned_run_are_not_its_number_of_cpus(lab: Lab) -> None:
     lab.tags["radt.cpus"] = "3"
     lab.alone(Run("net", devices="cpu", cores=4.0))
-    host = lab.advice().measurements.facts.host("gpu-01")
-    assert host.cores == lab.cores
+    (place,) = lab.advice().measurements.places
+    assert place.cores == lab.cores
+
+
+def test_the_memory_that_control_groups_grant_is_the_machines(lab: Lab) -> None:
+    lab.tags["radt.memory_limit_bytes"] = "8000000000"
+    lab.alone(Run("net", devices="cpu", cores=4.0))
+    (place,) = lab.advice().measurements.places
+    assert place.host_bytes == 8e9

@@ -7,16 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from radt.cluster.course import Changes, Course
-from radt.cluster.engine import ArrayRequest, Engine
-from radt.cluster.rows import submitted_rows, submitted_table
+from radt.cluster.engine import ArrayRequest, Engine, Shape
+from radt.cluster.executor import submitted_rows, submitted_table
 from radt.cluster.settle import Patience
-from radt.cluster.shape import JobArray, Shape, WorkloadKey
-from radt.cluster.simulated import SimulatedEngine
-from radt.cluster.simulated_nodes import SimulatedNodes
-from radt.cluster.spool import Request, Spool, Submission
+from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
 from radt.cluster.submit import Submitter
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusWriter
+from tests.support.simulated import SimulatedEngine
+from tests.support.simulated_nodes import SimulatedNodes
 
 PATIENCE = Patience(lost_s=300.0, outcome_s=60.0)
 SHAPE = Shape(gpus=1)
@@ -53,6 +52,7 @@ def make_spool(
             for start in range(0, len(names), size)
         ),
         options={"repeat": repeat},
+        home=str(folder / "home"),
     )
     return Spool.create(folder / "submissions", submission, content.encode())
 

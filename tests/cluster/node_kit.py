@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from radt import __version__
-from radt.cluster.shape import JobArray, Shape, WorkloadKey
-from radt.cluster.spool import AttemptView, JobKey, Spool, Submission
-from radt.collector.start import PidLock
+from radt.cluster.collecting import Collected, Collection
+from radt.cluster.engine import Shape
+from radt.cluster.spool import AttemptView, JobArray, JobKey, Spool, Submission, WorkloadKey
+from radt.files import PidLock
 from radt.home import Home
 from radt.store.reader import StoreReader
 from tests.support.bench import Bench
@@ -137,8 +139,9 @@ class Nodes:
         return "\n".join(log.read_text() for log in logs if log.exists())
 
     def places(self, node: str = "node1") -> list[Path]:
-        """Folders of jobs on a node's disk."""
-        return sorted(self.disk(node).iterdir())
+        """Folders of jobs on a node's disk; bundles are made beside them."""
+        every = self.disk(node).iterdir()
+        return sorted(one for one in every if not one.name.startswith("radt-bundle-"))
 
     def processes(self) -> list[int]:
         """Processes of any job that is or was on one of the nodes, runners apart."""
@@ -197,3 +200,9 @@ def nodes_in(bench: Bench, folder: Path) -> Iterator[Nodes]:
             process.kill()
         process.wait()
     nodes.wait_gone()
+
+
+def collect(spool: Spool, home: Home, **places: Any) -> Collected:
+    """Take what is new of a submission, once; see `Collection`."""
+    with Collection(spool, home, **places) as collection:
+        return collection.collect()

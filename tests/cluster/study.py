@@ -20,7 +20,7 @@ from tests.support.slurm import Slurm
 from tests.support.waiting import wait_until
 
 #: Says that it runs, and goes on until it may end.
-_TRAIN = """\
+TRAIN = """\
 import sys, time
 from pathlib import Path
 import radt
@@ -122,7 +122,7 @@ def study_on(slurm: Slurm, tmp_path: Path) -> Iterator[Study]:
     """A study on a cluster, which is empty and idle afterwards."""
     folder = tmp_path / "study"
     folder.mkdir()
-    (folder / "train.py").write_text(_TRAIN)
+    (folder / "train.py").write_text(TRAIN)
     (folder / "radt.toml").write_text(_SETTINGS.format(folder=tmp_path / "shared"))
     environ = {**os.environ, **slurm.environ, "RADT_TRACKING_URI": "none", "COLUMNS": "80"}
     environ["RADT_CLUSTER_POLL_S"] = "1"

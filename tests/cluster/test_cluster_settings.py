@@ -133,15 +133,15 @@ def test_clusters_that_are_not_there(tmp_path: Path, on: str, cause: str, remedy
         ("[cluster]\nmax_jobs = 3", "unknown setting 'max_jobs'", "Did you mean 'max-jobs'?"),
         ("[cluster]\nfoo = 3", "unknown setting 'foo'", "Choose from folder, partition"),
         ("[cluster]\nmax-jobs = 0", "max-jobs: expected a whole number of at least 1", "Write"),
-        ("[cluster]\nmax-jobs = true", "max-jobs: True is not a value for it", "in the queue"),
-        ("[cluster]\npartition = 3", "partition: 3 is not a value for it", "Partition of rows"),
+        ("[cluster]\nmax-jobs = true", "max-jobs: True is not a valid value", "in the queue"),
+        ("[cluster]\npartition = 3", "partition: 3 is not a valid value", "Partition of rows"),
         ('[cluster]\npartition = ""', "partition is empty", "remove the line"),
         ("[cluster]\ntime = 0", "time: expected a timeout above 0", "2h"),
         ('[cluster]\nmemory = "64"', "memory: '64' is not an amount of memory", "64GB"),
         ('[cluster]\nexclusive = "perhaps"', "exclusive: 'perhaps' is neither on nor off", "on"),
         ('[cluster]\nrecord = "s3"', "record: 's3' is not one of folder, direct", "Write"),
         ('[cluster]\nsetup = "module load x"', "setup: expected a list", 'setup = ["…"]'),
-        ("[cluster]\nsetup = [3]", "setup: 3 is not a value for it", "Lines for bash"),
+        ("[cluster]\nsetup = [3]", "setup: 3 is not a valid value", "Lines for bash"),
         ('[cluster]\nsbatch = ["x"]', "'x' is not an option of sbatch", "--reservation"),
         ('[cluster]\nsbatch = ["-p gpu"]', "sbatch: -p is radt's to give", "Use partition"),
         ('[cluster]\nsbatch = ["--array=1-9"]', "--array is radt's to give", "Remove it"),
@@ -168,7 +168,7 @@ def test_a_wrong_cluster_is_no_matter_of_another(tmp_path: Path) -> None:
 
     assert ClusterSettings.named("a", file) is not None
     assert [str(problem) for problem in cluster_problems(file)] == [
-        f"[cluster.b] of {tmp_path}/radt.toml: partition: 3 is not a value for it. "
+        f"[cluster.b] of {tmp_path}/radt.toml: partition: 3 is not a valid value. "
         "Partition of rows without one."
     ]
     assert not list(cluster_problems(None))

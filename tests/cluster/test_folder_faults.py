@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from radt.cluster.collecting import collect
-from radt.cluster.simulated import SimulatedEngine
 from radt.cluster.spool import JobKey, Spool
 from radt.home import Home
 from tests.cluster.kit import Simulation
+from tests.cluster.node_kit import collect
+from tests.support.simulated import SimulatedEngine
 
 JOBS = [[f"w{number}"] for number in range(10)]
 

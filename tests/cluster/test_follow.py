@@ -11,14 +11,14 @@ import pytest
 
 from radt.cluster.engine import ArrayRequest, End, JobId, Phase
 from radt.cluster.follow import WRITE_S, PacedStatuses
-from radt.cluster.overview import Overview, RunningJob, cluster_table, headline
-from radt.cluster.simulated import SimulatedEngine, SimulatedStart, Work, one_minute
+from radt.cluster.overview import JobView, Overview, cluster_table, headline
 from radt.cluster.spool import JobKey, Spool, Start
 from radt.errors import StatusError
 from radt.experiment.status import RowStatus
 from radt.model import Role
 from radt.runner.live import ProgressView
 from tests.cluster.kit import SHAPE, Simulation, course_of
+from tests.support.simulated import SimulatedEngine, SimulatedStart, Work, one_minute
 
 JOBS = [["solo"], ["pair*2"], ["three*3"], ["short", "shorter"], *([f"w{n}"] for n in range(8))]
 ROWS = 1 + 2 + 3 + 2 + 8
@@ -226,7 +226,7 @@ def test_jobs_that_end_without_a_word_hold_the_rest(tmp_path: Path) -> None:
     engine.runner = mute
     simulation.pass_time(400)
     assert simulation.course.is_stuck
-    assert simulation.statuses().count("FAILED: the job ended without a word") < 6
+    assert simulation.statuses().count("FAILED: the job ended without reporting a result") < 6
     assert Phase.HELD in {state.phase for state in engine.states(["1"]).values()}
 
 
@@ -325,9 +325,9 @@ def test_a_file_that_cannot_be_written_is_said_once() -> None:
 VIEW = Overview(
     engine="slurm",
     running=[
-        RunningJob("gpu-07", "1234_7", "S+S+S", [Role.TRAINING] * 3, 2, 435),
-        RunningJob("gpu-08", "1234_11", "M", [Role.TRAINING], 1, 19),
-        RunningJob("gpu-09", "1234_12", "a-very-long-label", [Role.TRAINING], 0, 0),
+        JobView("1234_7", "S+S+S", [Role.TRAINING] * 3, "gpu-07", 2, 435),
+        JobView("1234_11", "M", [Role.TRAINING], "gpu-08", 1, 19),
+        JobView("1234_12", "a-very-long-label", [Role.TRAINING], "gpu-09"),
     ],
     queued={"Priority": 30, "Resources": 10},
     unsubmitted=3,

@@ -35,7 +35,7 @@ def test_a_job_that_is_shown_its_gpus_only_has_all_of_them(nvml_here: FakeNvml) 
         ({"SLURM_STEP_GPUS": "0", "SLURM_JOB_GPUS": "0,1"}, ["GPU-fake-2"]),
         ({"CUDA_VISIBLE_DEVICES": "2"}, ["GPU-fake-0"]),
         ({"SLURM_JOB_GPUS": "0,1,2,3"}, [f"GPU-fake-{index}" for index in range(4)]),
-        ({"CUDA_VISIBLE_DEVICES": "GPU-fake-2,GPU-fake-0"}, ["GPU-fake-2", "GPU-fake-0"]),
+        ({"CUDA_VISIBLE_DEVICES": "gpu-fake-2,GPU-fake-0"}, ["GPU-fake-2", "GPU-fake-0"]),
     ],
 )
 def test_where_all_gpus_are_shown_slurms_numbers_say_which(

@@ -8,19 +8,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
 from radt.experiment.source import ExperimentFile
 from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
+from tests.support.privileges import needs_mounts
 from tests.support.servers import isolated_slurm_cluster
 from tests.support.slurm_isolated import IsolatedSlurm
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make such nodes")
+pytestmark = needs_mounts
 
 _TRAIN = """\
 import socket, time
@@ -46,8 +45,8 @@ def _cut_off_first(slurm: IsolatedSlurm, folder: Path) -> tuple[str, str]:
     node = (folder / f"started.{run_id}").read_text()
     sent = slurm.shared / "radt" / "submissions"
     wait_until(
-        lambda: any(map(_has_loss, sent.glob(f"**/{run_id}/*.tar"))),
-        "a part with what it has logged",
+        lambda: any(map(_has_loss, sent.glob(f"**/{run_id}/*.radt"))),
+        "a bundle with what it has logged",
     )
     (job,) = slurm.run("squeue", "--noheader", f"--nodelist={node}", "--format=%A").split()
     slurm.cut_off(node)
@@ -58,9 +57,9 @@ def _cut_off_first(slurm: IsolatedSlurm, folder: Path) -> tuple[str, str]:
     return run_id, node
 
 
-def _has_loss(part: Path) -> bool:
+def _has_loss(bundle: Path) -> bool:
     try:
-        return b"loss" in part.read_bytes()
+        return b"loss" in bundle.read_bytes()
     except FileNotFoundError:
         return False  # the head has just taken it; the next one comes in a second
 

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from radt.cluster.collecting import Collection, collect
-from radt.cluster.node import NodeStop
-from radt.cluster.nodeplace import NodePlace
+from radt.cluster.collecting import Collection
+from radt.cluster.node import NodePlace, NodeStop
 from radt.cluster.noderunner import NodeRunner
-from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, JobKey, Start
+from radt.cluster.spool import (
+    MOST_ATTEMPTS,
+    PREEMPTED,
+    TIME_LIMIT,
+    JobKey,
+    Start,
+)
 from radt.collector.client import CollectorClient
+from radt.collocation.busy import BusyPolicy
+from radt.devices.hardware import read_hardware
 from radt.experiment.status import RowStatus
 from radt.home import Home
-from radt.inventory import read_hardware
+from radt.lifetime import Wait
 from radt.model import SOFTWARE, RunStatus
+from radt.runner.options import StartOptions, SyncPoint
 from radt.store.reader import StoreReader
 from radt.tags import (
     CLUSTER_ATTEMPT,
@@ -33,6 +43,7 @@ from tests.cluster.node_kit import (
     JOB,
     TRAIN,
     Nodes,
+    collect,
     collectors_of,
     nodes_in,
     texts,
@@ -116,7 +127,7 @@ def test_a_job_records_what_a_start_on_one_machine_does(nodes: Nodes, tmp_path: 
     spool = nodes.submit(file, ["1", "2"], ["other job"])
     nodes.run(spool, code=1)
     collected = collect(spool, nodes.home)
-    assert collected.problems == ()
+    assert not collected.problems
     assert len(collected.runs) == 3
 
     local = nodes.bench.experiment(
@@ -150,7 +161,7 @@ def test_a_job_records_what_a_start_on_one_machine_does(nodes: Nodes, tmp_path: 
     assert nodes.places() == []
     files = [path for path in spool.attempts(JOB)[0].path.rglob("*") if path.is_file()]
     assert len(files) <= 4, files
-    assert collect(spool, nodes.home).runs == ()
+    assert not collect(spool, nodes.home).runs
 
     # The next start of the job, after a node failure that came too late, has nothing to do.
     nodes.run(spool, code=1)
@@ -194,7 +205,7 @@ def test_repeats_go_on_where_a_killed_attempt_was(nodes: Nodes) -> None:
         assert killed.end_reason == "superseded by attempt 2"
         assert tags[killed.run_id][CLUSTER_SUPERSEDED] == "2"
         assert reader.point_counts(killed.run_id)
-        assert collection.collect().runs == ()
+        assert not collection.collect().runs
     assert nodes.places() == []
 
 
@@ -427,7 +438,7 @@ def test_the_submit_host_brings_runs_to_mlflow(with_mlflow: Nodes) -> None:
     uri = nodes.home.default_tracking_uri
     with CollectorClient.connect(timeout_s=TIMEOUT_S, patience_s=60.0) as client:
         collected = collect(spool, nodes.home, tracking_uri=uri, client=client)
-        assert collected.problems == ()
+        assert not collected.problems
         nodes.bench.wait_delivered()
     mlflow_has_it(nodes)
 
@@ -499,3 +510,12 @@ def test_a_job_starts_so_often_and_no_more(nodes: Nodes) -> None:
     assert texts(spool) == ["KILLED: started 5 times"]
     assert view(spool).ended
     assert view(spool).kept == {"old"}
+
+
+def test_options_of_a_start_reach_the_nodes_through_the_folder() -> None:
+    given = StartOptions(
+        fail_fast=True, sync=SyncPoint.CONTEXT, busy=BusyPolicy.FAIL, wait=Wait.MUST, yes=True
+    )
+    written = json.dumps(replace(given, tracking_uri="http://me:secret@mlflow").for_nodes())
+    assert "secret" not in written
+    assert StartOptions.of_a_node(json.loads(written)) == given

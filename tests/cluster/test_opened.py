@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from radt.cluster.executor import SlurmExecutor
 from radt.cluster.opened import (
     close,
     mark_open,
@@ -19,13 +20,13 @@ from radt.cluster.opened import (
     refuse_open_submission,
 )
 from radt.cluster.settings import ClusterSettings
-from radt.cluster.simulated import SimulatedEngine
 from radt.cluster.spool import Spool
-from radt.cluster.start import ClusterStart, start_on_cluster
 from radt.errors import ClusterError, UsageError
 from radt.home import Home
-from radt.runner.pending import ExperimentOptions
+from radt.runner.options import StartOptions
+from radt.runner.start import start
 from tests.cluster.kit import make_spool
+from tests.support.simulated import SimulatedEngine
 
 
 @pytest.fixture
@@ -80,11 +81,10 @@ def test_another_data_folder_does_not_submit_it_again(
     file.write_text(f"Workload,Status,File\n{rows}")
     engine, theirs = SimulatedEngine(), tmp_path / "theirs"
     with pytest.raises(UsageError) as caught:
-        start_on_cluster(
+        start(
             file,
-            ClusterStart("slurm", ClusterSettings(), engine),
-            home=Home(theirs),
-            options=ExperimentOptions(),
+            StartOptions(home=Home(theirs)),
+            SlurmExecutor("slurm", ClusterSettings(), engine),
             console=Console(file=io.StringIO()),
         )
     assert str(spool.path) in caught.value.message

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from radt import __version__
-from radt.cluster.pulse import NodeStatuses, Pulse
-from radt.cluster.shape import JobArray, Shape, WorkloadKey
-from radt.cluster.spool import Attempt, JobKey, Spool, Submission
+from radt.cluster.engine import Shape
+from radt.cluster.shipping import NodeStatuses, Pulse
+from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Submission, WorkloadKey
 from radt.experiment.status import RowStatus
 from tests.support.waiting import wait_until
 

@@ -95,3 +95,25 @@ def test_a_batch_job_that_a_task_submits_is_a_run_of_its_own(slurm: Slurm, home:
         (launcher,) = (run for run in reader.runs() if run.name == "submits rank 1")
         assert (run.name, run.workload, run.status) == ("train #1", "", RunStatus.FINISHED)
         assert reader.tags(run.run_id)[LAUNCHED_BY] == launcher.run_id
+
+
+def test_a_step_and_a_batch_script_end_with_their_program(slurm: Slurm, home: Home) -> None:
+    """Slurm kills the collector with them, so scripts wait for their uploads."""
+    ask = "from radt.lifetime import waits_here; print(waits_here().name)"
+    Path("job.sh").write_text(f'#!/bin/bash\n"{sys.executable}" -c "{ask}"\ntrue\n')
+    assert slurm.run("srun", sys.executable, "-c", ask).split() == ["TRY"]
+    slurm.run("sbatch", "--wait", "--output=job.txt", "job.sh")
+    assert Path("job.txt").read_text().split() == ["TRY"]
+
+
+def test_a_job_whose_node_cannot_upload_is_told_so_and_does_not_fail(
+    slurm: Slurm, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("train.py").write_text(_TRAIN, encoding="utf-8")
+    Path("one.csv").write_text("Experiment,Workload,Devices,File\nx,1,cpu,train.py\n")
+    monkeypatch.setenv("RADT_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("RADT_COLLECTOR_DELIVERY_S", "1")
+    for index, command in enumerate(("train.py", "-m radt one.csv")):
+        Path("job.sh").write_text(f"#!/bin/sh\n{sys.executable} {command}\n")
+        slurm.run("sbatch", "--wait", f"--output={index}.txt", "job.sh")
+        assert "some data is only in" in " ".join(Path(f"{index}.txt").read_text().split())

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from radt.cluster.engine import ArrayRequest
-from radt.cluster.same_node import on_one_node
+from radt.cluster.engine import ArrayRequest, Shape
 from radt.cluster.settings import ClusterSettings
-from radt.cluster.shape import JobArray, Shape, WorkloadKey
-from radt.cluster.simulated import SimulatedEngine
+from radt.cluster.shaping import on_one_node
+from radt.cluster.spool import JobArray, WorkloadKey
 from radt.devices.machine import Machine
 from radt.errors import UsageError
 from radt.experiment.plan import ExperimentPlan
@@ -22,6 +21,7 @@ from radt.model import RunStatus
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tags import CLUSTER_NODE
+from tests.support.simulated import SimulatedEngine
 
 SETTINGS = ClusterSettings(same_node=True)
 ARRAYS = [

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from radt.cluster.engine import Shape
 from radt.cluster.script import array_request, batch_script, check_setup, output_pattern
 from radt.cluster.settings import ClusterSettings
-from radt.cluster.shape import JobArray, Shape, WorkloadKey
-from radt.cluster.spool import JobKey, Spool, Submission
+from radt.cluster.spool import JobArray, JobKey, Spool, Submission, WorkloadKey
 from radt.errors import UsageError
 from tests.support.waiting import wait_until
 

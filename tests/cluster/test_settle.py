@@ -56,7 +56,7 @@ class Line:
     never_began: bool = False
 
 
-WITHOUT_A_WORD = "FAILED: the job ended without a word: Killed"
+WITHOUT_A_WORD = "FAILED: the job ended without reporting a result: Killed"
 TABLE = [
     # The engine has it -------------------------------------------------------------------------
     Line("waits", QUEUED, (), ("QUEUED: 12_3 Resources",) * 2, Next.WAIT),

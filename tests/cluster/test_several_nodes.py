@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from radt.cluster.collecting import collect
-from radt.cluster.shape import Shape
+from radt.cluster.engine import Shape
 from radt.cluster.spool import Spool
 from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope
 from radt.parts import from_tag
 from radt.store.check import check
 from radt.tags import CLUSTER_NODES, CLUSTER_PARTS
-from tests.cluster.node_kit import JOB, Nodes, nodes_in, texts, view
+from tests.cluster.node_kit import JOB, Nodes, collect, nodes_in, texts, view
 from tests.support.bench import bench_in
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -131,7 +130,7 @@ def test_two_nodes_make_one_run(nodes: Nodes) -> None:
     assert first["RADT_RUN_ID"] == other["RADT_RUN_ID"]
 
     collected = collect(spool, nodes.home)
-    assert collected.problems == ()
+    assert not collected.problems
     with nodes.reader as reader:
         (run,) = reader.runs()
         assert run.run_id == first["RADT_RUN_ID"]
@@ -185,7 +184,7 @@ def test_a_part_that_fails_ends_the_others(nodes: Nodes, failing: int) -> None:
     assert codes(runners) == [1, 1], nodes.log(spool)
     where = " (on node2)" if failing else ""
     assert texts(spool) == [f"FAILED: exit code 5{where}"]
-    assert collect(spool, nodes.home).problems == ()
+    assert not collect(spool, nodes.home).problems
     with nodes.reader as reader:
         (run,) = reader.runs()
         assert run.status is RunStatus.FAILED
@@ -215,7 +214,7 @@ def test_a_killed_node_ends_the_run_and_the_next_attempt_runs_it(nodes: Nodes, k
     assert codes(again) == [0, 0], nodes.log(spool)
     assert texts(spool) == ["FINISHED"]
     assert view(spool).number == 2
-    assert collect(spool, nodes.home).problems == ()
+    assert not collect(spool, nodes.home).problems
     with nodes.reader as reader:
         finished = [run for run in reader.runs() if run.status is RunStatus.FINISHED]
         assert [run.run_id for run in finished] == [said(nodes, 0)["RADT_RUN_ID"]]
@@ -227,7 +226,7 @@ def test_workloads_of_a_job_and_their_repeats_run_one_after_the_other(nodes: Nod
     let_go(nodes)
     assert codes(started(nodes, spool)) == [0, 0], nodes.log(spool)
     assert texts(spool) == ["FINISHED 2/2"] * 3
-    assert collect(spool, nodes.home).problems == ()
+    assert not collect(spool, nodes.home).problems
     with nodes.reader as reader:
         runs = reader.runs()
         assert len(runs) == 6

@@ -19,11 +19,12 @@ from radt.model import RunStatus, Scope
 from radt.parts import from_tag
 from radt.store.reader import StoreReader
 from radt.tags import CLUSTER_PARTS
+from tests.support.privileges import needs_mounts
 from tests.support.servers import isolated_slurm_cluster
 from tests.support.slurm_isolated import IsolatedSlurm
 from tests.support.waiting import TIMEOUT_S, wait_until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make such nodes")
+pytestmark = needs_mounts
 
 #: Says when its marker was set, by a clock that all share, and waits to be told to end.
 _TRAIN = """\

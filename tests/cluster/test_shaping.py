@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.cluster.engine import ArrayRequest
+from radt.cluster.engine import ArrayRequest, Shape
 from radt.cluster.settings import ClusterSettings, Recording
-from radt.cluster.shape import JobArray, Shape, WorkloadKey, arrays_of
-from radt.cluster.shaping import arrays_for, ask_about, shape_text
+from radt.cluster.shaping import arrays_for, arrays_of, ask_about, shape_text
+from radt.cluster.spool import JobArray, WorkloadKey
 from radt.devices.machine import Machine
 from radt.errors import ClusterError, EngineAwayError, ExperimentError, Problem, SubmitLimitError
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 from radt.listeners.api import Registry
-from radt.runner.pending import ExperimentOptions, pending_workloads
+from radt.runner.options import StartOptions, pending_workloads
 
 GIB = 1024**3
 SITE = ClusterSettings(partition="gpu", time_s=7200.0, memory_bytes=8 * GIB)
@@ -44,7 +44,7 @@ def arrays(plan: Callable[[str], ExperimentPlan]) -> Arrays:
     def arrays_of_file(
         content: str, settings: ClusterSettings = SITE, *, size: int = 1001, repeat: int = 1
     ) -> list[JobArray]:
-        pending = pending_workloads(plan(content), ExperimentOptions(repeat=repeat))
+        pending = pending_workloads(plan(content), StartOptions(repeat=repeat))
         return list(arrays_for("e.csv", pending, settings, max_array_size=size))
 
     return arrays_of_file
@@ -318,7 +318,7 @@ class Picky:
 
 
 def ask(plan: ExperimentPlan, engine: Picky) -> dict[JobArray, str]:
-    pending = pending_workloads(plan, ExperimentOptions())
+    pending = pending_workloads(plan, StartOptions())
     found = arrays_for("e.csv", pending, SITE, max_array_size=10)
     requests = {
         array: ArrayRequest("e", "", array.shape, range(len(array.jobs)), "", "") for array in found

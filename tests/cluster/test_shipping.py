@@ -1,58 +1,33 @@
-"""What travels of a run, and what becomes of it, also where either side is killed on the way."""
+"""What a node sends of its runs, and what becomes of it; `tests/copy` tests the bundles."""
 
 from __future__ import annotations
 
+import errno
 import math
 import os
-import random
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from radt import __version__
-from radt.cluster import collecting, shipping
+from radt.cluster import shipping
 from radt.cluster.collecting import Collection
-from radt.cluster.shape import JobArray, Shape, WorkloadKey
+from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper, cargo_in
-from radt.cluster.spool import Attempt, JobKey, Spool, Start, Submission
-from radt.delivery.archive.spool import ArchiveSpool
-from radt.delivery.archive.write import write_archive
+from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Start, Submission, WorkloadKey
 from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
 from radt.tags import CLUSTER_ATTEMPT, CLUSTER_JOB, CLUSTER_SUBMISSION
-from tests.delivery.archive import kit
+from tests.copy import kit
 from tests.support.stores import differences
-from tests.support.waiting import wait_until
 
 JOB = JobKey(0, 0)
-#: Each example writes archives.
-few = settings(max_examples=max(8, settings().max_examples // 3))
-
-
-class InThisProcess:
-    """Archives as the process makes them, without its start."""
-
-    def __init__(self, store: Path, folder: Path) -> None:
-        self._store, self._folder = store, folder
-
-    def spool(self, run_id: str) -> ArchiveSpool:
-        return ArchiveSpool(self._folder / run_id)
-
-    def write(self, run_id: str) -> None:
-        with StoreReader(self._store) as reader, self.spool(run_id).locked():
-            write_archive(reader, run_id, self.spool(run_id))
-
-    def close(self) -> None:
-        pass
 
 
 @dataclass
@@ -122,35 +97,26 @@ class Way:
 
 
 @pytest.fixture
-def way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Way]:
-    monkeypatch.setattr(shipping, "_Archives", InThisProcess)
+def way(tmp_path: Path) -> Iterator[Way]:
     made = Way(tmp_path)
     yield made
     made.close()
 
 
-def test_each_part_has_what_is_new_and_is_gone_once_it_is_taken(way: Way) -> None:
-    assert way.ship() == ""
-    assert way.ship() == ""
-    assert way.waiting() == ["part.1.tar"], "nothing new, nothing sent"
+def test_a_run_is_gone_from_the_folder_once_it_is_taken(way: Way) -> None:
+    """With its files, and the submit host delivers it."""
     kit.fill(way.writer)
-    kit.add_rows(way.writer)
-    assert way.ship() == ""
-    assert way.waiting() == ["part.1.tar", "part.2.tar"]
+    way.end()
+    assert way.arrived == []
+    assert way.ship() == way.ship() == ""
+    assert way.arrived == [kit.RUN_ID]
+    assert way.waiting() == [f"{kit.RUN_ID}.1.radt", "files.2.tar"]
+    way.attempt.put_statuses({}, ended=True)
     with Collection(way.spool, way.home, tracking_uri="sqlite:///m.db") as collection:
-        assert collection.collect().runs == (kit.RUN_ID,)
-        assert way.waiting() == []
-        assert way.differences() == []
-        assert collection.collect().runs == ()
-        kit.add_points(way.writer, 0, [3.0], first_ns=kit.START_NS + 1)
-        kit.add_rows(way.writer, closed=True)
-        way.end()
-        assert way.arrived == []
-        assert way.ship() == ""
-        assert way.arrived == [kit.RUN_ID]
-        way.attempt.put_statuses({}, ended=True)
-        assert collection.collect().problems == ()
-        assert way.differences() == []
+        collected = collection.collect()
+        assert (list(collected.runs), list(collected.problems)) == ([kit.RUN_ID], [])
+        assert not collection.collect().runs
+    assert way.differences() == []
     run_dir = way.home.run_dir(kit.RUN_ID)
     assert run_dir.output_log.read_text() == "the end\n"
     assert (run_dir.artifacts / "plots" / "loss #1.svg").read_text() == "<svg/>"
@@ -160,7 +126,7 @@ def test_each_part_has_what_is_new_and_is_gone_once_it_is_taken(way: Way) -> Non
         assert (run.status, run.spool) == (RunStatus.FAILED, str(run_dir.path))
         assert [one.run_id for one in reader.runs_to_deliver("sqlite:///m.db")] == [kit.RUN_ID]
         assert [one.label for one in reader.workloads_to_deliver("sqlite:///m.db")] == ["1"]
-    assert list(way.attempt.path.rglob("*.tar")) == []
+    assert not any(file.is_file() for file in (way.attempt.path / "runs").rglob("*"))
 
 
 def test_what_mlflow_knows_of_a_run_stays(way: Way) -> None:
@@ -190,16 +156,48 @@ def test_what_mlflow_knows_of_a_run_stays(way: Way) -> None:
 
 def test_where_nobody_looks_files_do_not_pile_up(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shipping, "MOST_WAITING", 4)
+    kit.fill(way.writer, count=10)
+    way.ship()
+    with Collection(way.spool, way.home) as collection:
+        collection.collect()
     for value in range(11):
         kit.add_points(way.writer, 0, [float(value)])
         assert way.ship() == ""
         assert len(way.waiting()) <= 5
-    assert way.waiting() == ["whole.9.tar", "part.10.tar", "part.11.tar"]
+    assert way.waiting() == [f"{kit.RUN_ID}.{number}.radt" for number in (10, 11, 12)]
+    # What takes the place of others is all of the run: this host may have lost its store.
+    way.home.store_path.unlink()
+    with Collection(way.spool, way.home) as collection:
+        assert not collection.collect().problems
+    assert way.differences() == []
+    for value in range(3):
+        kit.add_points(way.writer, 0, [float(value)])
+        assert way.ship() == ""
     way.end()
     assert way.finish() == ""
-    assert way.waiting() == ["whole.12.tar", "files.13.tar"]
+    assert way.waiting() == [f"{kit.RUN_ID}.16.radt", "files.17.tar"]
     with Collection(way.spool, way.home) as collection:
-        collection.collect()
+        assert not collection.collect().problems
+    assert way.differences() == []
+
+
+def test_a_number_is_used_once(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network file system may report a failure with the file in place."""
+    fsync = os.fsync
+
+    def failing(descriptor: int) -> None:
+        fsync(descriptor)
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", failing)
+        assert "Input/output error" in way.ship()
+    kit.fill(way.writer, count=10)
+    assert way.ship() == ""
+    assert way.waiting() == [f"{kit.RUN_ID}.{number}.radt" for number in (1, 2)]
+    with Collection(way.spool, way.home) as collection:
+        assert not collection.collect().problems
     assert way.differences() == []
 
 
@@ -212,7 +210,7 @@ def test_artifacts_that_nobody_may_read_or_that_never_end_are_left_out(way: Way)
     (artifacts / "folder").symlink_to("/usr")
     assert way.finish() == ""
     with Collection(way.spool, way.home) as collection:
-        assert collection.collect().problems == ()
+        assert not collection.collect().problems
     taken = way.home.run_dir(kit.RUN_ID).artifacts
     files = {str(file.relative_to(taken)) for file in taken.rglob("*") if file.is_file()}
     assert files == {"link", "plots/loss #1.svg"}
@@ -232,7 +230,7 @@ def test_a_damaged_file_is_named_and_keeps_nothing_else_from_coming(way: Way) ->
         collected = collection.collect()
         assert other.run_id in collected.runs
         assert len(collected.problems) == 1
-        assert kit.RUN_ID in collected.problems[0]
+        assert kit.RUN_ID in next(iter(collected.problems))
     assert file.exists()
 
 
@@ -258,7 +256,7 @@ def test_earlier_attempts_count_only_where_the_newest_goes_on_from_them(way: Way
         way.writer.put_tags(ids["late"], {"late": "tag"})
         way.ship()
         collection.collect()
-        assert collection.collect().runs == ()
+        assert not collection.collect().runs
     with StoreReader(way.home.store_path) as reader:
         ends = {name: reader.run(run_id) for name, run_id in ids.items()}
     assert ends["kept"].status is RunStatus.FINISHED
@@ -285,96 +283,3 @@ def test_a_run_that_was_given_up_and_comes_back_has_its_own_end(way: Way) -> Non
     assert way.differences() == []
     with StoreReader(way.home.store_path) as reader:
         assert reader.run(kit.RUN_ID).end_reason == "exit code 3"
-
-
-class Killed(BaseException):
-    """The process is gone: nothing of it runs any more."""
-
-
-@dataclass
-class Fate:
-    """Kills whoever comes to the n-th of the calls that change a disk."""
-
-    left: int
-
-    def passing(self, call: Callable[..., object]) -> Callable[..., object]:
-        def passed(*arguments: object, **named: object) -> object:
-            self.left -= 1
-            if self.left == 0:
-                raise Killed
-            return call(*arguments, **named)
-
-        return passed
-
-
-@few
-@given(seed=st.integers(0, 2**32), fates=st.lists(st.integers(1, 12), min_size=1, max_size=6))
-def test_all_arrives_once_whenever_the_submit_host_is_killed(seed: int, fates: list[int]) -> None:
-    draw = random.Random(seed)
-    with TemporaryDirectory() as folder, ExitStack() as patches:
-        patch = patches.enter_context(pytest.MonkeyPatch.context())
-        patch.setattr(shipping, "_Archives", InThisProcess)
-        patch.setattr(shipping, "MOST_WAITING", 3)
-        way = Way(Path(folder))
-        patches.callback(way.close)
-        for number, left in enumerate(fates):
-            for _ in range(draw.randrange(3)):
-                count = draw.randrange(1, 50)
-                kit.add_points(way.writer, draw.choice([0, 1, 7]), [float(number)] * count)
-                kit.add_rows(way.writer, closed=draw.random() < 0.5)
-                assert way.ship() == ""
-            fate = Fate(left)
-            with pytest.MonkeyPatch.context() as dying:
-                call = fate.passing(collecting.import_archive)
-                dying.setattr(collecting, "import_archive", call)
-                again = fate.passing(StoreWriter.deliver_again)
-                dying.setattr(StoreWriter, "deliver_again", again)
-                for method in ("unlink", "replace", "rmdir"):
-                    dying.setattr(Path, method, _method(fate, getattr(Path, method)))
-                try:
-                    with Collection(way.spool, way.home) as collection:
-                        collection.collect()
-                except Killed:
-                    pass
-        way.end()
-        assert way.finish() == ""
-        with Collection(way.spool, way.home) as collection:
-            assert collection.collect().problems == ()
-        assert way.differences() == []
-        assert way.waiting() == []
-        taken = way.home.run_dir(kit.RUN_ID)
-        assert taken.output_log.read_text() == "the end\n"
-        assert (taken.artifacts / "plots" / "loss #1.svg").exists()
-
-
-def _method(fate: Fate, method: Callable[..., object]) -> Callable[..., object]:
-    def passed(self: Path, *arguments: object, **named: object) -> object:
-        if "shared" in str(self) or "submit" in str(self):
-            return fate.passing(method)(self, *arguments, **named)
-        return method(self, *arguments, **named)
-
-    return passed
-
-
-def test_the_archive_process_is_started_again_and_ends_with_the_shipper(tmp_path: Path) -> None:
-    way = Way(tmp_path)
-    try:
-        kit.fill(way.writer, count=10)
-        assert way.ship() == ""
-        process = way.shipper._archives._process
-        assert process is not None
-        process.kill()
-        kit.add_points(way.writer, 0, [1.0])
-        assert way.ship() == "the archive process has ended"
-        assert way.ship() == ""
-        assert way.waiting() == ["part.1.tar", "part.2.tar"]
-        process = way.shipper._archives._process
-        assert process is not None
-        way.end()
-        assert way.finish() == ""
-        wait_until(lambda: process.poll() is not None, "it has ended")
-        with Collection(way.spool, way.home) as collection:
-            collection.collect()
-        assert way.differences() == []
-    finally:
-        way.close()

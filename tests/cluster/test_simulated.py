@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from radt.cluster.engine import ArrayRequest, End, JobId, JobState, Phase
-from radt.cluster.shape import Shape
-from radt.cluster.simulated import Notice, SimulatedEngine, SimulatedStart, Work
+from radt.cluster.engine import ArrayRequest, End, JobId, JobState, Phase, Shape
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
+from tests.support.simulated import Notice, SimulatedEngine, SimulatedStart, Work
 
 
-def request(jobs: int, shape: Shape | None = None, most: int | None = None) -> ArrayRequest:
-    return ArrayRequest(
-        *("radt", "radt:test:0", shape or Shape(gpus=1), range(jobs), "", ""), most_at_once=most
-    )
+def request(jobs: int, shape: Shape | None = None) -> ArrayRequest:
+    return ArrayRequest(*("radt", "radt:test:0", shape or Shape(gpus=1), range(jobs), "", ""))
 
 
 def phases(engine: SimulatedEngine, array: str) -> list[Phase]:
@@ -34,15 +31,6 @@ def test_jobs_start_in_order_where_they_fit_and_end() -> None:
     assert engine.unended == 0
     engine.advance(1000)
     assert engine.states([array]) == {}
-
-
-def test_an_array_may_limit_how_many_run() -> None:
-    engine = SimulatedEngine(nodes=4)
-    array = engine.submit(request(5, most=2))
-    engine.advance(1)
-    assert phases(engine, array).count(Phase.RUNNING) == 2
-    engine.advance(180)
-    assert phases(engine, array) == [Phase.ENDED] * 5
 
 
 def test_what_never_fits_and_what_is_too_much_is_refused() -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from radt.cluster.shape import JobArray, Shape, WorkloadKey
-from radt.cluster.spool import Attempt, JobKey, Spool, Start, Submission
+from radt.cluster.engine import Shape
+from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Start, Submission, WorkloadKey
 from radt.errors import ClusterError
 from radt.experiment.status import RowStatus
 

@@ -9,9 +9,8 @@ from shutil import rmtree
 
 import pytest
 
-from radt.cluster.collecting import collect
 from radt.model import RunStatus
-from tests.cluster.node_kit import JOB, TRAIN, nodes_in, texts, view
+from tests.cluster.node_kit import JOB, TRAIN, collect, nodes_in, texts, view
 from tests.cluster.test_on_slurm import study_on
 from tests.support.bench import bench_in
 from tests.support.servers import slurm_cluster

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from radt.cluster.shape import Shape
-from radt.cluster.simulated import SimulatedEngine
+from radt.cluster.engine import Shape
 from radt.cluster.spool import Spool
 from radt.errors import EngineAwayError
 from tests.cluster import kit
 from tests.cluster.kit import Simulation, make_spool, submitter_of
+from tests.support.simulated import SimulatedEngine
 
 JOBS = [[f"w{number}"] for number in range(6)]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from radt.clock import Clock
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import Registration
-from radt.collector.start import PidLock
+from radt.files import PidLock
 from radt.home import Home, RunDir, runtime_dir
 from radt.model import ListenerChoice, RunStatus
 from radt.store.reader import StoreReader

@@ -94,6 +94,16 @@ def test_how_a_value_would_come_about_stands_with_what_is_missing(run: ActiveRun
     assert (missing.reason, missing.method) == (MissingReason.PERMISSION, "ask root")
 
 
+def test_what_is_missing_ends_with_the_run(run: ActiveRun) -> None:
+    """A reading can be taken between the end of the process and the report of that end."""
+    _read(run, Reading("gpu.utilization", MissingReason.LOST, "gpu0", gpu="0"))
+    ended_ns = time.monotonic_ns()
+    _read(run, Reading("gpu.utilization", MissingReason.LOST, "gpu0", gpu="0"))
+    run.end(Ending(ended_ns))
+    (missing,) = run.take().missing
+    assert missing.end_ns == ended_ns
+
+
 def test_what_was_before_is_added_once(run: ActiveRun) -> None:
     """The store's thread begins anew with a run if the store was busy half way."""
     before = {"top": Resumed(LedgerRecord(run.run_id, "top", 1.0, 6, 5, 1, 7), None)}

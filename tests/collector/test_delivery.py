@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from collector_kit import wait_for
 
-from radt.collector import delivery
 from radt.collector.delivery import Deliverer, Deliverers, Destination, Way
 from radt.collector.protocol import Registration, delivery_env
+from radt.processes import Backoff
+from tests.support.users import as_ordinary_user
 
 #: Writes down what it is told, and ends when told to or at the end of its input.
 _SCRIPT = """
@@ -61,7 +62,7 @@ class Recorded:
 
 @pytest.fixture
 def recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    monkeypatch.setattr(delivery, "_FIRST_BACKOFF_S", 0.05)
+    monkeypatch.setattr(Backoff, "next_s", lambda *_: 0.05)
     return Recorded(tmp_path / "record")
 
 
@@ -82,8 +83,11 @@ def test_a_dead_one_is_started_again_and_told(recorded: Recorded) -> None:
     deliverer = recorded.deliverer
     recorded.die()
     deliverer.ensure({})
+    wait_for(lambda: deliverer.check() or deliverer.problem)
+    assert "exited with code 7" in deliverer.problem
     wait_for(lambda: deliverer.check() or recorded.lines.count("news") == 2)
     assert len([line for line in recorded.lines if line.startswith("start")]) == 2
+    assert not deliverer.problem
     deliverer.kill()
     assert deliverer.gone
 
@@ -307,3 +311,7 @@ def test_what_libpq_takes_from_its_surroundings_goes_along(
         "PGSSLROOTCERT": "system",
         "PGUSER": "me",
     }
+    Path("closed").mkdir(mode=0o000)
+    with as_ordinary_user():
+        delivered = delivery_env({"PGSSLCERT": "closed/certificate"})
+    assert delivered == {"PGSSLCERT": str(tmp_path / "closed" / "certificate")}

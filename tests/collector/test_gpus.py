@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -143,3 +144,28 @@ def test_energy_is_read_as_a_run_begins_and_as_it_ends(
 
     # A run's end waits a second for its last reading, which may come later on a busy machine.
     wait_for(lambda: energy_j() == pytest.approx(40.0), "a last reading in time")
+
+
+@pytest.mark.parametrize(
+    ("changes", "total"),
+    [
+        (("lost 0",), "gpu_energy_j_at_least"),
+        (("field 0 83 error 999",), "gpu_energy_j_at_least"),
+        (("field 0 83 ull {from_0} 300000",), "gpu_energy_j_at_least"),
+        (("field 0 186 uint 250000",), None),
+    ],
+)
+def test_energy_that_was_not_counted_to_the_end_says_so(
+    configure: Callable[..., None], machine: Project, changes: tuple[str, ...], total: str | None
+) -> None:
+    """The card was lost, its counter failed or began again from 0, or never counted."""
+    counter = "field 0 83 ull 1e15 300000" if total else "field 0 83 ull 7000"
+    configure("count 1", _GPU0, counter)
+    run = machine.run("smi", devices=("0",))
+    wait_for(lambda: run.has("gpu.power", 3))
+    from_0 = 1000 - 300_000 * time.monotonic()
+    configure("count 1", _GPU0, counter, *(change.format(from_0=from_0) for change in changes))
+    run.finish()
+    totals = radt.totals(run.run_id, home=machine.home.path)
+    assert {key for key in totals if key.startswith("gpu_")} == ({total} if total else set())
+    assert 0 < totals.get(total or "duration_s", 0) < 300 * 600

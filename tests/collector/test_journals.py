@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 import uuid
+from dataclasses import asdict
 from pathlib import Path
 
 from collector_kit import Project, alive, holder, wait_for
@@ -96,9 +97,9 @@ _OWNER = textwrap.dedent(
     """
     import json, sys
     from radt.collector.client import CollectorClient
-    from radt.collector.protocol import StandaloneRun
+    from radt.collector.protocol import StandaloneRun, from_json
     client = CollectorClient.connect(timeout_s=180)
-    run = StandaloneRun.from_json(json.loads(sys.argv[1]))
+    run = from_json(StandaloneRun, json.loads(sys.argv[1]))
     import dataclasses, os, time
     run = dataclasses.replace(run, pid=os.getpid(), started_monotonic_ns=time.monotonic_ns())
     print(sum("join later" not in text for text in client.begin(run).warnings), flush=True)
@@ -128,7 +129,7 @@ def _standalone(project: Project) -> tuple[StandaloneRun, subprocess.Popen[str]]
         tags={"b": "2"},
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", _OWNER, json.dumps(run.to_json())],
+        [sys.executable, "-c", _OWNER, json.dumps(asdict(run))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

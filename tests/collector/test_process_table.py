@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from collector_kit import alive, wait_for
+from collector_kit import wait_for
 
-from radt.collector.processes import ProcessTable, stop_run
-from radt.collector.start import PidLock
+from radt.collector.processes import ProcessTable
+from radt.processes import stop_run
 from radt.procfs import ProcessId
 
 RUN = "d" * 32
@@ -44,7 +45,7 @@ def tree() -> Iterator[tuple[subprocess.Popen[str], set[int]]]:
     assert process.stdout is not None
     pids = {process.pid, *map(int, process.stdout.readline().split())}
     yield process, pids
-    stop_run(RUN, grace_s=0)
+    stop_run(RUN, kill_s=20)
     process.communicate()
 
 
@@ -66,6 +67,21 @@ def test_children_and_strays_belong_to_the_run(tree, bystander: int) -> None:
     table.watch(RUN, process.pid, owns_group=True)
     assert _pids(table) == pids
     assert bystander not in _pids(table)
+
+
+def test_the_client_of_a_container_is_none_of_its_processes(tree) -> None:
+    _, pids = tree
+    client = subprocess.Popen(["sleep", "600"], env={"RADT_RUN_ID": ""}, start_new_session=True)
+    try:
+        # For a moment, a process that has just begun a program has no variables.
+        variables = Path(f"/proc/{client.pid}/environ")
+        wait_for(lambda: variables.read_bytes() == b"RADT_RUN_ID=\0", "the client's variables")
+        table = ProcessTable()
+        table.watch(RUN, client.pid, owns_group=True)
+        assert _pids(table) == pids
+    finally:
+        client.kill()
+        client.wait()
 
 
 def test_members_stay_and_dead_ones_go(tree) -> None:
@@ -99,14 +115,6 @@ def test_a_journal_alone_makes_no_member(tree, bystander: int) -> None:
     assert process.pid in _pids(table)
 
 
-def test_only_the_runs_processes_are_stopped(tree, bystander: int) -> None:
-    process, pids = tree
-    assert stop_run(RUN, grace_s=20) == 3
-    process.wait()
-    assert not any(alive(pid) for pid in pids)
-    assert alive(bystander)
-
-
 def test_an_ended_process_is_not_alive_before_it_is_reaped() -> None:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     identity = ProcessId.of(process.pid)
@@ -116,30 +124,6 @@ def test_an_ended_process_is_not_alive_before_it_is_reaped() -> None:
     process.kill()
     wait_for(lambda: not identity.alive)
     process.communicate()
-
-
-def test_a_lock_says_who_holds_it(tmp_path) -> None:
-    lock = PidLock(tmp_path / "lock")
-    assert lock.holder() is None
-    code = (
-        "import sys; from pathlib import Path; from radt.collector.start import PidLock\n"
-        "print(PidLock(Path(sys.argv[1])).acquire(), flush=True); input()"
-    )
-    other = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert other.stdout is not None
-    assert other.stdout.readline() == "True\n"
-    assert lock.holder() == other.pid
-    assert not lock.acquire()
-    other.kill()
-    other.communicate()
-    assert lock.holder() is None
-    assert lock.acquire()
-    lock.close()
 
 
 #: Says whether two processes are alive while it has no free descriptor.

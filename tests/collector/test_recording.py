@@ -117,6 +117,13 @@ def test_rows_that_are_there_already_stay_as_they_are(project: Project) -> None:
     assert project.reader.run(run_id).status is RunStatus.FINISHED
 
 
+def test_a_collector_of_an_earlier_build_hurries_without_a_word(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(project.client, "_ask", lambda *_: {"ok": True})
+    assert project.client.hurry(project.home.store_path) == {}
+
+
 def test_a_runner_waits_for_its_rows_while_others_hold_the_store(project: Project) -> None:
     runner = CollectorClient(start=False, timeout_s=180, patience_s=5)
     begun_s = project.client.status().uptime_s

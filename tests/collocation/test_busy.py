@@ -6,22 +6,15 @@ import getpass
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from radt.collocation.busy import (
-    BusyPolicy,
-    foreign_processes,
-    free_memory,
-    wait_until_free,
-)
-from radt.collocation.mps import MpsServer
+from radt.collocation.busy import BusyPolicy, wait_until_free
 from radt.collocation.processes import Identity, Occupant
 from radt.errors import DeviceError
-from tests.support.fake_mps import FakeMps
 from tests.support.nvml import FakeNvml, mig_gpu
 
 GB = 1_000_000_000
@@ -54,6 +47,10 @@ def silent(text: str) -> None:
     raise AssertionError(text)
 
 
+def foreign_processes(gpus: Sequence[int | str]) -> list[Occupant]:
+    return wait_until_free(gpus, BusyPolicy.IGNORE, lambda _: None, never)
+
+
 @pytest.fixture
 def python() -> str:
     return Path(sys.executable).name
@@ -83,27 +80,13 @@ def test_clients_of_somebodys_mps_count(nvml_here: FakeNvml) -> None:
         assert [found.pid for found in foreign_processes([0])] == [other.pid]
 
 
-def test_own_processes_do_not_count(nvml_here: FakeNvml) -> None:
-    with process() as other, process("r1") as mine, process("r2") as another_runners:
-        for pid in (os.getpid(), other.pid, mine.pid, another_runners.pid):
+def test_the_own_process_does_not_count(nvml_here: FakeNvml) -> None:
+    with process("r2") as another_runners:
+        for pid in (os.getpid(), another_runners.pid):
             nvml_here.add(f"process 0 {pid} 1000")
-        (found,) = foreign_processes([0], own=[other.pid], own_runs=["r1"])
+        (found,) = foreign_processes([0])
     assert (found.pid, found.who.run_id) == (another_runners.pid, "r2")
     assert "of run r2" in str(found)
-
-
-def test_the_server_of_an_own_mps_daemon_does_not_count(
-    nvml_here: FakeNvml, mps: FakeMps, tmp_path: Path
-) -> None:
-    mps.start_daemon(tmp_path / "p", tmp_path / "l", "GPU-fake-0")
-    theirs = {"CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "p"), "CUDA_MPS_LOG_DIRECTORY": "/tmp"}
-    with MpsServer(["GPU-fake-0"]) as server:
-        own, others = (
-            mps.connect(variables, client=1) for variables in (server.client_environment(), theirs)
-        )
-        nvml_here.add(f"process 0 {own} 1000", f"process 0 {others} 1000")
-        (found,) = foreign_processes([0])
-        assert (found.pid, found.who.command) == (others, "nvidia-cuda-mps-server")
 
 
 def test_of_a_process_that_cannot_be_seen_nothing_is_made_up(nvml_here: FakeNvml) -> None:
@@ -223,23 +206,11 @@ def test_a_driver_that_lists_no_processes_is_told_and_not_waited_for(
 
 
 def test_a_gpu_that_is_not_there_is_an_error(nvml_here: FakeNvml) -> None:
-    for ask in (foreign_processes, free_memory):
-        call: Callable[[list[int]], object] = ask
-        with pytest.raises(DeviceError, match="GPU 7 not found"):
-            call([7])
+    with pytest.raises(DeviceError, match="GPU 7 not found"):
+        foreign_processes([7])
 
 
 def test_a_driver_that_does_not_answer_is_an_error(nvml_here: FakeNvml) -> None:
     nvml_here.add("fail nvmlInitWithFlags 9")
     with pytest.raises(DeviceError, match="driver does not answer: Driver Not Loaded"):
         foreign_processes([0])
-
-
-def test_free_memory_leaves_out_what_the_driver_reserves(nvml_here: FakeNvml) -> None:
-    assert free_memory([0, "GPU-fake-1"]) == {0: 78_500, "GPU-fake-1": 77_500}
-    assert free_memory([]) == {}
-
-
-def test_a_gpu_without_memory_of_its_own_has_no_free_memory(nvml_here: FakeNvml) -> None:
-    nvml_here.add("fail nvmlDeviceGetMemoryInfo_v2 3")
-    assert free_memory([0]) == {}

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 
 from radt.cli import main
-from radt.collocation.mps import MpsServer
+from radt.cli.checks import State
+from radt.cli.checks import nvml as nvml_check
 from radt.collocation.overview import Host, cpu_numbers
 from tests.support.bench import wait_until
-from tests.support.fake_mps import FakeMps
+from tests.support.fake_mps import FakeMps, running
 from tests.support.nvml import FakeNvml, mig_gpu
 
 GB = 1_000_000_000
@@ -34,7 +35,7 @@ import os, signal
 from radt.collocation.mps import MpsServer
 server = MpsServer(["GPU-fake-0"])
 server.start()
-print(server.pid, flush=True)
+print(server.thing.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -111,14 +112,20 @@ def test_mig_instances_free_slices_and_whats_on_them_are_shown(
         mig_gpu(0),
         "existing 0 9 4 3",
         "existing 0 19 0 1",
+        f"mig_memory 1 {GB}",
         f"process 0 {sleeper} {GB} 1 0",
     )
     text = spaced(devices())
     assert "MIG on · memory slices 1-3 of 0-7 free" in text
     assert "room for 3× 1g.5gb, " in text
-    assert text.index("1g.5gb slice 0 id 2 MIG-fake-0-2") < text.index("3g.20gb slice 4-7 id 1")
+    large = "3g.20gb slice 4-7 id 1 19.9 GB of 20.9 GB free MIG-fake-0-1"
+    assert text.index("1g.5gb slice 0 id 2 ") < text.index(large)
     assert re.search(rf"^{sleeper} .* 1.00 GB 3g.20gb, id 1$", text, re.MULTILINE)
     assert "busy" not in text  # a divided GPU has no load of its own
+    nvml_here.add("unprivileged")
+    text = spaced(devices())
+    assert "memory that of its instances" in text
+    assert "19.9 GB of 20.9 GB free" in text, "a normal user sees an instance's own memory"
 
 
 def test_mig_that_is_off_is_said(nvml_here: FakeNvml) -> None:
@@ -135,6 +142,23 @@ def test_processes_that_the_driver_does_not_list_are_not_called_none(nvml_here: 
     assert "no process" not in text
 
 
+@pytest.mark.parametrize("trouble", ["lost 0", "broken 0 999"])
+def test_a_broken_gpu_is_shown_with_its_reason_beside_the_others(
+    nvml_here: FakeNvml, trouble: str
+) -> None:
+    nvml_here.add(trouble)
+    gpu_0, gpu_1 = spaced(devices())[1:].split("GPU 1", 1)
+    assert re.search(r"GPU 0\nproblem does not answer: \S+", gpu_0)
+    assert "no process\n" in gpu_1
+    assert [(check.state, check.text.partition(" (")[0]) for check in nvml_check()] == [
+        (State.GOOD, "driver 570.00, 1 GPU"),
+        (
+            State.WRONG,
+            f"GPU 0 does not answer: {json.loads(devices('--json'))['gpus'][0]['unknown']}",
+        ),
+    ]
+
+
 def test_own_mps_daemons_and_others_are_told_apart(
     nvml_here: FakeNvml, mps: FakeMps, tmp_path: Path
 ) -> None:
@@ -145,10 +169,10 @@ def test_own_mps_daemons_and_others_are_told_apart(
             [sys.executable, "-c", _START_DAEMON], capture_output=True, text=True, check=False
         ).stdout
     )
-    with MpsServer(["GPU-fake-0"]) as server:
+    with running(["GPU-fake-0"]) as server:
         text = spaced(devices())
         gpu_0, rest = text[text.index("GPU 0") :].split("GPU 1")
-        assert f"MPS daemon pid {server.pid}, started by radt\n" in gpu_0
+        assert f"MPS daemon pid {server.thing.pid}, started by radt\n" in gpu_0
         dead = "started by radt, runner is dead: run radt doctor --clean"
         assert f"daemon pid {orphan}, {dead}" in gpu_0.replace("\n", " ")
         assert f"MPS daemon pid {others}, of {getpass.getuser()}" in rest

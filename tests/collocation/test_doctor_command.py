@@ -6,6 +6,7 @@ import io
 import json
 import os
 import platform
+import secrets
 import signal
 import subprocess
 import sys
@@ -14,20 +15,29 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
+import mlflow
 import pytest
+from mlflow.entities import ViewType
+from mlflow.tracking import MlflowClient
+from sqlalchemy import make_url
 
 from radt.cli import checks, leftovers, main
 from radt.cli.leftovers import end_process, leftover_processes
 from radt.collector.client import CollectorClient
 from radt.collocation.ledger import Container, Ledger, MigInstance, Thing
+from radt.delivery.mlflow.variables import DESTINATION
 from radt.home import Home, runtime_dir
 from radt.model import RunStatus
+from radt.store.admin import grant_reader
+from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from tests.support.bench import RADT, stop_collectors
 from tests.support.fake_mps import FakeMps
+from tests.support.mlflow_server import MlflowServer
 from tests.support.nvml import FakeNvml, mig_gpu
+from tests.support.s3 import S3Server
 
 _START_DAEMON = """
 import os, signal
@@ -127,6 +137,46 @@ def test_a_healthy_machine_has_nothing_wrong(docker: Path, nvml_here: FakeNvml) 
     assert not Home.resolve().path.exists()
 
 
+@pytest.fixture
+def servers(
+    mlflow_server_with_auth: MlflowServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> MlflowServer:
+    """All servers that a recording machine can reach; MLflow's, with the settings of a client."""
+    server = mlflow_server_with_auth
+    environ = {**server.client_environ, **server.bucket.environ, DESTINATION: server.bucket.uri}
+    for name, value in {**environ, "RADT_STORE_URI": database}.items():
+        monkeypatch.setenv(name, value)
+    return server
+
+
+def test_servers_are_asked_what_an_upload_needs(
+    servers: MlflowServer, s3: S3Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reachable, credentials, version, writable; and nothing is left there."""
+    address = StoreAddress.of(database)
+    StoreWriter(address, upgrade=True).close()
+    before = len(MlflowClient(servers.uri).search_experiments(ViewType.ALL))
+    text = doctor()
+    assert "✔ database postgresql://" in text
+    assert f"✔ MLflow {servers.uri}, MLflow {mlflow.__version__}\n" in text
+    assert f"✔ S3 {servers.bucket.uri}\n" in text
+    assert len(MlflowClient(servers.uri).search_experiments(ViewType.ALL)) == before
+    target = {"Bucket": servers.bucket.name, "Prefix": "radt-doctor"}
+    assert not s3.client().list_multipart_uploads(**target).get("Uploads")
+    assert not s3.client().list_objects_v2(**target).get("Contents")
+
+    reader = f"reader_{secrets.token_hex(6)}"
+    grant_reader(address, reader, "only-reading")
+    uri = make_url(database).set(username=reader, password="only-reading")
+    monkeypatch.setenv("RADT_STORE_URI", uri.render_as_string(hide_password=False))
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    text = doctor(code=1)
+    assert "read-only: runs recorded here do not get there\n" in text
+    assert f"✘ MLflow {servers.uri}: the server refuses user and password (401)" in text
+    assert f"✘ S3 {servers.bucket.uri}: S3 refuses the secret key" in text
+
+
 def test_a_missing_tool_is_no_fault_and_says_what_needs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -171,7 +221,7 @@ def test_a_store_that_is_none_is_wrong() -> None:
 
 def test_a_driver_that_does_not_work_is_wrong(nvml_here: FakeNvml) -> None:
     nvml_here.add("fail nvmlInitWithFlags 18")
-    assert "✘ NVML NVML: " in doctor(code=1)
+    assert "✘ NVML the NVIDIA driver does not answer: " in doctor(code=1)
     nvml_here.remove("fail nvmlInitWithFlags 18")
     assert "✔ NVML driver " in doctor()
 
@@ -324,6 +374,13 @@ def test_a_full_disk_is_wrong_and_a_filling_one_is_told(monkeypatch: pytest.Monk
         (check,) = checks.data_folder(Home.resolve())
         assert check.state.name == state
         assert bool(check.remedy) == (state != "GOOD")
+
+
+def test_json_has_every_check_and_nothing_else() -> None:
+    checks = {check["subject"]: check for check in json.loads(doctor("--json"))["checks"]}
+    assert checks["store"]["state"] == "absent"
+    assert checks["store"]["text"] == "none yet; the first run creates it"
+    assert set(checks["store"]) == {"subject", "state", "text", "remedy"}
 
 
 def test_lines_fit_a_terminal_of_80_columns() -> None:

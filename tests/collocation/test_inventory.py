@@ -8,9 +8,12 @@ import pytest
 
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MigInstance
+from radt.collocation.packing import PlacementError
+from radt.collocation.planner import Request, plan_devices
+from radt.collocation.spec import Collocation
 from radt.collocation.topology import MigState
+from radt.devices.gpus import Gpus
 from radt.errors import DeviceError
-from radt.nvml import list_gpus
 from tests.support.cards import profiles_of
 from tests.support.nvml import PROFILES, FakeNvml, mig_gpu, plain_gpu
 
@@ -108,6 +111,7 @@ def test_without_privileges_instances_are_known_by_their_devices(nvml_here: Fake
         "existing 0 20 0 1",
         "existing 0 19 1",
         "process 0 71 5 1 1",
+        f"mig_memory 1 {2**20}",
         "unprivileged",
     )
     gpu = read_inventory().gpu(0)
@@ -116,8 +120,26 @@ def test_without_privileges_instances_are_known_by_their_devices(nvml_here: Fake
     first, second = gpu.mig.instances
     assert (first.profile, first.placement) == ("3g.20gb", None)
     assert [one.slices for one in first.computes] == [2, 1]
+    assert {one.memory_bytes for one in first.computes} == {19_968 * 2**20}, "its own"
+    assert {one.free_bytes for one in first.computes} == {19_967 * 2**20}
     assert first.is_busy
     assert second.profile == "1g.5gb+me"
+
+
+@pytest.mark.parametrize("privileges", ["", "unprivileged"])
+def test_instances_can_be_used_where_profiles_may_not_be_read(
+    nvml_here: FakeNvml, privileges: str
+) -> None:
+    nvml_here.configure(
+        *("count 1", mig_gpu(0), "existing 0 9 4 3", "existing 0 19 1 1", privileges),
+        "fail nvmlDeviceGetGpuInstanceProfileInfoV 4",
+    )
+    rows = [Request("a", (0,), Collocation.parse("3g.20gb"))]
+    plan = plan_devices(rows, read_inventory())
+    assert plan.instances[0].computes[0].uuid == "MIG-fake-0-1-0"
+    rows += [Request("b", (0,), Collocation.parse("3g.20gb"))]
+    with pytest.raises(PlacementError, match="no idle MIG instance for b"):
+        plan_devices(rows, read_inventory())
 
 
 def test_a_gpu_with_mig_off_says_what_it_could_do(nvml_here: FakeNvml) -> None:
@@ -143,7 +165,8 @@ def test_what_radt_has_made_is_claimed(nvml_here: FakeNvml, tmp_path: Path) -> N
 def test_only_some_gpus(nvml_here: FakeNvml) -> None:
     nvml_here.configure("count 3", mig_gpu(0), mig_gpu(1), mig_gpu(2))
     assert [gpu.index for gpu in read_inventory(only=[1]).gpus] == [1]
-    assert {call[1] for call in nvml_here.calls("nvmlDeviceGetMigMode")} == {"1"}
+    asked = nvml_here.calls("nvmlDeviceGetGpuInstanceProfileInfoV")
+    assert {call[1] for call in asked} == {"1"}
 
 
 def test_a_machine_without_driver_has_no_gpus(nvml_here: FakeNvml) -> None:
@@ -172,6 +195,24 @@ def test_the_driver_is_let_go(nvml_here: FakeNvml) -> None:
 
 def test_the_plain_list_knows_the_mode_also_without_privileges(nvml_here: FakeNvml) -> None:
     nvml_here.configure("count 2", plain_gpu(0), mig_gpu(1), "unprivileged")
-    plain, divided = list_gpus().gpus
+    plain, divided = Gpus.read().working
     assert (plain.mig_enabled, divided.mig_enabled) == (False, True)
     assert (plain.memory_bytes, divided.memory_bytes) == (80_000, None)
+
+
+@pytest.mark.parametrize(
+    ("lines", "most"),
+    [
+        (["capability 0 6"], 16),
+        (["capability 0 7", "cuda 0 13000"], 48),
+        (["cuda 0 13010"], 60),
+        (["fail nvmlSystemGetCudaDriverVersion_v2 13"], None),
+    ],
+)
+def test_how_many_mps_clients_a_gpu_can_hold(
+    nvml_here: FakeNvml, lines: list[str], most: int | None
+) -> None:
+    """NVIDIA's documentation of MPS, "Client-Server Connection Limits"."""
+    nvml_here.configure("count 1", plain_gpu(0), *lines)
+    assert Gpus.read().every[0].most_mps_clients == most
+    assert read_inventory().gpus[0].most_mps_clients == most

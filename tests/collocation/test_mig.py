@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from radt import procfs
 from radt.collocation.instances import PlannedInstance
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MigInstance
@@ -19,7 +20,15 @@ from radt.collocation.setup import clean_up
 from radt.collocation.spec import Collocation
 from radt.errors import DeviceError
 from tests.support.bench import wait_until
-from tests.support.nvml import FakeNvml, mig_gpu
+from tests.support.nvml import (
+    SINCE_450,
+    SINCE_470,
+    FakeNvml,
+    build_library,
+    load,
+    mig_gpu,
+    plain_gpu,
+)
 
 CREATE_GI = "nvmlDeviceCreateGpuInstanceWithPlacement"
 CREATE_CI = "nvmlGpuInstanceCreateComputeInstanceWithPlacement"
@@ -74,7 +83,7 @@ def nothing_is_left(card: FakeNvml) -> None:
 def test_an_instance_is_made_where_planned_and_noted(card: FakeNvml) -> None:
     (plan,) = planned("3g.20gb")
     made = create_instance(plan, Ledger(), run_id="run", workload_id="workload")
-    (device,) = made.devices.values()
+    (device,) = made.computes.values()
     assert card.gpu_instances()[2:] == [(0, 3, 9, 4, 4)]
     assert card.compute_instances()[2:] == [(0, 3, 0, 3, 0)]
     assert (device.uuid, device.sm_count) == ("MIG-fake-0-3-0", 42)
@@ -95,16 +104,27 @@ def test_compute_instances_lie_where_planned(card: FakeNvml) -> None:
         (3, 4),
     ]
     by_name = {one.name: one for one in plan.computes}
-    assert {made.devices[name].sm_count for name in by_name} == {14, 42}
-    assert len({device.uuid for device in made.devices.values()}) == 3
+    assert {made.computes[name].sm_count for name in by_name} == {14, 42}
+    assert len({device.uuid for device in made.computes.values()}) == 3
 
 
-def test_an_old_driver_chooses_the_places_of_compute_instances(card: FakeNvml) -> None:
+@pytest.mark.parametrize("without", [SINCE_470, SINCE_450], ids=["470", "450"])
+def test_an_old_driver_makes_and_removes_instances_and_chooses_the_places_in_them(
+    card: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, without: tuple[str, ...]
+) -> None:
+    load(build_library(tmp_path, without), monkeypatch)
     card.state.unlink()
-    card.add(f"fail {CREATE_CI} 13")
+    card.configure("count 1", mig_gpu(0))
     (plan,) = planned("1c.7g.40gb", "3c.7g.40gb", "3c.7g.40gb")
-    assert len(create_instance(plan, Ledger()).devices) == 3
-    assert len(card.compute_instances()) == 3
+    created = create_instance(plan, Ledger())
+    assert sorted(made.sm_count or 0 for made in created.computes.values()) == [14, 42, 42]
+    (gpu,) = read_inventory().gpus
+    assert gpu.mig is not None
+    (instance,) = gpu.mig.instances
+    assert sorted(compute.slices for compute in instance.computes) == [1, 3, 3]
+    assert isinstance(created.entry.thing, MigInstance)
+    destroy_instance(created.entry.thing)
+    assert card.gpu_instances() == card.compute_instances() == []
 
 
 @pytest.mark.parametrize("function", [CREATE_CI, "nvmlDeviceGetAttributes_v2"])
@@ -126,14 +146,84 @@ def test_room_that_somebody_took_meanwhile(card: FakeNvml) -> None:
     assert card.calls(CREATE_GI)
 
 
-def test_without_privileges_nothing_is_made_and_the_command_is_told(card: FakeNvml) -> None:
+#: Capabilities of an unconfined process, and those that Docker leaves to root.
+_ALL, _CONTAINER = "000001ffffffffff", "00000000a80425fb"
+
+
+@pytest.mark.parametrize(
+    ("effective", "bounding", "needed", "remedy"),
+    [
+        ("0", _ALL, "an administrator", "; or start radt as root"),
+        ("0", _CONTAINER, "CAP_SYS_ADMIN", "--cap-add SYS_ADMIN"),
+        (_CONTAINER, _CONTAINER, "CAP_SYS_ADMIN", "--cap-add SYS_ADMIN"),
+        (_ALL, _ALL, "an administrator of the host", "Run on the host: sudo nvidia-smi"),
+    ],
+    ids=["user", "user of a container", "root of a container", "root"],
+)
+def test_without_privileges_nothing_is_made_and_it_is_named_what_is_needed(
+    card: FakeNvml,
+    monkeypatch: pytest.MonkeyPatch,
+    effective: str,
+    bounding: str,
+    needed: str,
+    remedy: str,
+) -> None:
     (plan,) = planned("3g.20gb")
     card.add("unprivileged")
-    with pytest.raises(DeviceError, match="administrator") as caught:
+    status = f"Name:\tpython\nCapEff:\t{effective}\nCapBnd:\t{bounding}\n".encode()
+    monkeypatch.setattr(procfs, "read", lambda _: status)
+    with pytest.raises(DeviceError, match=f"changing MIG instances needs {needed}") as caught:
         create_instance(plan, Ledger())
+    assert remedy in str(caught.value.remedy)
     assert "sudo nvidia-smi mig -i 0 -cgi 3g.20gb:4 -C" in str(caught.value.remedy)
     assert not card.calls(CREATE_GI)
     assert Ledger().entries() == []
+
+
+@pytest.mark.parametrize("function", [CREATE_GI, CREATE_CI])
+def test_a_gpu_that_another_client_holds_is_waited_for(card: FakeNvml, function: str) -> None:
+    """DCGM's profiling holds a GPU for a moment, again and again."""
+    (plan,) = planned("3g.20gb")
+    card.add(f"fail {function} 19")
+
+    def end() -> None:
+        wait_until(lambda: len(card.calls(function)) >= 2, "a second try")
+        card.remove(f"fail {function} 19")
+
+    helper = threading.Thread(target=end)
+    helper.start()
+    create_instance(plan, Ledger(), timeout_s=180)
+    helper.join()
+    assert len(card.gpu_instances()) == len(card.compute_instances()) == 3
+
+
+@pytest.mark.parametrize("function", [CREATE_GI, CREATE_CI])
+def test_who_holds_a_gpu_is_named(
+    card: FakeNvml, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, function: str
+) -> None:
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.setattr("radt.collocation.mig._DEVICE_FILE", f"{tmp_path}/nvidia{{minor}}")
+    (plan,) = planned("3g.20gb")
+    card.add(f"fail {function} 19")
+    engine = ["nv-hostengine", "-c", "print(flush=True); input()"]
+    with (
+        (tmp_path / "nvidia0").open() as file,
+        subprocess.Popen(
+            engine,
+            executable=sys.executable,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[file.fileno()],
+        ) as holder,
+    ):
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(DeviceError, match="cannot be created while another") as caught:
+            create_instance(plan, Ledger(), timeout_s=0)
+        holder.kill()
+    assert caught.value.message.endswith(f"the GPU: nv-hostengine (pid {holder.pid})")
+    assert "dcgmi profile --pause" in str(caught.value.remedy)
+    nothing_is_left(card)
 
 
 def test_what_cannot_be_noted_is_not_made(card: FakeNvml, tmp_path: Path) -> None:
@@ -155,7 +245,9 @@ def made(card: FakeNvml) -> MigInstance:
     return thing
 
 
-def test_exactly_what_was_made_is_taken_away(card: FakeNvml) -> None:
+@pytest.mark.parametrize("beside", [(), ("count 2", plain_gpu(1), "lost 1")])
+def test_exactly_what_was_made_is_taken_away(card: FakeNvml, beside: tuple[str, ...]) -> None:
+    card.add(*beside)
     thing = made(card)
     destroy_instance(thing)
     others_are_there(card)
@@ -207,7 +299,7 @@ def test_an_instance_in_use_is_left_with_what_to_do(card: FakeNvml) -> None:
 def test_without_privileges_the_command_is_told(card: FakeNvml) -> None:
     thing = made(card)
     card.add("unprivileged")
-    with pytest.raises(DeviceError, match="administrator") as caught:
+    with pytest.raises(DeviceError, match="changing MIG instances needs") as caught:
         destroy_instance(thing)
     assert "-gi 3 -dgi" in str(caught.value.remedy)
 

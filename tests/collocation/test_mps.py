@@ -14,16 +14,14 @@ from pathlib import Path
 import pytest
 
 from radt.collocation import mps as mps_module
-from radt.collocation.busy import ComputeMode, compute_mode_problem
 from radt.collocation.ledger import Ledger, MpsDaemon
 from radt.collocation.mps import MpsServer, no_mps_environment
-from radt.collocation.processes import ProcessLists
 from radt.collocation.setup import clean_up
 from radt.errors import DeviceError
 from radt.home import runtime_dir
 from radt.procfs import start_ticks
 from tests.support.bench import alive, wait_until
-from tests.support.fake_mps import FakeMps
+from tests.support.fake_mps import FakeMps, running
 
 GPU_0, GPU_1 = "GPU-fake-0", "GPU-fake-1"
 
@@ -87,7 +85,7 @@ def test_daemon_gets_its_gpus_and_directories_and_nothing_of_a_run(
     monkeypatch.setenv("RADT_RUN_ID", "r1")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     monkeypatch.setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "10")
-    with MpsServer([GPU_0, GPU_1]) as server:
+    with running([GPU_0, GPU_1]) as server:
         (call,) = mps.calls("-d")
         clients = server.client_environment()
         assert call["env"] == {"CUDA_VISIBLE_DEVICES": f"{GPU_0},{GPU_1}", **clients}
@@ -95,7 +93,7 @@ def test_daemon_gets_its_gpus_and_directories_and_nothing_of_a_run(
         for folder in (pipes, logs, pipes.parent):
             assert folder.is_relative_to(runtime_dir())
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert [server.pid] == mps.daemons
+        assert [server.thing.pid] == mps.daemons
         assert mps.calls("get_default_active_thread_percentage")
     assert_nothing_left(mps)
 
@@ -110,23 +108,23 @@ def test_a_thread_percentage_is_for_the_client(
 
 def test_a_daemon_without_a_pid_file_is_found(mps: FakeMps) -> None:
     mps.be("no pid file")
-    with MpsServer([GPU_0]) as server:
-        assert [server.pid] == mps.daemons
+    with running([GPU_0]) as server:
+        assert [server.thing.pid] == mps.daemons
 
 
 def test_two_gpus_have_two_daemons_that_end_apart(mps: FakeMps) -> None:
     first, second = MpsServer([GPU_0], workload_id="w1"), MpsServer([GPU_1])
     first.start()
     second.start()
-    assert {first.pid, second.pid} == set(mps.daemons)
+    assert {first.thing.pid, second.thing.pid} == set(mps.daemons)
     assert {call["env"]["CUDA_VISIBLE_DEVICES"] for call in mps.calls("-d")} == {GPU_0, GPU_1}
     assert {entry.workload_id for entry in Ledger().entries()} == {"w1", ""}
     assert sorted((thing.devices, thing.pid) for thing in noted()) == [
-        ((GPU_0,), first.pid),
-        ((GPU_1,), second.pid),
+        ((GPU_0,), first.thing.pid),
+        ((GPU_1,), second.thing.pid),
     ]
     first.stop()
-    assert mps.daemons == [second.pid]
+    assert mps.daemons == [second.thing.pid]
     second.stop()
     first.stop()
     assert_nothing_left(mps)
@@ -180,11 +178,11 @@ def test_a_runtime_folder_with_a_long_path_is_refused(
 
 
 def test_the_server_ends_with_its_daemon(mps: FakeMps) -> None:
-    with MpsServer([GPU_0]) as server:
-        assert server.server_pids() == []
+    with running([GPU_0]) as server:
+        assert server.clients() == {}
         pid = mps.connect(server.client_environment(), client=4711)
-        assert server.server_pids() == [pid]
-        assert server.terminate_clients([4711]) == [4711]
+        assert server.clients() == {4711: pid}
+        server.terminate_clients([4711])
     assert not alive(pid)
     assert [call["command"] for call in mps.calls("quit")] == ["quit -t 5"]
 
@@ -207,21 +205,21 @@ def test_a_daemon_that_does_not_quit_is_killed_with_its_server_and_no_other(
 def test_a_daemon_that_somebody_has_killed_leaves_nothing(mps: FakeMps) -> None:
     server = MpsServer([GPU_0])
     server.start()
-    assert server.pid is not None
-    os.kill(server.pid, signal.SIGKILL)
+    assert server.thing.pid is not None
+    os.kill(server.thing.pid, signal.SIGKILL)
     with pytest.raises(DeviceError, match="refuses get_server_list: Cannot find MPS"):
-        server.server_pids()
+        server.clients()
     server.stop()
     assert_nothing_left(mps)
 
 
 def test_clients_are_taken_off_the_server_and_nobody_else_is(mps: FakeMps) -> None:
-    with MpsServer([GPU_0]) as server:
-        assert server.terminate_clients([11]) == []
+    with running([GPU_0]) as server:
+        server.terminate_clients([11])
         for client in (11, 12):
             pid = mps.connect(server.client_environment(), client)
-        assert server.terminate_clients([11, 99]) == [11]
-        assert server.terminate_clients([11, 12]) == [12]
+        server.terminate_clients([11, 99])
+        server.terminate_clients([11, 12])
     assert [call["command"] for call in mps.calls("terminate_client")] == [
         f"terminate_client {pid} 11",
         f"terminate_client {pid} 12",
@@ -232,19 +230,19 @@ def test_what_a_killed_runner_has_started_is_ended_and_anybody_elses_not(
     mps: FakeMps, tmp_path: Path
 ) -> None:
     others = others_daemon(mps, tmp_path / "theirs")
-    with runner(GPU_0) as process, MpsServer([GPU_1]) as mine:
+    with runner(GPU_0) as process, running([GPU_1]) as mine:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         said: list[str] = []
         assert clean_up(Ledger(), say=said.append) == []
         assert (said, len(mps.daemons)) == ([], 3)
-        (orphan,) = set(mps.daemons) - {others, mine.pid}
+        (orphan,) = set(mps.daemons) - {others, mine.thing.pid}
         process.kill()
         process.wait()
         assert clean_up(Ledger(), say=said.append) == []
-        assert set(mps.daemons) == {others, mine.pid}
+        assert set(mps.daemons) == {others, mine.thing.pid}
         assert said == [f"MPS daemon (pid {orphan}) of {GPU_0}: removed"]
-        assert [thing.pid for thing in noted()] == [mine.pid]
+        assert [thing.pid for thing in noted()] == [mine.thing.pid]
         assert len(folders()) == 1
 
 
@@ -288,38 +286,3 @@ def test_a_row_without_mps_finds_no_daemon_at_the_usual_place() -> None:
     folder = Path(variables["CUDA_MPS_PIPE_DIRECTORY"])
     assert folder.is_relative_to(runtime_dir())
     assert not folder.exists()
-
-
-class Lists(ProcessLists):
-    """A GPU in some compute mode."""
-
-    def __init__(self, mode: int | None) -> None:
-        self.mode = mode
-
-    def compute_mode(self, device: int | str) -> int | None:
-        return self.mode
-
-
-@pytest.mark.parametrize(
-    ("mode", "processes", "mps", "why"),
-    [
-        (0, 4, False, None),
-        (None, 4, False, None),
-        (2, 1, True, "prohibited: no process"),
-        (3, 1, False, None),
-        (3, 2, False, "exclusive process: only one process may use it, 2 were planned"),
-        (3, 2, True, None),
-        (1, 2, False, "exclusive thread"),
-    ],
-)
-def test_a_compute_mode_that_keeps_runs_off_is_reported(
-    mode: int | None, processes: int, mps: bool, why: str | None
-) -> None:
-    problem = compute_mode_problem(Lists(mode), 0, processes=processes, mps=mps)
-    if why is None:
-        assert problem is None
-    else:
-        assert problem is not None
-        assert problem.message.startswith(f"GPU 0 is in compute mode {why}")
-        assert "nvidia-smi -i 0 -c DEFAULT" in str(problem.remedy)
-    assert [*ComputeMode][3] == "exclusive process"

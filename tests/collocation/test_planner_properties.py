@@ -8,7 +8,7 @@ from itertools import combinations, product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from radt.collocation.packing import Card, PlacementError, nearest, pack
+from radt.collocation.packing import PlacementError
 from radt.collocation.planner import DevicePlan, Request, plan_devices
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import GpuInstance, GpuInventory, InstanceProfile, Placement
@@ -222,35 +222,3 @@ def test_instances_can_be_created_in_the_order_of_the_plan(
         assert instance.placement is not None
         assert possible([instance.profile], there, gpu.mig.profiles, [instance.placement])
         there.append(GpuInstance(99, instance.profile.name, instance.placement))
-
-
-@given(cards, st.data())
-@settings(max_examples=60, deadline=None)
-def test_what_is_suggested_instead_fits_and_nothing_nearer_does(
-    card: str, data: st.DataObject
-) -> None:
-    profiles = profiles_of(card)
-    wanted = data.draw(st.lists(st.sampled_from(profiles), min_size=1, max_size=3))
-    whole = Card(profiles)
-    found = nearest(wanted, whole)
-    plain = [one for one in profiles if "+" not in one.name]
-    nearer = [
-        choice
-        for choice in product(*([one, *plain] for one in wanted))
-        if all(
-            other == one or (other.slices <= one.slices and other.memory_mb <= one.memory_mb)
-            for one, other in zip(wanted, choice, strict=True)
-        )
-        and pack(choice, whole) is not None
-    ]
-    assert (found is not None) == bool(nearer)
-    if found is not None:
-        assert pack(found, whole) is not None
-
-        def lost(choice: Sequence[InstanceProfile]) -> tuple[int, int]:
-            return (
-                sum(one.slices for one in wanted) - sum(one.slices for one in choice),
-                sum(one.memory_mb for one in wanted) - sum(one.memory_mb for one in choice),
-            )
-
-        assert lost(found) == min(map(lost, nearer))

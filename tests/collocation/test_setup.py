@@ -7,17 +7,18 @@ import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
 from radt.collocation.ledger import Ledger
 from radt.collocation.mig import destroy_instance
-from radt.collocation.planner import Request, plan_devices
-from radt.collocation.setup import DeviceSetup, inventory_for
+from radt.collocation.planner import Request, plan_devices, plan_here, warnings
+from radt.collocation.setup import DeviceSetup
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import Inventory
+from radt.devices.gpus import Gpus
 from radt.errors import DeviceError
-from radt.nvml import list_gpus
 from tests.support.fake_mps import FakeMps
 from tests.support.nvml import FakeNvml, mig_gpu, plain_gpu
 
@@ -31,7 +32,7 @@ def never() -> bool:
 
 def prepare(*rows: Row) -> DeviceSetup:
     requests = [Request(key, gpus, Collocation.parse(text)) for key, gpus, text in rows]
-    plan = plan_devices(requests, inventory_for(requests, list_gpus().gpus))
+    plan = plan_here(requests, Gpus.read())
     run_ids = {key: f"run-{key}" for key, _, _ in rows}
     return DeviceSetup(plan, run_ids=run_ids, workload_id="workload", verify_interval_s=0.0)
 
@@ -94,7 +95,6 @@ def test_naive_runs_cost_next_to_nothing(machine: FakeNvml) -> None:
     assert set(asked) == {
         "nvmlInitWithFlags",
         "nvmlDeviceGetHandleByIndex_v2",
-        "nvmlDeviceGetComputeMode",
         "nvmlDeviceGetMemoryInfo_v2",
         "nvmlShutdown",
     }
@@ -207,13 +207,13 @@ def test_a_refused_instance_takes_the_others_along(machine: FakeNvml, mps: FakeM
     assert Ledger().entries() == []
 
 
-@pytest.mark.parametrize("steps", range(4))
+@pytest.mark.parametrize("steps", range(3))
 def test_a_cancelled_set_up_leaves_nothing(machine: FakeNvml, mps: FakeMps, steps: int) -> None:
     devices = prepare(("a", (2,), "3g.20gb"), ("b", (2,), "3g.20gb"), ("c", (0,), "MPS"))
     said: list[str] = []
     asked = iter([False] * steps + [True] * 9)
     devices.set_up(said.append, lambda: next(asked))
-    assert len(said) == max(0, steps - 1), "the first step checks"
+    assert len(said) == steps
     nothing_is_left(machine, mps)
 
 
@@ -230,28 +230,25 @@ def test_what_is_made_is_said(machine: FakeNvml, mps: FakeMps) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "texts", "problem"),
+    ("mode", "devices", "told"),
     [
-        (3, ("-", "-"), "2 were planned"),
-        (3, ("MPS", "-"), "2 were planned"),
-        (2, ("MPS",), "no process may"),
-        (3, ("MPS", "MPS"), ""),
-        (3, ("-",), ""),
-        (0, ("-", "-"), ""),
+        (3, "GPU-fake-0", True),
+        (3, "0", True),
+        (3, "", True),
+        (3, "GPU-fake-1", False),
+        (0, "GPU-fake-0", False),
     ],
 )
-def test_a_compute_mode_that_keeps_runs_off(
-    machine: FakeNvml, mps: FakeMps, mode: int, texts: tuple[str, ...], problem: str
+def test_a_systems_mps_daemon_on_an_exclusive_gpu_is_a_warning(
+    machine: FakeNvml, mps: FakeMps, tmp_path: Path, mode: int, devices: str, *, told: bool
 ) -> None:
     machine.add(f"compute_mode 0 {mode}")
-    devices = prepare(*((f"r{number}", (0,), text) for number, text in enumerate(texts)))
-    if problem:
-        with pytest.raises(DeviceError, match=problem):
-            devices.set_up(lambda _: None, never)
-        assert mps.calls() == []
-    else:
-        devices.set_up(lambda _: None, never)
-        devices.tear_down()
+    pid = mps.start_daemon(tmp_path / "p", tmp_path / "l", devices)
+    found = [text for text in warnings({0}, Gpus.read().every) if f"(pid {pid})" in text]
+    assert len(found) == told
+    if told:
+        assert found[0].startswith("GPU 0 is in compute mode exclusive process, and the MPS daemon")
+    assert [*warnings({1}, Gpus.read().every)] == []
 
 
 # Taking down ---------------------------------------------------------------------------------
@@ -380,9 +377,16 @@ def test_once_all_are_verified_the_driver_is_left_alone(
     assert devices.tear_down() == []
 
 
+def test_a_driver_that_fails_between_two_workloads_is_named(machine: FakeNvml) -> None:
+    machine.add("fail nvmlInitWithFlags 18")
+    with pytest.raises(DeviceError, match="the NVIDIA driver does not answer") as caught:
+        plan_here([Request("a", (0,), Collocation())], Gpus.read())
+    assert "nvidia-smi" in str(caught.value.remedy)
+
+
 def test_the_driver_is_asked_once_an_interval(machine: FakeNvml, mps: FakeMps) -> None:
     requests = [Request("a", (0,), Collocation.parse("MPS"))]
-    plan = plan_devices(requests, inventory_for(requests, list_gpus().gpus))
+    plan = plan_here(requests, Gpus.read())
     devices = DeviceSetup(plan, run_ids={}, verify_interval_s=3600.0)
     devices.set_up(lambda _: None, never)
     devices.verify({})

@@ -11,14 +11,35 @@ from contextlib import contextmanager
 import pytest
 
 from radt.collocation.verify import Expectation, Mismatch, Verifier
+from radt.errors import DeviceError
+from tests.support.fake_mps import FakeMps, running
 from tests.support.nvml import FakeNvml, mig_gpu
 
 GPU_0, GPU_1 = "GPU-fake-0", "GPU-fake-1"
 #: The driver's numbers of processes in another namespace.
 ELSEWHERE = 2**22 + 1
 
+
+class Daemon:
+    """An MPS daemon with these clients, if it answers."""
+
+    def __init__(self, *clients: int, answers: bool = True) -> None:
+        self.found = dict.fromkeys(clients, 1)
+        self.answers = answers
+        self.asked = 0
+
+    def clients(self, within_s: float) -> dict[int, int]:
+        self.asked += 1
+        if not self.answers:
+            raise DeviceError("the MPS daemon does not answer within 5 s")
+        return self.found
+
+    def log_tail(self) -> str:
+        return "Server ready"
+
+
 PLAIN = Expectation((GPU_0,), "GPU 0")
-MPS = Expectation((GPU_0,), "GPU 0", mps=True, mps_log=lambda: "Server ready")
+MPS = Expectation((GPU_0,), "GPU 0", Daemon())
 
 
 @pytest.fixture
@@ -95,6 +116,63 @@ def test_a_run_on_the_wrong_side_is_a_mismatch_at_the_second_look(
         "radt.verified.reason": reason.format(pid=pid),
     }
     check.close()
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        ["process 0 {pid} 1000"],
+        ["process 0 {pid} 1000", "fail nvmlDeviceGetMPSComputeRunningProcesses_v3 3"],
+        ["process 0 {server} 1000"],
+        [f"process 0 {ELSEWHERE} 1000"],
+        ["fail nvmlDeviceGetComputeRunningProcesses_v3 3"],
+    ],
+    ids=["plain process", "no list of clients", "server alone", "other namespace", "no list"],
+)
+def test_a_client_in_the_daemons_own_list_is_verified(
+    nvml_here: FakeNvml, mps: FakeMps, pid: int, listed: list[str]
+) -> None:
+    """Drivers differ in how they list clients."""
+    with running([GPU_0]) as daemon:
+        check = verifier(a=Expectation((GPU_0,), "GPU 0", daemon))
+        server = mps.connect(daemon.client_environment(), pid)
+        nvml_here.add(*(line.format(pid=pid, server=server) for line in listed))
+        for _ in range(3):
+            assert check.check({"a": [pid]}) == []
+        assert check.tags("a") == {"radt.verified": "yes"}
+
+
+def test_a_daemon_is_asked_once_for_all_its_clients(
+    nvml_here: FakeNvml, mps: FakeMps, pid: int
+) -> None:
+    other = os.getppid()
+    nvml_here.add(f"process 0 {pid} 1000", f"process 0 {other} 1000")
+    with running([GPU_0]) as daemon:
+        check = verifier(**{key: Expectation((GPU_0,), "GPU 0", daemon) for key in "ab"})
+        for client in (pid, other):
+            mps.connect(daemon.client_environment(), client)
+        assert check.check({"a": [pid], "b": [other]}) == []
+        assert check.open_keys == set()
+        assert len(mps.calls("get_client_list")) == 1
+
+
+@pytest.mark.parametrize(("answers", "verdict"), [(False, "no"), (True, "yes")])
+def test_a_daemon_that_does_not_answer_is_no_evidence(
+    nvml_here: FakeNvml, pid: int, *, answers: bool, verdict: str
+) -> None:
+    """Neither against a run that NVML lists as a plain process, which is asked about again."""
+    daemon = Daemon(pid, answers=False)
+    check = verifier(a=Expectation((GPU_0,), "GPU 0", daemon), b=PLAIN)
+    nvml_here.add(f"process 0 {pid} 1000")
+    for _ in range(2):
+        assert check.check({"a": [pid]}) == []
+        assert "a" in check.open_keys
+    daemon.answers = answers
+    for _ in range(4):
+        assert check.check({"a": [pid]}) == []
+    assert check.tags("a")["radt.verified"] == verdict
+    assert answers or "does not answer" in check.tags("a")["radt.verified.reason"]
+    assert answers or daemon.asked == 3, "the runner waits for an answer"
 
 
 def test_a_list_that_lags_is_no_mismatch(nvml_here: FakeNvml, pid: int) -> None:

@@ -219,7 +219,7 @@ def test_quantities_that_are_asked_for(store: Path) -> None:
         (["--confidence", "95"], "between 0.5 and 0.9999, got 95"),
         (["--confidence", "nan"], "between 0.5 and 0.9999, got nan"),
         (["--window", "epoch:x"], "'epoch:x' names no epochs"),
-        (["--fail-if", "time > 5"], "column 1: 'time' is not a quantity"),
+        (["--fail-if", "time > 5"], "Unknown quantity 'time'"),
     ],
 )
 def test_what_cannot_be_asked_for(store: Path, arguments: list[str], message: str) -> None:

@@ -13,13 +13,11 @@ from radt.analysis.findings import (
     Comparison,
     Finding,
     Verdict,
-    better_direction,
     compare,
     ran_in_turns,
 )
 from radt.analysis.operands import OperandFinder, Start
-from radt.analysis.quantities import Quantity
-from radt.analysis.series_quantities import Direction
+from radt.analysis.quantities import Direction, Quantity
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.errors import UsageError
 from radt.model import RunStatus
@@ -414,12 +412,12 @@ def test_footnotes_of_a_workload_are_its_own(store: Path) -> None:
 def test_which_way_is_better_is_known_of_every_quantity() -> None:
     for quantity in Quantity:
         if quantity.info.unit in ("s", "J", "g"):
-            assert better_direction(quantity) is Direction.LOWER
-    assert better_direction(Quantity.SPEED_UP) is better_direction(RATE) is Direction.HIGHER
+            assert quantity.info.direction is Direction.LOWER
+    assert Quantity.SPEED_UP.info.direction is RATE.info.direction is Direction.HIGHER
     for quantity in (Quantity.SLOWDOWN, Quantity.TRACKER_CPU):
-        assert better_direction(quantity) is Direction.LOWER
+        assert quantity.info.direction is Direction.LOWER
     for quantity in (Quantity.SM_ACTIVE, Quantity.POWER):
-        assert better_direction(quantity) is Direction.NEITHER
+        assert quantity.info.direction is Direction.NEITHER
 
 
 def test_a_workload_against_itself(store: Path) -> None:

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import os
 import re
 import shutil
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg2
 import pytest
+import sqlalchemy
 import yaml
+from alembic import command
 from compose_spec import PyCompose
+from mlflow.store.db.utils import _get_alembic_config, _get_latest_schema_revision
+from mlflow.store.tracking.dbmodels.initial_models import Base as InitialBase
 
+from radt import __version__
 from radt.cli import main
 from radt.compose import prepare
 from radt.compose.init import SECRET_NAMES, init_stack, read_env
 from radt.errors import StackError
+from radt.masking import with_driver
 from tests.compose.compose import COMPOSE, ROOT, MissingVariableError, overlaid, read
 from tests.support.daemon import LOOPBACK
 from tests.support.mlflow_server import Bucket
 from tests.support.postgres import SUPERUSER
-from tests.support.servers import PASSWORD, postgres_cluster
+from tests.support.servers import PASSWORD, postgres_cluster, run_sql
 
+_MLFLOW_2 = "97727af70f4d"
 DIRECT = ROOT / "radt" / "compose" / "files" / "direct.yaml"
 
 
@@ -127,17 +137,45 @@ def test_no_password_stands_in_a_command(stack: dict[str, Any], values: dict[str
         assert not any(values[name] in commands for name in SECRET_NAMES)
 
 
-def test_mlflow_s_name_on_the_network_is_allowed(values: dict[str, str]) -> None:
-    stack = read(COMPOSE, {**values, "STACK_HOST": "gpu1.example.org", "STACK_MLFLOW_PORT": "80"})
-    (allowed,) = [
-        argument.split("=", 1)[1].split(",")
-        for argument in stack["services"]["mlflow"]["command"]
-        if argument.startswith("--allowed-hosts=")
+def option_of(service: dict[str, Any], name: str) -> set[str]:
+    (value,) = [
+        argument.removeprefix(f"--{name}=")
+        for argument in service["command"]
+        if argument.startswith(f"--{name}=")
     ]
-    assert set(allowed) == {
-        *("mlflow:5000", "localhost:80", "127.0.0.1:80"),
-        *("gpu1.example.org", "gpu1.example.org:80"),
+    return set(value.split(","))
+
+
+def test_mlflow_s_name_on_the_network_is_allowed(values: dict[str, str]) -> None:
+    stack = read(COMPOSE, {**values, "STACK_HOST": "gpu1.example.org", "STACK_MLFLOW_PORT": "81"})
+    mlflow = stack["services"]["mlflow"]
+    assert option_of(mlflow, "allowed-hosts") == {
+        *("mlflow:5000", "localhost:81", "127.0.0.1:81"),
+        *("gpu1.example.org", "gpu1.example.org:81"),
     }
+    # Its pages send their origin with each search.
+    assert option_of(mlflow, "cors-allowed-origins") == {
+        *("http://gpu1.example.org:81", "https://gpu1.example.org"),
+    }
+
+
+def test_the_dashboard_trusts_caddy_only_and_prints_its_published_address(
+    values: dict[str, str],
+) -> None:
+    own = {"STACK_HOST": "gpu1", "STACK_DASHBOARD_PORT": "81", "STACK_PROXY_PREFIX": "10.1.2"}
+    stack = read(COMPOSE, {**values, **own})
+    dashboard, caddy = stack["services"]["dashboard"], stack["services"]["caddy"]
+    assert option_of(dashboard, "public-name") == {"gpu1:81"}
+    assert option_of(dashboard, "trust-proxy") == {caddy["networks"]["proxy"]["ipv4_address"]}
+    (config,) = stack["networks"]["proxy"]["ipam"]["config"]
+    address = ipaddress.ip_address("10.1.2.2")
+    assert address in ipaddress.ip_network(config["subnet"])
+    assert address not in ipaddress.ip_network(config["ip_range"])
+
+
+def test_the_image_needs_nothing_but_its_base() -> None:
+    """A syntax line would have the engine fetch a compiler for the file, from a registry."""
+    assert "syntax=" not in (DIRECT.parent / "Dockerfile").read_text()
 
 
 # What the services are told ------------------------------------------------------------------
@@ -170,8 +208,9 @@ def test_direct_access_publishes_postgres_and_s3(
     stack: dict[str, Any], values: dict[str, str]
 ) -> None:
     both = overlaid(stack, read(DIRECT, values))
+    assert both["services"]["mlflow"] == stack["services"]["mlflow"]
     told = both["services"]["mlflow"]["environment"]
-    assert told["MLFLOW_DEFAULT_ARTIFACT_ROOT"] == f"s3://{prepare.BUCKET}"
+    assert told["MLFLOW_DEFAULT_ARTIFACT_ROOT"] == "mlflow-artifacts:/"
     assert both["services"]["postgres"]["ports"] == ["127.0.0.1:5432:5432"]
     assert both["services"]["s3"]["ports"] == ["127.0.0.1:8333:8333"]
     assert "outside" in both["services"]["s3"]["networks"]
@@ -186,6 +225,24 @@ def test_radt_s_commands_exist(stack: dict[str, Any]) -> None:
     assert ended.value.code == 0
 
 
+def _make_tables_of_mlflow_2(uri: str) -> Callable[[], str]:
+    """MLflow's tables as version 2.0 left them; their version."""
+    engine = sqlalchemy.create_engine(with_driver(uri))
+    InitialBase.metadata.create_all(engine)
+    config = _get_alembic_config("")
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, _MLFLOW_2)
+
+    def version() -> str:
+        with engine.connect() as connection:
+            query = sqlalchemy.text("SELECT version_num FROM alembic_version")
+            return str(connection.execute(query).scalar_one())
+
+    assert version() == _MLFLOW_2
+    return version
+
+
 def test_prepare_makes_roles_schema_and_bucket_and_may_be_repeated(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +250,7 @@ def test_prepare_makes_roles_schema_and_bucket_and_may_be_repeated(
     passwords = dict.fromkeys(prepare._PASSWORD_VARIABLES.values(), "first")
     with postgres_cluster() as postgres:
         environ = {
+            "PATH": os.environ["PATH"],
             **bucket.environ,
             "PGHOST": LOOPBACK,
             "PGPORT": str(postgres.port),
@@ -201,17 +259,30 @@ def test_prepare_makes_roles_schema_and_bucket_and_may_be_repeated(
         }
         with pytest.raises(StackError, match="STACK_WRITER_PASSWORD"):
             prepare.prepare(environ)
-        prepare.prepare({**environ, **passwords})
-        prepare.prepare({**environ, **passwords, "STACK_READER_PASSWORD": "sécond/"})
 
         def query(role: prepare.Role, password: str, statement: str) -> None:
             uri = postgres.uri(prepare.DATABASE, role, password)
-            with closing(psycopg2.connect(uri)) as connection, connection.cursor() as cursor:
+            with (
+                closing(psycopg2.connect(uri)) as connection,
+                connection,
+                connection.cursor() as cursor,
+            ):
                 cursor.execute(statement)
+
+        for role in (prepare.Role.OWNER, prepare.Role.MLFLOW):
+            run_sql(postgres, f"CREATE ROLE {role} LOGIN PASSWORD 'first'")
+        run_sql(postgres, f"CREATE DATABASE {prepare.DATABASE} OWNER {prepare.Role.OWNER}")
+        query(prepare.Role.OWNER, "first", "GRANT ALL ON SCHEMA public TO mlflow")
+        mlflow = postgres.uri(prepare.DATABASE, prepare.Role.MLFLOW, "first")
+        version = _make_tables_of_mlflow_2(mlflow)
+        prepare.prepare({**environ, **passwords})
+        assert version() == _get_latest_schema_revision()
+        prepare.prepare({**environ, **passwords, "STACK_READER_PASSWORD": "sécond/"})
 
         query(prepare.Role.READER, "sécond/", "SELECT * FROM radt.run")
         query(prepare.Role.WRITER, "first", "DELETE FROM radt.run")
-        query(prepare.Role.MLFLOW, "first", "CREATE TABLE public.runs (n int)")
+        query(prepare.Role.MLFLOW, "first", "CREATE TABLE public.mine (n int)")
+        query(prepare.Role.READER, "sécond/", "SELECT * FROM public.runs")
         with pytest.raises(psycopg2.OperationalError, match="password"):
             query(prepare.Role.READER, "first", "SELECT 1")
         for role, password, statement in (
@@ -273,6 +344,42 @@ def test_init_elsewhere_writes_a_stack_that_stands_alone(tmp_path: Path) -> None
     (folder / "compose.yaml").write_text(mine)
     assert folder / "compose.yaml" in init_stack(folder).kept
     assert (folder / "compose.yaml").read_text() == mine
+
+
+def test_an_upgrade_replaces_the_files_and_the_version(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def init(*options: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["init-stack", *options, str(tmp_path)])
+        assert ended.value.code in (0, None)
+        return capsys.readouterr().out
+
+    assert "--upgrade" not in init()
+    env, compose = tmp_path / ".env", tmp_path / "compose.yaml"
+    current = compose.read_text()
+    before = read_env(env.read_text())
+    assert "token: RADT_DASHBOARD_TOKEN in" in init()
+    assert "http://localhost:8050 " in init() and "http://localhost:5000 " in init()
+
+    mine = "RADT_BIND=0.0.0.0\nSTACK_HOST=gpu1\nSTACK_MLFLOW_PORT=80\nSTACK_DASHBOARD_PORT=81\n"
+    env.write_text(env.read_text().replace(f"={__version__}\n", "=0.9\n") + mine)
+    compose.write_text("services: {}\n")
+    out = init()
+    assert "of radt 0.9" in out and f"radt init-stack --upgrade {tmp_path}\n" in out
+    assert "http://gpu1:81 " in out and "http://gpu1:80 " in out
+    assert compose.read_text() == "services: {}\n"
+
+    assert f"saved    {compose}.old\n" in init("--upgrade")
+    assert (compose.read_text(), Path(f"{compose}.old").read_text()) == (current, "services: {}\n")
+    assert read_env(env.read_text()) == before | read_env(mine)
+    env.write_text(env.read_text() + "COMPOSE_PROFILES=tls\n")
+    out = init("--upgrade")
+    assert "https://gpu1:8443 " in out and "https://gpu1 " in out
+    assert "written" not in out and "saved" not in out
+    compose.write_text("services: {mine: {}}\n")
+    assert f"saved    {compose}.old2\n" in init("--upgrade")
+    assert Path(f"{compose}.old").read_text() == "services: {}\n"
 
 
 def test_init_in_a_checkout_uses_its_files(tmp_path: Path) -> None:

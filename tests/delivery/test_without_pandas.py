@@ -24,5 +24,7 @@ def test_every_module_is_imported_without_pandas(package: str) -> None:
         "from radt.delivery.process import block_pandas\n"
         "block_pandas()\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "import pyarrow\n"
+        "pyarrow.table({'value': pyarrow.array([1, None]).take(pyarrow.array([1]))})\n"
     )
     subprocess.run([sys.executable, "-c", program, *sorted(modules)], check=True)

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,15 @@ import pytest
 
 from radt.environments import docker as docker_module
 from radt.environments.build import BuiltEnvironment, Launch
-from radt.environments.cache import package_folder
+from radt.environments.cache import HOOK, importable_folder, package_folder
 from radt.environments.docker import Identity, Mount, Mounts
+from radt.environments.spec import ProgramEnd
 from radt.errors import EnvironmentBuildError
 from radt.journal.reader import JournalReader
 from tests.support.bench import alive, wait_until
 from tests.support.environments import Tools, Workbench
 from tests.support.journal import Found
+from tests.support.users import NOBODY, as_ordinary_user
 
 #: An interpreter without packages, as images have them.
 PYTHON = str(Path(sys.executable).resolve())
@@ -71,7 +73,7 @@ def docker(tools: Tools) -> Iterator[Docker]:
 
 
 def start(built: BuiltEnvironment, launch: Launch) -> subprocess.Popen[str]:
-    built.prepare(launch)
+    built.prepare(launch, print)
     return subprocess.Popen(
         built.command(launch),
         env={**launch.variables, **built.variables(launch)},
@@ -210,6 +212,32 @@ def test_variables_of_the_machines_own_software_stay_outside(
     assert not {"LD_LIBRARY_PATH", "CONDA_PREFIX", "HF_HOME", "RADT_RUNTIME_DIR"} & set(env)
 
 
+def test_variables_of_terraform_stay_outside(bench: Workbench, docker: Docker) -> None:
+    of_tensorflow = (
+        "TF_CPP_MIN_LOG_LEVEL",
+        "TF_FORCE_GPU_ALLOW_GROWTH",
+        "TF_CONFIG",
+        "TF_XLA_FLAGS",
+    )
+    others = ("TF_VAR_password", "TF_TOKEN_app_terraform_io", "TF_ENCRYPTION", "TF_CLI_ARGS")
+    variables = bench.launch().variables | dict.fromkeys((*of_tensorflow, *others), "1")
+    run(bench.build("docker:python:3.12"), bench.launch("-c", "pass", variables=variables))
+    passed = {name for name in docker.shown()["env"] if name.startswith("TF_")}
+    assert passed == set(of_tensorflow)
+
+
+def test_a_path_that_this_user_may_not_look_up_stays_outside(bench: Workbench) -> None:
+    closed = bench.write("../other/hf/model", "").parents[1].resolve()
+    closed.chmod(0o000)
+    variables = {"HF_HOME": str(closed / "hf"), "HF_TOKEN": "/" + "x" * 5000, "TZ": "UTC"}
+    launch = bench.launch(variables=variables)
+    try:
+        with as_ordinary_user():
+            assert docker_module.passed_variables(launch, Mounts()) == ["HF_TOKEN", "TZ"]
+    finally:
+        closed.chmod(0o700)
+
+
 def test_the_images_search_path_stays(bench: Workbench, docker: Docker) -> None:
     docker.have("own:1", image(4, env=[*image(4)["env"], "PYTHONPATH=/app"]))  # type: ignore[misc]
     command = bench.build("docker:own:1").command(bench.launch("train.py"))
@@ -250,6 +278,12 @@ def test_cpus_and_namespaces_are_as_asked(bench: Workbench, docker: Docker) -> N
     assert options["--cpuset-cpus"] == ["0,1,6"]
     assert [options[name] for name in ("--pid", "--ipc", "--network")] == [["host"]] * 3
     assert "--userns" not in options
+
+
+def test_the_memory_cell_is_the_containers_limit(bench: Workbench, docker: Docker) -> None:
+    run(bench.build("docker:python:3.12"), bench.launch("-c", "pass", memory_bytes=64 << 20))
+    options = docker.shown()["options"]
+    assert options["--memory"] == options["--memory-swap"] == [str(64 << 20)]
 
 
 def test_moved_user_ids_are_put_back(bench: Workbench, docker: Docker) -> None:
@@ -321,7 +355,7 @@ def test_links_lead_where_they_lead_outside(tmp_path: Path) -> None:
 
 def test_data_that_are_not_there_are_named(bench: Workbench, docker: Docker) -> None:
     built = bench.build(bench.spec("docker:python:3.12", bench.folder / "missing"))
-    with pytest.raises(EnvironmentBuildError, match="missing: there is no such folder"):
+    with pytest.raises(EnvironmentBuildError, match="missing: No such file"):
         built.command(bench.launch("train.py"))
 
 
@@ -332,10 +366,12 @@ def test_the_exit_code_is_the_scripts(bench: Workbench, docker: Docker) -> None:
 def test_a_signal_that_ended_the_script_is_told_apart(bench: Workbench, docker: Docker) -> None:
     built = bench.build("docker:python:3.12")
     script = bench.write("die.py", "import os; os.kill(os.getpid(), 9)")
-    process = start(built, bench.launch(str(script)))
+    launch = bench.launch(str(script))
+    process = start(built, launch)
     process.communicate()
-    assert built.exit_code(process.returncode) == -signal.SIGKILL
-    assert [built.exit_code(code) for code in (0, 7, 125, 128, 255)] == [0, 7, 125, 128, 255]
+    assert built.ended(launch, process.returncode) == ProgramEnd(-signal.SIGKILL, "id-of-radt-r1")
+    codes = (0, 7, 125, 128, 255)
+    assert [built.ended(launch, code).code for code in codes] == [*codes]
 
 
 def started(docker: Docker) -> int:
@@ -484,6 +520,7 @@ def test_what_root_has_made_is_handed_over(
     bench: Workbench, caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caller.be(0, 0)
+    (bench.folder.parent / "radt-data" / "runs").mkdir(parents=True, mode=0o700)
     given: dict[Path, tuple[int, int]] = {}
     monkeypatch.setattr(
         docker_module.os,
@@ -493,9 +530,11 @@ def test_what_root_has_made_is_handed_over(
     launch = bench.launch("train.py")
     (launch.run_dir / "output.log").touch()
     bench.folder.chmod(0o755)
+    assert not (launch.run_dir.parent.stat().st_mode & 0o077)
     docker_module.hand_over(launch, Identity(65534, 65534))
     assert set(given) == {launch.run_dir, launch.run_dir / "journal"}
     assert set(given.values()) == {(65534, 65534)}
+    assert launch.run_dir.parent.stat().st_mode & 0o777 == 0o711  # to pass through, not to list
     bench.folder.chmod(0o700)
     with pytest.raises(EnvironmentBuildError, match="user 65534 cannot read"):
         docker_module.hand_over(launch, Identity(65534, 65534))
@@ -503,3 +542,45 @@ def test_what_root_has_made_is_handed_over(
     caller.be(1234, 100)
     docker_module.hand_over(launch, Identity(1234, 100))
     assert given == {}
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root")
+def test_a_data_folder_in_the_users_own_folder_is_the_users(bench: Workbench) -> None:
+    variables = {"MLFLOW_RUN_ID": "m1"}
+    launch = bench.launch("train.py", home=bench.folder / "radt-data", variables=variables)
+    launch = replace(launch, run_dir=launch.home / "runs" / "r1")
+    launch.run_dir.parent.mkdir(parents=True, mode=0o700)
+    (launch.run_dir / "journal").mkdir(parents=True)
+    (launch.home / "mlflow.db").touch(mode=0o600)
+    os.chown(bench.folder, 1000, 1000)
+    docker_module.hand_over(launch, Identity(1000, 1000))
+    # Relative paths, as of a mount: folders around it are not the user's to pass.
+    written = "runs/r1/journal/x mlflow.db mlflow.db-wal artifacts/m1/artifacts/model"
+    touch = ["touch", *written.split()]
+    subprocess.run(touch, cwd=launch.home, user=1000, group=1000, extra_groups=(), check=True)
+
+
+def test_where_the_containers_user_cannot_write_is_said(bench: Workbench, docker: Docker) -> None:
+    built = bench.build("docker:python:3.12")
+    database = bench.launch().home / "mlflow.db"
+    database.touch(mode=0o400)
+    database.parent.chmod(0o555)
+    launch = bench.launch("train.py", variables={"MLFLOW_TRACKING_URI": f"sqlite:///{database}"})
+    bench.folder.chmod(0o555)
+    said: list[str] = []
+    built.prepare(launch, said.append)
+    (text,) = said
+    assert f"cannot write to {bench.folder} and {database}: " in text
+    assert f"as user {os.getuid() or NOBODY}, " in text
+
+
+def test_the_user_of_a_container_can_read_what_mlflow_finds_radt_by(bench: Workbench) -> None:
+    before = os.umask(0o077)
+    try:
+        hook = importable_folder(bench.cache) / HOOK
+        hook.chmod(0o700)  # as older versions made it
+        importable_folder(bench.cache)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (hook, *hook.iterdir())}
+    assert modes == {HOOK: 0o755, "METADATA": 0o644, "entry_points.txt": 0o644}

@@ -18,7 +18,7 @@ from tests.support.environments import Tools, Workbench, make_wheel
 
 def run(built: BuiltEnvironment, launch: Launch) -> str:
     """Start it as the runner does, and return what it prints."""
-    built.prepare(launch)
+    built.prepare(launch, print)
     done = subprocess.run(
         built.command(launch),
         cwd=launch.folder,

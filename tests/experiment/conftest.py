@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.gpus import Gpu
 from radt.devices.machine import Machine
 from radt.errors import ExperimentError, Problem
 from radt.experiment.plan import ExperimentPlan
@@ -21,7 +22,6 @@ from radt.listeners.api import (
     Registry,
     Target,
 )
-from radt.nvml import Gpu
 
 
 class NoListener(Listener):

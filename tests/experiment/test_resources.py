@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from radt.devices.gpus import Gpu
 from radt.devices.machine import Devices, Machine
 from radt.errors import Problem, UsageError
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.resources import GpuRequest, Resources, parse_time
-from radt.nvml import Gpu
 
 Plan = Callable[..., ExperimentPlan]
 Problems = Callable[..., list[Problem]]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from radt.collocation.spec import Collocation
 from radt.devices.cpus import CpuRequest
+from radt.devices.gpus import Gpu
 from radt.devices.machine import Devices, Machine
 from radt.errors import UsageError
 from radt.experiment import columns, resources
 from radt.experiment.columns import SCHEMA_NAME, Column, fields
 from radt.experiment.plan import ExperimentPlan
-from radt.nvml import Gpu
 
 ROOT = Path(__file__).parents[2]
 MACHINE = Machine(64, tuple(Gpu(index, "H200", f"GPU-{index}") for index in range(8)))

@@ -171,6 +171,29 @@ def test_somebody_who_saves_between_reading_and_replacing_loses_nothing(
     )
 
 
+def test_nothing_comes_between_the_last_look_at_the_file_and_its_replacement(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network file system, each of these calls may take seconds."""
+    path = write("File,Status\ntrain.py,\n")
+    writer = StatusWriter(path)
+    calls: list[str] = []
+
+    def noted(module: object, name: str) -> None:
+        call = getattr(module, name)
+
+        def act(*given: object, **options: object) -> object:
+            calls.append(name)
+            return call(*given, **options)
+
+        monkeypatch.setattr(module, name, act)
+
+    for module, name in ((os, "fsync"), (os, "open"), (os, "replace"), (files, "_check_unchanged")):
+        noted(module, name)
+    writer.set(2, "FINISHED")
+    assert calls[calls.index("replace") - 1] == "_check_unchanged"
+
+
 def test_a_file_that_never_rests(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write("File,Status\ntrain.py,\n")
     writer = StatusWriter(path)

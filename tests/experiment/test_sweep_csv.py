@@ -203,7 +203,7 @@ def test_edits_between_reading_and_writing_are_not_lost(sweep: SweepBench) -> No
 def test_a_folder_that_cannot_be_written_is_reported(
     sweep: SweepBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("radt.experiment.sweep.create_file", full)

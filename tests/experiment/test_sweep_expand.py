@@ -24,9 +24,9 @@ from radt.experiment.sweep_expand import (
     Parameter,
     Range,
     SweepMethod,
+    Value,
     expand,
 )
-from radt.experiment.sweep_words import Value
 
 RANDOM = SweepMethod.RANDOM
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from radt.devices.machine import Machine
-from radt.experiment.sweep_words import Style, Value, words
+from radt.experiment.sweep_expand import Style, Value, words
 from radt.listeners.api import Registry
 from tests.experiment.sweep_kit import SweepBench
 

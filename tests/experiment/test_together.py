@@ -15,6 +15,7 @@ from radt.experiment.plan import ExperimentPlan
 from radt.experiment.row import Place
 from radt.experiment.table import parse_table
 from radt.listeners.api import Registry
+from tests.support.fake_mps import FakeMps
 
 Planned = Callable[..., ExperimentPlan]
 
@@ -30,11 +31,21 @@ class Card:
         self.asked += 1
         if self._error is not None:
             raise self._error
-        return Inventory((GpuInventory(0, "GPU-aaaa-1", "H200"), GpuInventory(1, "GPU-b", "H200")))
+        return Inventory((GpuInventory(0, "H200", "GPU-aaaa-1"), GpuInventory(1, "H200", "GPU-b")))
 
 
 @pytest.fixture
-def planned(folder: Path, two_gpus: Machine, registry: Registry) -> Planned:
+def planned(
+    folder: Path,
+    two_gpus: Machine,
+    registry: Registry,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Planned:
+    tools = FakeMps.install(tmp_path_factory.mktemp("tools"))
+    for name, value in tools.variables().items():
+        monkeypatch.setenv(name, value)
+
     def plan_of(content: str, card: Card) -> ExperimentPlan:
         place = Place(two_gpus, registry, (folder,), "e", inventory=card)
         return check_table(folder / "e.csv", "e.csv", parse_table(content), place)
@@ -64,7 +75,18 @@ def test_mps_on_whole_gpus_fits(planned: Planned) -> None:
     )
 
     assert [str(run.collocation) for run in plan.runs] == ["MPS", "MPS:40"]
-    assert card.asked == 1
+    assert card.asked == 0, "only MIG needs the driver"
+
+
+def test_a_runtime_folder_that_cannot_be_used_is_a_problem_of_the_file(
+    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPS daemons have their sockets there."""
+    (tmp_path / "open").mkdir(mode=0o755)
+    monkeypatch.setenv("RADT_RUNTIME_DIR", str(tmp_path / "open"))
+    content = "Workload,Devices,Collocation,File\n1,0,MPS,train.py\n1,0,MPS,train.py\n"
+    (problem,) = problems_of(planned, content, Card())
+    assert "is not private to you" in problem.cause
 
 
 def test_a_refusal_stands_at_the_rows_that_it_is_about(planned: Planned) -> None:
@@ -99,7 +121,7 @@ def test_the_cpu_cannot_be_shared_so(planned: Planned) -> None:
 def test_a_driver_that_does_not_answer(planned: Planned) -> None:
     card = Card(DeviceError("NVIDIA's driver does not answer", "Run nvidia-smi"))
 
-    (problem,) = problems_of(planned, "Devices,Collocation,File\n0,MPS,train.py\n", card)
+    (problem,) = problems_of(planned, "Devices,Collocation,File\n0,3g.20gb,train.py\n", card)
 
     assert (problem.cause, problem.remedy) == ("NVIDIA's driver does not answer", "Run nvidia-smi")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from radt.experiment.lock import ExperimentLock
-from radt.experiment.sweep_words import Style, words
+from radt.experiment.sweep_expand import Style, words
 
 
 def validate(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -64,7 +64,7 @@ def test_a_file_of_models(folder: Path) -> None:
         "20,1,,,cpu,-,pytorch, timm.resnet26,/data/cifar10/,smi+top+dcgmi,batch-size=128\n"
     )
 
-    done = validate(folder, "thesis.csv")
+    done = validate(folder, "thesis.csv", COLUMNS="160")
 
     assert (done.returncode, done.stderr) == (0, "")
     shown = " ".join(done.stdout.split())

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.gpus import Gpu
 from radt.devices.machine import Machine
 from radt.experiment.source import open_source
 from radt.listeners import registry
-from radt.nvml import Gpu
 from tests.support.bench import Bench
 from tests.support.waiting import TIMEOUT_S
 

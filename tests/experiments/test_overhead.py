@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from radt.devices.gpus import Gpu
 from radt.devices.machine import Machine
 from radt.experiment.source import open_source
 from radt.listeners import registry
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
-from radt.nvml import Gpu
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from tests.support.bench import Bench

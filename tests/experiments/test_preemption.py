@@ -6,10 +6,10 @@ import re
 import shutil
 from pathlib import Path
 
+from radt.devices.gpus import Gpu
 from radt.devices.machine import Machine
 from radt.experiment.source import open_source
 from radt.listeners import registry
-from radt.nvml import Gpu
 from tests.support.bench import Bench
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "preemption"

@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from radt.devices.gpus import Gpu
 from radt.devices.machine import Machine
 from radt.experiment.source import open_source
 from radt.listeners import registry
 from radt.model import SOFTWARE
-from radt.nvml import Gpu
 from radt.store.reader import StoreReader
 from tests.support.bench import Bench
 
@@ -30,6 +31,7 @@ SHORT = (
     [
         ("cpu.csv", Machine(2), [arm for arm in ARMS if arm != "epoch"]),
         ("accuracy.csv", Machine(2), ["fixed", "fixed lr 0.01", "copies"]),
+        ("decode.csv", Machine(2), ["fixed", "fixed copies", "copies"]),
         ("experiment.csv", Machine(16, (Gpu(0, "NVIDIA H100", "GPU-1"),)), ARMS),
     ],
 )
@@ -46,7 +48,7 @@ def test_a_tiny_variant_has_the_shape_that_the_readme_describes(bench: Bench) ->
     chosen = [f"{row} {SHORT} --epochs 6" for row in rows if not re.search("mixed 25|small", row)]
     chosen += [f"{row} --statistics 2" for row in chosen if "mixed 50" in row]
     # All at once, in one workload, takes a third of the time.
-    chosen.append(f"{chosen[0]} --stop-at 0 --batch-size 16")
+    chosen.append(f"{chosen[0]} --stop-at 0 --batch-size 16 --enlarged 64")
     together = [re.sub("^([^,]*),[^,]*,", r"\1, all,", row) for row in chosen]
     file = bench.experiment("\n".join([header, *together]) + "\n")
     bench.radt("experiment.csv", "--quiet")
@@ -65,6 +67,8 @@ def test_a_tiny_variant_has_the_shape_that_the_readme_describes(bench: Bench) ->
     assert mixed["loader.image_size"][0] == exhaustive["loader.image_size"][0] == 8
     assert mixed["loader.batch_size"][0] == 48
     assert "loader.image_size" not in fixed
+    (enlarged, *_) = (bench.folder / "data-progressive" / "train-48-64").glob("*.jpg")
+    assert Image.open(enlarged).size == (64, 64)
     copies = bench.folder / "data-progressive" / "copies"
     assert {path.parent.name for path in copies.rglob("*.jpg")} == {"8-q90", "16-q90", "24-q90"}
     # Copies are loaded in the same order and batches.

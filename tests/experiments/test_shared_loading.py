@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from radt.devices.gpus import Gpu
 from radt.devices.machine import Machine
 from radt.experiment.plan import RunPlan
 from radt.experiment.source import open_source
 from radt.listeners import registry
-from radt.nvml import Gpu
 from tests.support.bench import Bench
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "shared-loading"

@@ -14,6 +14,7 @@ from radt.devices.machine import Machine
 from radt.experiment.source import open_source
 from radt.listeners import registry
 from tests.support.bench import Bench
+from tests.support.privileges import needs_user_namespaces
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "slow-network"
 ARMS = ("gpipe", "1f1b", "copies")
@@ -34,6 +35,7 @@ def test_every_link_has_every_way(name: str, tmp_path: Path) -> None:
     assert [len(changing.runs), len(changing.trained)] == [4, 3]
 
 
+@needs_user_namespaces
 @pytest.mark.parametrize("arm", ARMS)
 def test_tiny_runs_send_what_the_planner_counts(arm: str, tmp_path: Path) -> None:
     """Run by a user without privileges, also if it is root who tests."""
@@ -58,7 +60,10 @@ def test_tiny_runs_send_what_the_planner_counts(arm: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("script", "message"),
     [
-        ("os.environ['PATH'] = ''\nlink.check()", "ip is not installed: apt install iproute2"),
+        (
+            "os.environ['PATH'] = link._SYSTEM = ''\nlink.check()",
+            "ip is not installed: apt install iproute2",
+        ),
         # 32 of them may lie in one another.
         ("while True: link.enter_namespace(None)", "the kernel gives no network namespace"),
     ],
@@ -73,6 +78,7 @@ def test_what_is_missing_is_said(script: str, message: str) -> None:
     assert message in done.stderr
 
 
+@needs_user_namespaces
 def test_a_workload_goes_on_when_a_replica_is_killed_and_another_one_joins(bench: Bench) -> None:
     for file in ("train.py", "link.py"):
         shutil.copy(FOLDER / file, bench.folder)

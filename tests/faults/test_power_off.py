@@ -19,9 +19,8 @@ import pytest
 from radt.clock import Clock
 from radt.collector import leftovers
 from radt.collector.leftovers import REASON, drain_leftovers
-from radt.delivery.archive.importing import import_archive
+from radt.delivery.archive.read import find_archive, import_archive
 from radt.delivery.archive.spool import ArchiveSpool
-from radt.delivery.archive.write import write_archive
 from radt.home import Home
 from radt.journal.format import EVENTS_FILE, META_FILE, RECORD_BYTES, JournalMeta
 from radt.model import MarkerKind, RunStatus
@@ -291,12 +290,11 @@ def test_what_was_imported_is_not_read_once_more(unread: tuple[Home, str], tmp_p
         )
         part = leftover.intake.read(final=False)
         part.write(writer, run_id, leftover._numbering.new_series())
-        with spool.locked():
-            archived = write_archive(reader, run_id, spool).points
+        archived = sum(spool.write_bundle(reader, run_id).position.points.values())
     for file in home.path.glob("radt.db*"):
         file.unlink()
     with closing(StoreWriter(home.store_path)) as writer:
-        assert import_archive(spool.path, writer).points == archived > 0
+        assert import_archive(find_archive(spool.path), writer).points == archived > 0
     drain_leftovers(home)
     with closing(StoreReader(home.store_path)) as reader:
         assert logged(reader, run_id) == list(range(20_000))

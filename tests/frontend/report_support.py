@@ -50,6 +50,7 @@ class Planted:
     share_w: float | None = None
     disk_per_s: float | None = None
     epochs: int = 3
+    devices: str = "0"
 
 
 class Study:
@@ -110,7 +111,7 @@ class Study:
                 run.name,
                 origin_ns - S,
                 run.status,
-                devices="0",
+                devices=run.devices,
                 host=host,
                 started_ns=origin_ns,
                 ended_ns=end_ns if run.status.ended else None,

@@ -47,7 +47,7 @@ CONTENT = {
     "/run": ".run-metrics tbody tr",
     "/workload": ".workload .main-svg",
     "/timeline": ".timeline .barlayer .point",
-    "/report": ".report-table tbody .label, .report-nothing",
+    "/report": "#report-table tbody th a, .report-nothing",
     "/system": ".system-card",
 }
 

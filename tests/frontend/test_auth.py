@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from radt.errors import UsageError
 from radt.frontend.app import create_app
 from radt.frontend.auth import MAX_BODY_BYTES, SESSION_S, Access
 from radt.frontend.serve import DEFAULT_PORT, Address, listen
+from radt.settings import DASHBOARD_TOKEN
 
 TOKEN = "a-token-of-enough-letters"
 PUBLIC = "gpu-box.example"
@@ -331,6 +333,26 @@ def test_addresses_can_be_opened():
     assert Address("127.0.0.1", 8050).url == "http://127.0.0.1:8050/"
     assert Address("0.0.0.0", 8050, TOKEN).url == f"http://127.0.0.1:8050/?token={TOKEN}"
     assert Address("::1", 8050).url == "http://[::1]:8050/"
+    published = Address("0.0.0.0", 8050).published
+    assert published(["db", "::1", "gpu1.example.org:80"]).url == "http://gpu1.example.org:80/"
+    assert published(["[::1]:81"]).url == "http://[::1]:81/"
+    assert published(["db", "::1"]).url == "http://127.0.0.1:8050/"
+
+
+def test_a_token_of_ones_own_is_not_printed(demo, monkeypatch):
+    """The output of a container goes to its log."""
+    monkeypatch.setattr(
+        "radt.frontend.serve.serve",
+        lambda _view, access, port, ready: ready(Address(access.host, port, access.token)),
+    )
+    options = ["--home", str(demo.store.parent), "--host", "0.0.0.0", "--port", "8050"]
+    options += ["--public-name", "gpu1:80", "--no-browser"]
+    out = CliRunner().invoke(command, [*options, "--token"]).output
+    assert re.search(r"  http://gpu1:80/\?token=\S{16,}\n", out)
+    monkeypatch.setenv(DASHBOARD_TOKEN.label, TOKEN)
+    out = CliRunner().invoke(command, options).output
+    assert TOKEN not in out
+    assert "  http://gpu1:80/\n\nLog in with the token of RADT_DASHBOARD_TOKEN. " in out
 
 
 def test_the_command_serves_until_interrupted(demo):

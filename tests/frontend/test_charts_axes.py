@@ -8,12 +8,11 @@ from datetime import datetime
 import numpy as np
 import pytest
 
+from radt.analysis.lines import moving_mean
 from radt.frontend.charts.layout import axis_ticks
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import read_catalog, tint
-from radt.frontend.data.cells import moving_mean, of_points
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
-from radt.frontend.data.labels import apart
 from radt.frontend.data.spec import (
     Aggregate,
     Band,
@@ -29,6 +28,8 @@ from radt.frontend.selection import read_selection
 from radt.frontend.theme import HUE_COUNT
 from radt.frontend.view import View
 from radt.model import NO_STEP, SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
+from radt.render.labels import apart
+from radt.store.cells import of_points
 from radt.store.records import MarkerRecord, SeriesRecord
 
 EXPERIMENT = "quickstart"
@@ -376,7 +377,7 @@ def test_a_moving_mean_counts_time_not_points():
 def test_a_moving_mean_ends_at_gaps():
     at_s = np.concatenate([np.arange(5.0), 20 + np.arange(5.0)])
     values = np.concatenate([np.ones(5), np.full(5, 9.0)])
-    mean = moving_mean(of_points(at_s, values, longest=3.5), at_s, 60.0)
+    mean = moving_mean(of_points(at_s, values, longest_s=3.5), at_s, 60.0)
     assert mean.tolist() == values.tolist()
 
 

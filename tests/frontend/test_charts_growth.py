@@ -8,13 +8,13 @@ import pytest
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data import series_cache as tracks
 from radt.frontend.data.chart_data import chart_data
-from radt.frontend.data.series_cache import DIGEST_CELLS, RAW_POINTS, Track
+from radt.frontend.data.series_cache import DIGEST_CELLS, RAW_POINTS, Ask, Track
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Aggregate, BoardSpec, ChartSpec, Level, Pick, Window, XAxis
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import RunStatus, Scope, SeriesKind
-from radt.store import chunks, growth
+from radt.store import chunks, points
 from radt.store.reader import StoreReader
 from radt.store.records import SeriesRecord
 
@@ -172,16 +172,15 @@ def test_nothing_is_decoded_where_nothing_is_new(demo, source, decoded_points):
 
 def test_memory_of_a_series_is_bounded_however_long_it_grows():
     record = SeriesRecord("r", 0, "top", "m", "", Scope.PROCESS, SeriesKind.GAUGE, interval_s=1.0)
-    track = Track(record, 0)
+    track = Track(Ask(record, 0))
     from radt.store.records import Samples
 
     for page in range(60):
         times = (page * 20_000 + np.arange(20_000)) * 1_000_000_000
         track._append(Samples(times, np.full(20_000, float(page))))
         assert len(track.cells) <= max(RAW_POINTS, DIGEST_CELLS + 1)
-    assert track.points == 1_200_000
     cells = track.cells
-    assert cells.count.sum() == track.points
+    assert cells.count.sum() == 1_200_000
     assert cells.total.sum() == pytest.approx(sum(20_000.0 * page for page in range(60)))
     assert not cells.gap.any()
 
@@ -211,17 +210,21 @@ def test_of_all_series_no_more_is_kept_than_there_is_room_for(
     assert sum(decoded_points) > seen
 
 
-def test_an_aggregate_of_long_series_is_exact(demo, source):
-    """Mean, lowest and highest of each cell are those of the points in it."""
+@pytest.mark.parametrize("every", [None, 1, 3])
+def test_an_aggregate_of_long_series_is_exact(demo, source, every):
+    """Mean, lowest and highest of each cell are those of the points in it, by time or by steps."""
+    steps = None if every is None else every * np.arange(100_000)
+    x = np.arange(100_000) / 1000 if steps is None else steps
+    axis = XAxis.BARRIER if steps is None else XAxis.STEP
     run_ids = workload(demo, "ab")
     rng = np.random.default_rng(2)
     both = [rng.normal(size=100_000) for _ in run_ids]
     for run_id, values in zip(run_ids, both, strict=True):
-        fill(demo, run_id, values)
+        fill(demo, run_id, values, steps=steps)
         demo.writer.seal(run_id)
-    (line,) = draw(source, Level.WORKLOAD, aggregate=Aggregate.MEAN).lines
+    (line,) = draw(source, Level.WORKLOAD, aggregate=Aggregate.MEAN, x=axis).lines
     width = line.curve.x[1] - line.curve.x[0]
-    number = np.floor(np.arange(100_000) / 1000 / width).astype(int)
+    number = np.floor(x / width).astype(int)
     starts = np.flatnonzero(np.diff(number, prepend=-1))
     counts = np.diff(np.append(starts, len(number)))
     means = np.mean([np.add.reduceat(v, starts) / counts for v in both], axis=0)
@@ -272,12 +275,12 @@ def test_what_was_pruned_is_read_anew(demo, source):
     demo.writer.seal(run_id)
     with StoreReader(demo.store) as reader:
         with reader.snapshot() as connection:
-            found = growth.grown(connection, run_id, 9, growth.Mark())
+            found = points.grown(connection, run_id, 9, points.Mark())
         assert len(found.decode()) == 50_000
         with reader.snapshot() as connection:
-            assert not len(growth.grown(connection, run_id, 9, found.mark).decode())
-            other = growth.Mark(found.mark.seen + 1, found.mark.before, found.mark.chunk_no, 5)
-            again = growth.grown(connection, run_id, 9, other)
+            assert not len(points.grown(connection, run_id, 9, found.mark).decode())
+            other = points.Mark(found.mark.seen + 1, found.mark.before, found.mark.chunk_no, 5)
+            again = points.grown(connection, run_id, 9, other)
     assert again.anew
     assert len(again.decode()) == 50_000
 
@@ -286,11 +289,11 @@ def test_pages_of_a_long_series_come_to_all_of_it(demo):
     (run_id,) = workload(demo)
     fill(demo, run_id, np.arange(30_000.0))
     fill(demo, run_id, np.arange(100.0), 30_000)
-    parts, mark, more = [], growth.Mark(), True
+    parts, mark, more = [], points.Mark(), True
     with StoreReader(demo.store) as reader:
         while more:
             with reader.snapshot() as connection:
-                found = growth.grown(connection, run_id, 9, mark, page_points=8000)
+                found = points.grown(connection, run_id, 9, mark, page_points=8000)
             parts.append(found.decode().values)
             mark, more = found.mark, found.more
     assert len(parts) > 3

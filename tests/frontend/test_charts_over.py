@@ -7,8 +7,8 @@ import pytest
 
 import radt
 from radt.frontend.charts.timeseries import Look, figure
+from radt.frontend.data.shown import as_seen
 from radt.frontend.data.spec import Band, BoardSpec, ChartSpec, Level, Pick, Window, XAxis
-from radt.frontend.export.shown import as_seen
 from radt.frontend.view import View
 from radt.model import Scope, SeriesKind
 from radt.store.records import SeriesRecord

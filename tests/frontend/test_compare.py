@@ -259,7 +259,7 @@ def test_new_points_appear_without_flicker(demo, serve, watched, wait_until):
 
     demo.writer.end_run(running.run_id, RunStatus.FINISHED, origin_ns + 60 * 10**9, 0)
     expect(watched.page.locator("#live")).to_have_text("idle")
-    expect(row(watched, "now").locator(".pick-note")).to_have_text("1:00")
+    expect(row(watched, "now").locator(".pick-note")).to_have_text("60.0 s")
     assert watched.errors == []
 
 

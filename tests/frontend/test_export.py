@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import tracemalloc
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -22,24 +21,20 @@ from flask.testing import FlaskClient
 
 import radt
 from radt.frontend.auth import Access, Guard
+from radt.frontend.data.run.previews import BusyError
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick, Window, XAxis
 from radt.frontend.export import routes
 from radt.frontend.export import tables as full
-from radt.frontend.export.print_layout import order
 from radt.frontend.export.request import (
-    Asked,
-    FileFormat,
-    Share,
     Turnstile,
     content_disposition,
-    file_name,
 )
 from radt.frontend.export.tables import GROUP_ROWS
-from radt.frontend.helper import BusyError
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import Scope, SeriesKind
+from radt.render.files import file_name
 from radt.store.backend import StoreAddress
 from radt.store.records import Samples, SeriesRecord
 from tests.frontend.conftest import CPU, LOSS, Demo
@@ -190,13 +185,6 @@ def test_two_metrics_over_a_third_are_in_every_file(
     code = exports.prepare("python", view)["text"]
     assert set(executed(code, monkeypatch)["frame"]["metric"]) == {"loss", accuracy, rss}
     assert f"# A chart draws 'loss' over '{rss}'." in code
-    selection = read_selection(exports.source, view)
-    asked = Asked(view, Share.PICTURE, FileFormat.SVG)
-    layout = order(exports.source, asked, selection).figure["layout"]
-    axes = [axis for name, axis in layout.items() if re.match("[xy]axis", name)]
-    titles = {axis["title"]["text"] for axis in axes if "title" in axis}
-    assert titles == {"loss", accuracy, f"{rss} (MB)"}
-    assert any(f"{rss} 190 – 210 MB" in note["text"] for note in layout["annotations"])
 
 
 def test_what_is_hidden_in_all_charts_is_left_out(demo: Demo, exports: Exports) -> None:
@@ -373,8 +361,8 @@ def test_the_turnstile_counts_everybody() -> None:
         turnstile.enter("a")
     with pytest.raises(BusyError, match="for others"):
         turnstile.enter("c")
-    visits[0].leave()
-    visits[0].leave()  # counts once
+    visits[0].close()
+    visits[0].close()  # counts once
     turnstile.enter("c")
     with pytest.raises(BusyError):
         turnstile.enter("d")
@@ -383,7 +371,7 @@ def test_the_turnstile_counts_everybody() -> None:
 def test_strangers_get_nothing(demo: Demo, exports: Exports) -> None:
     demo.quickstart()
     foreign = {"Host": "evil.example"}
-    for path in ("/export/data?c=loss", "/export/view", "/export/picture?c=loss"):
+    for path in ("/export/data?c=loss", "/export/view"):
         assert exports.client.get(path, headers=foreign).status_code == 403
 
 
@@ -522,11 +510,11 @@ def test_copied_lines_have_no_password(demo: Demo, exports: Exports) -> None:
 
 def test_addresses_say_all_that_is_asked(demo: Demo, exports: Exports) -> None:
     demo.quickstart()
-    href = exports.prepare("picture", format="pdf", columns=3)["href"]
+    href = exports.prepare("shown", format="parquet", slot=1)["href"]
     query = parse_qs(urlsplit(href).query)
-    assert query["format"] == ["pdf"]
-    assert query["columns"] == ["3"]
-    assert exports.prepare("picture", format="exe", status=400)["remedy"]
+    assert query["format"] == ["parquet"]
+    assert query["chart"] == ["1"]
+    assert exports.prepare("shown", format="exe", status=400)["remedy"]
     assert exports.prepare("nonsense", status=400)["remedy"]
     with closing(exports.client.post("/export/prepare", data=b"[1]")) as answer:
         assert answer.status_code == 400

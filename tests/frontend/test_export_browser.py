@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from http.client import IncompleteRead
@@ -9,14 +10,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import urlopen
+from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Download, Page, expect
+from pypdf import PdfReader
 
 from radt.errors import StoreError
 from radt.frontend.auth import Access
-from radt.frontend.export import renderer as rendering
 from radt.frontend.export import routes as data
 from radt.frontend.view import View
 from tests.frontend.conftest import Demo, Serve, Site, Watched, patient, shown
@@ -27,6 +29,7 @@ ADDRESS = (
 )
 
 
+SVG = "{http://www.w3.org/2000/svg}"
 #: Keeps what the page says: good news stays for four seconds only.
 NOTING = """() => {
   if (window.noted) return;
@@ -195,33 +198,71 @@ def test_files_are_those_of_what_is_shown(site: Site, watched: Watched, tmp_path
     every.save_as(tmp_path / "every.parquet")
     assert set(pd.read_parquet(tmp_path / "every.parquet")["metric"]) == {"process.memory.rss"}
     said(page, "samples are being downloaded")
-    picture = download(page, "0", "Picture as SVG")
-    assert picture.suggested_filename == "radt-quickstart-loss.svg"
-    picture.save_as(tmp_path / "loss.svg")
-    assert b"loss" in (tmp_path / "loss.svg").read_bytes()
     expect(page.locator(".share-note")).to_have_count(0)
     assert not watched.errors
 
 
-def test_without_kaleido_the_browser_helps_itself(
-    demo: Demo, serve: Serve, watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """PNG and SVG of a chart by Plotly in the page; for the rest the remedy is said."""
-    monkeypatch.setattr(rendering, "is_installed", lambda: False)
-    demo.quickstart()
+def texts(svg: Path) -> set[str]:
+    """What is written in a picture, which is a whole file of its own."""
+    root = ElementTree.parse(svg).getroot()
+    assert not {one.tag for one in root.iter()} & {f"{SVG}script", f"{SVG}foreignObject"}
+    assert "http" not in svg.read_text().replace("http://www.w3.org", "")
+    return {"".join(one.itertext()) for one in root.iter(f"{SVG}text")}
+
+
+def test_a_chart_as_a_picture(site: Site, watched: Watched, tmp_path: Path) -> None:
+    """In light colours, with title, unit, the axis' name and a legend; PNG is sharp."""
     page = watched.page
-    page.goto(serve() + ADDRESS)
+    page.emulate_media(color_scheme="dark")
+    page.goto(site.url + ADDRESS)
     ready(page)
-    for item, start in (("Picture as PNG", b"\x89PNG"), ("Picture as SVG", b"<svg")):
-        own = download(page, "0", item)
-        own.save_as(tmp_path / own.suggested_filename)
-        assert (tmp_path / own.suggested_filename).read_bytes().startswith(start)
-        assert own.suggested_filename.startswith("radt-quickstart-loss.")
-        # Until the file is there, the page says that it is drawn.
-        expect(page.locator(".share-note")).to_contain_text('pip install "radt[export]"')
-    page.locator(".share-note").get_by_label("Close").click()
+    drawn = download(page, "1", "Picture as SVG")
+    assert drawn.suggested_filename == "radt-quickstart-process.memory.rss.svg"
+    drawn.save_as(tmp_path / "rss.svg")
+    written = texts(tmp_path / "rss.svg")
+    assert {"process.memory.rss", "solo", "three", "mix"} <= written
+    assert any(text.startswith("quickstart · 0:05.0 – 0:30.0") for text in written)
+    assert any(text.startswith("MB · ") for text in written)
+    assert any(text.startswith("time since the barrier") for text in written)
+    assert "rgb(0, 114, 178)" in (tmp_path / "rss.svg").read_text()
+    drawn = download(page, "1", "Picture as PNG")
+    drawn.save_as(tmp_path / "rss.png")
+    content = (tmp_path / "rss.png").read_bytes()
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(content[16:20]) == 2 * (880 + 32)
+    assert len(content) > 20_000  # not an empty sheet
+    expect(page.locator(".share-note")).to_have_count(0)
+    assert not watched.errors
+
+
+def test_all_charts_are_one_picture_and_one_page(
+    site: Site, watched: Watched, tmp_path: Path
+) -> None:
+    """A chart without its metric says so; lines have one legend; PDF is what is printed."""
+    page = watched.page
+    page.goto(site.url + ADDRESS + "&c=no.such&mono=1")
+    ready(page)
+    download(page, "page", "Picture as SVG").save_as(tmp_path / "all.svg")
+    written = texts(tmp_path / "all.svg")
+    assert {"loss", "process.memory.rss", "no.such"} <= written
+    assert "The selected runs do not have this metric" in written
+    root = ElementTree.parse(tmp_path / "all.svg").getroot()
+    named = [one.text for one in root[-1][-1].iter(f"{SVG}text")]
+    assert named == ["solo", "three", "mix"]
+    assert "rgb(0, 114, 178)" not in (tmp_path / "all.svg").read_text()
+    page.evaluate("window.print = () => { window.printed = document.title; }")
     choose(page, "page", "Picture as PDF")
-    expect(page.locator(".share-note")).to_contain_text('pip install "radt[export]"')
+    page.wait_for_function("() => window.printed === 'radt-quickstart'")
+    page.emulate_media(media="print")
+    expect(page.locator(".print-sheet svg").first).to_be_visible()
+    expect(page.locator("#charts")).to_be_hidden()
+    (paper,) = PdfReader(io.BytesIO(page.pdf(prefer_css_page_size=True))).pages
+    width, height = (float(root.get(side, "0")) for side in ("width", "height"))
+    assert paper.mediabox.height / paper.mediabox.width == pytest.approx(height / width, rel=0.02)
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    expect(page.locator("#charts")).to_be_visible()
+    expect(page.locator(".print-sheet")).to_have_count(0)
+    assert not watched.errors
 
 
 def test_the_menu_goes_by_keyboard(site: Site, watched: Watched) -> None:

@@ -26,7 +26,7 @@ from tests.support.bench import Bench, bench_in
 _SCRIPT = """
 import os, signal, time
 from pathlib import Path
-from radt.collector.start import PidLock
+from radt.files import PidLock
 from radt.store.reader import StoreReader
 run_id = os.environ["RADT_RUN_ID"]
 folder = Path(os.environ["RADT_RUNTIME_DIR"])
@@ -93,7 +93,6 @@ def test_the_legend_of_a_counter_is_its_growth_over_the_runs_life(bench: Bench) 
             source,
             subject,
             strip,
-            reading.summaries,
             gaps_of(source, subject.run_ids),
             window=reading.whole,
             zoomed=False,

@@ -15,7 +15,6 @@ import tempfile
 import threading
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +34,8 @@ from radt.frontend.data.run import previews
 from radt.frontend.data.run.figure import figure_of
 from radt.frontend.data.run.images import too_large
 from radt.frontend.data.run.kinds import MEDIA_TYPES, suffix_of
-from radt.frontend.data.run.previews import Previews
+from radt.frontend.data.run.previews import BusyError, Helper, Previews
 from radt.frontend.data.source import Source
-from radt.frontend.helper import BusyError, Helper
 from tests.frontend.conftest import Demo
 
 #: Of a helper with all its libraries.
@@ -61,7 +59,7 @@ def read(reader: Previews, tmp_path: Path) -> Callable[[str, bytes], dict[str, A
         with path.open("rb") as file:
             answer = reader.read(file, name)
         assert len(answer) < 2**23
-        for helper in reader.helpers.all:
+        for helper in reader.helpers:
             if helper.running is not None:
                 status = Path(f"/proc/{helper.running.process.pid}/status").read_text()
                 (peak_kb,) = (line.split()[1] for line in status.splitlines() if "VmHWM" in line)
@@ -176,7 +174,7 @@ def test_helpers_start_when_needed_are_used_again_and_are_busy_rather_than_many(
     made = Previews()
 
     def pids() -> list[int]:
-        return [one.running.process.pid for one in made.helpers.all if one.running is not None]
+        return [one.running.process.pid for one in made.helpers if one.running is not None]
 
     def rows() -> Any:
         with path.open("rb") as file:
@@ -186,14 +184,14 @@ def test_helpers_start_when_needed_are_used_again_and_are_busy_rather_than_many(
     assert rows() == rows() == [["1"]]
     (first,) = pids()
     os.kill(first, 9)
-    made.helpers.all[-1].running.process.wait()  # type: ignore[union-attr]
+    made.helpers[-1].running.process.wait()  # type: ignore[union-attr]
     assert rows() == [["1"]]
     assert first not in pids()
 
     began, go_on = threading.Semaphore(0), threading.Event()
     ask = Helper.ask
 
-    def slowly(helper: Helper, *given: Any) -> tuple[bytes, bytes]:
+    def slowly(helper: Helper, *given: Any) -> bytes:
         began.release()
         assert go_on.wait(180)
         return ask(helper, *given)
@@ -217,15 +215,23 @@ def test_helpers_start_when_needed_are_used_again_and_are_busy_rather_than_many(
 def test_a_preview_that_takes_too_long_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = Previews()
-    for helper in made.helpers.all:
-        helper.kind = replace(helper.kind, give_up_s=0.001)  # before it can start
+    made = Previews(limit_s=0.001)  # before it can start
     path = tmp_path / "a.csv"
     path.write_text("x\n1\n")
     with path.open("rb") as file:
         found = json.loads(made.read(file, path.name))
     assert found["note"] == f"Not shown: reading it takes longer than {previews.LIMIT_S} s"
-    assert all(helper.running is None for helper in made.helpers.all)
+    assert all(helper.running is None for helper in made.helpers)
+
+
+def test_an_idle_helper_is_ended(
+    tmp_path: Path, wait_until: Callable[[Callable[[], object], str], None]
+) -> None:
+    (tmp_path / "a.csv").write_text("x\n1\n")
+    made = Previews(idle_s=0.1)
+    with (tmp_path / "a.csv").open("rb") as file:
+        assert json.loads(made.read(file, "a.csv"))["rows"] == [["1"]]
+    wait_until(lambda: not any(one.running for one in made.helpers), "it has ended")
 
 
 def test_a_helper_ends_with_its_dashboard(
@@ -234,10 +240,10 @@ def test_a_helper_ends_with_its_dashboard(
     (tmp_path / "a.csv").write_text("x\n1\n")
     script = (
         "import sys, time\n"
-        "from radt.frontend.data.run.previews import Previews\n"
+        "from radt.frontend.data.run.previews import BusyError, Helper, Previews\n"
         "made = Previews()\n"
         "made.read(open(sys.argv[1], 'rb'), 'a.csv')\n"
-        "print(*(one.running.process.pid for one in made.helpers.all if one.running), flush=True)\n"
+        "print(*(one.running.process.pid for one in made.helpers if one.running), flush=True)\n"
         "time.sleep(600)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "a.csv")]

@@ -203,4 +203,4 @@ def test_the_pages_show_lanes_and_children(recorded: Bench, watched: Watched) ->
             }"""
         )
         page.goto(f"{address}/report")
-        expect(page.locator(".report-table .runs").filter(has_text="↳")).to_have_count(4)
+        expect(page.locator("#report-table td").filter(has_text="↳")).to_have_count(4)

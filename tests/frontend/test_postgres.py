@@ -25,7 +25,7 @@ CONTENTS = {
     "/": ".runs-body .runs-swatch",
     "/compare": CARD,
     "/workload": ".workload .main-svg",
-    "/report": ".report-table tbody .label",
+    "/report": "#report-table tbody th a",
 }
 
 

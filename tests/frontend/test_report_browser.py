@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
+from xml.etree import ElementTree
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Error, Page, expect
 
 from radt.analysis.report import read_report
-from radt.frontend.pages import report as report_page
+from radt.errors import StoreError
 from radt.model import RunStatus
 from radt.render.files import ReportFormat, rendered
-from radt.render.numbers import INTERVAL_NOTE
 from radt.render.report_content import Content
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import patient, shown
@@ -23,12 +24,6 @@ from tests.frontend.report_support import Planted, Study
 from tests.report.series_support import repeats
 
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is typed counts soon."""
-    monkeypatch.setattr(report_page, "_TYPING_MS", 100)
 
 
 @pytest.fixture
@@ -51,50 +46,45 @@ def content_of(study: Study) -> Content:
 
 
 def names(page: Page) -> Any:
-    return page.locator(".report-table tbody .label")
+    return page.locator("#report-table tbody th a")
 
 
 def options(page: Page) -> dict[str, list[str]]:
     return parse_qs(urlsplit(page.url).query)
 
 
-def test_charts_links_files_interference_and_a_table_that_sorts(study, serve, watched, wait_until):
+def test_charts_links_files_interference_and_a_table_that_sorts(study, serve, watched):
     page = watched.page
     page.goto(f"{serve()}/report")
-    shown(page, ".report-chart .barlayer .point path")
+    shown(page, ".report-chart svg rect")
     heights = page.locator("#report-table tbody tr").evaluate_all(
         "rows => rows.map(row => row.getBoundingClientRect().height)"
     )
     assert max(heights) < 80
-    charts = page.locator(".report-chart:visible")
+    charts = page.locator(".report-chart")
     expect(charts.locator("h2")).to_have_text(
         [
-            "Time per epoch",
-            "Slowdown vs solo",
-            "Makespan",
-            "Samples per second",
-            "Samples per second per run",
-            "CPU",
+            "time/epoch",
+            "vs solo",
+            "makespan",
+            "samples/s",
+            "samples/s per run",
+            "cpu",
             "RSS",
         ]  # the others have a single bar, which the table has
     )
     # solo, pair, seven; the seventh of them is a word.
     first = charts.first
-    expect(first.locator(".barlayer .point path")).to_have_count(3)
-    expect(first.locator(".annotation-text", has_text="OOM")).to_be_visible()
+    expect(first.locator("svg rect")).to_have_count(3)
+    expect(first.locator("svg text.end")).to_have_text("OOM")
+    expect(first.locator("svg title").nth(1)).to_contain_text("runs 3.00 s to 3.60 s")
+    with page.expect_download() as waiting:
+        first.get_by_role("link", name="SVG").click()
+    assert waiting.value.suggested_filename == "radt-study-time_per_epoch.svg"
+    root = ElementTree.parse(waiting.value.path()).getroot()
+    assert "study · all epochs after the first" in {one.text for one in root.iter()}
 
-    tip = page.locator(".tip")
-
-    def pointed_at() -> bool:
-        first.locator(".barlayer .point path").nth(1).hover(force=True)
-        return "n = 1" in (tip.text_content() or "")
-
-    wait_until(pointed_at, "what is under the pointer: charts that are drawn later move others")
-    expect(tip).to_contain_text("runs 3.00 s to 3.60 s")
-    page.mouse.move(0, 0)
-    expect(tip).to_be_hidden()
-
-    link = names(page).nth(1).get_by_role("link")
+    link = names(page).nth(1)
     expect(link).to_have_text("pair")
     query = parse_qs(urlsplit(link.get_attribute("href") or "").query)
     assert query["w"] == [("00000002" + "0" * 24)[:8] + query["w"][0][8:]]
@@ -113,7 +103,8 @@ def test_charts_links_files_interference_and_a_table_that_sorts(study, serve, wa
     section = page.locator(".report-interference")
     expect(section.get_by_role("heading")).to_have_text("Interference")
     expect(section.locator("tbody td")).to_have_text(["1.65×"])
-    expect(page.locator(".report-notes")).to_contain_text(INTERVAL_NOTE)
+    # No value has repeats, so nothing explains intervals.
+    expect(page.locator(".report-notes")).to_have_text("The start skew is unknown: pair, seven.")
 
     # The address keeps the order.
     head = page.locator("th", has=page.get_by_role("button", name="time/epoch"))
@@ -169,7 +160,7 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     field.fill("epoch:1")
     expect(facts).to_contain_text("epoch 1")
     page.wait_for_url("**o.report.window=epoch**")
-    expect(page.locator(".report-table tbody tr").first).to_contain_text("9.00")
+    expect(page.locator("#report-table tbody tr").first).to_contain_text("9.00")
     page.get_by_role("button", name="only overlap").press("Space")
     expect(facts).to_contain_text("epoch 1, while all runs of the workload ran")
     page.wait_for_url("**o.report.overlap=1**")
@@ -204,14 +195,14 @@ def test_quantities_of_any_metric_are_columns_and_charts_and_in_the_address(stud
     field.press("Enter")
     time_to = page.locator("thead").get_by_role("button", name="time_to(accuracy>=0.65) s")
     expect(time_to).to_be_visible()
-    slow = page.locator(".report-table tbody tr", has_text="slow")
+    slow = page.locator("#report-table tbody tr", has_text="slow")
     expect(slow.locator("td.number").nth(-2)).to_contain_text("0.600")
     expect(slow.locator("td.number").nth(-1)).to_have_text("3.00")
-    charts = page.locator(".report-chart:visible h2")
+    charts = page.locator(".report-chart h2")
     expect(charts.nth(0)).to_have_text("last(accuracy)")
     expect(charts.nth(1)).to_have_text("time_to(accuracy>=0.65)")
-    first = page.locator(".report-chart:visible").first
-    expect(first.locator(".barlayer .point path")).to_have_count(2)
+    first = page.locator(".report-chart").first
+    expect(first.locator("svg rect")).to_have_count(2)
     expect(first.locator(".why")).to_contain_text("Last value of accuracy in each run")
     expect(page.locator(".report-notes")).to_contain_text(
         "slow: 1 of 2 runs reached accuracy>=0.65; the value is their mean."
@@ -231,7 +222,7 @@ def test_quantities_of_any_metric_are_columns_and_charts_and_in_the_address(stud
     # Without the first, its chart's place is the second one's.
     tags.first.locator("button").click()
     expect(charts.nth(0)).to_have_text("time_to(accuracy>=0.65)")
-    expect(first.locator(".barlayer .point path")).to_have_count(2)
+    expect(first.locator("svg rect")).to_have_count(2)
     expect(head).to_have_count(0)
     expect(names(page)).to_have_text(["solo", "pair", "seven", "quick", "slow"])
     problem = "No finished run of study has the metric 'acuracy'. Did you mean accuracy?"
@@ -245,39 +236,25 @@ def test_quantities_of_any_metric_are_columns_and_charts_and_in_the_address(stud
     assert watched.errors == []
 
 
-#: Holds what `reportControls` answers until `release()`, as a busy browser does.
-HELD_CONTROLS = """() => {
-  const controls = window.dash_clientside.radt.reportControls;
-  const released = new Promise((resolve) => { window.release = resolve; });
-  window.dash_clientside.radt.reportControls = (...view) => {
-    const answer = controls(...view);
-    window.held = true;
-    return released.then(() => answer);
-  };
-}"""
-
-
 def test_a_late_answer_leaves_alone_what_is_typed(study, serve, watched):
     page = watched.page
     page.goto(f"{serve()}/report")
     field = page.get_by_role("combobox", name="Part of each run that counts")
-    overlap = page.get_by_role("button", name="only overlap")
     facts = page.locator("#report-facts")
     field.fill("epoch:1")
-    page.wait_for_url("**o.report.window=epoch**1**")
-    page.evaluate(HELD_CONTROLS)
-    overlap.press("Space")
-    page.wait_for_function("() => window.held")
-    field.fill("epoch:2")
-    # Typing is debounced: the answer comes right after the field's value has reached Dash.
-    page.wait_for_function(
-        "() => window.dash_component_api.getLayout('report-window').props.value === 'epoch:2'"
-    )
-    page.evaluate("window.release()")
-    page.wait_for_url("**o.report.window=epoch**2**")
-    expect(field).to_have_value("epoch:2")
-    expect(facts).to_contain_text("epoch 2, while all runs")
-
+    expect(facts).to_contain_text("epoch 1")
+    held = []
+    page.route("**/report/data", lambda route: held.append(route))
+    page.get_by_role("button", name="only overlap").press("Space")
+    page.wait_for_url("**o.report.overlap=1**")
+    field.fill("epoch:1-2")
+    page.wait_for_url("**o.report.window=epoch**1-2**")
+    for route in held:
+        with suppress(Error):  # the page has given up the older one
+            route.continue_()
+    page.unroute("**/report/data")
+    expect(field).to_have_value("epoch:1-2")
+    expect(facts).to_contain_text("epochs 1 to 2, while all runs")
     assert watched.errors == []
 
 
@@ -314,19 +291,17 @@ def test_a_report_as_a_file_needs_nothing_but_itself(
     context.close()
 
 
-def test_a_run_that_ends_appears_and_other_charts_stay(study, serve, watched):
+def test_a_run_that_ends_appears(study, serve, watched):
     study.workload("warm", [Planted("a", 4.0, watts=200.0), Planted("b", 4.0, watts=200.0)])
     page = watched.page
     page.goto(f"{serve()}/report")
-    charts = page.locator(".report-chart:visible")
-    expect(charts.first.locator(".barlayer .point path")).to_have_count(4)
-    energy = page.locator(".report-chart", has=page.get_by_role("heading", name="Energy per epoch"))
-    expect(energy.locator(".barlayer .point path")).to_have_count(2)
-    energy.locator(".main-svg").first.evaluate("svg => { svg.dataset.kept = 'yes'; }")
+    charts = page.locator(".report-chart")
+    expect(charts.first.locator("svg rect")).to_have_count(4)
+    energy = page.locator(".report-chart", has=page.get_by_role("heading", name="energy/epoch"))
+    expect(energy.locator("svg rect")).to_have_count(2)
     study.workload("late", [Planted("a", 9.0)])
     expect(names(page)).to_have_text(["solo", "pair", "seven", "warm", "late"])
-    expect(charts.first.locator(".barlayer .point path")).to_have_count(5)
-    expect(energy.locator("[data-kept=yes]")).to_have_count(1)
+    expect(charts.first.locator("svg rect")).to_have_count(5)
     assert watched.errors == []
 
 
@@ -340,3 +315,34 @@ def test_an_empty_report_fills_by_itself(store_path, serve, watched):
     study.workload("next", [Planted("a", 2.0)])
     expect(names(page)).to_have_text(["next"])
     study.writer.close()
+
+
+def test_markup_in_an_address_is_text(study, serve, watched):
+    page, address = watched.page, serve()
+    for name, value in (
+        ("o.report.window", HOSTILE),
+        ("o.report.series", f"last({HOSTILE})"),
+        ("e", HOSTILE),
+    ):
+        page.goto(f"{address}/report?{urlencode({'e': 'study'} | {name: value})}")
+        expect(page.locator("main")).to_contain_text(HOSTILE)
+        expect(page.locator("main img")).to_have_count(0)
+    assert watched.errors == []
+
+
+def test_what_cannot_be_read_is_said(study, serve, watched, monkeypatch):
+    def away(*_: object) -> None:
+        raise StoreError("a chunk is damaged", "Import the run again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("radt.analysis.report.read_workloads", away)
+        page = watched.page
+        page.goto(f"{serve()}/report")
+        problem = page.locator(".parts-problem")
+        expect(problem).to_have_text("A chunk is damaged. Import the run again.")
+        expect(page.locator(".report-sketch")).to_be_hidden()
+    page.evaluate("() => window.radt.change((view) => { view.experiment = 'study'; })")
+    expect(names(page)).to_have_text(["solo", "pair", "seven"])
+    expect(problem).to_be_hidden()
+    expect(page.locator("#report-progress")).to_be_empty()
+    assert watched.errors == []

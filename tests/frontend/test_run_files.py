@@ -11,6 +11,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pandas as pd
 import pytest
@@ -30,7 +31,6 @@ from radt.frontend.data.run.media import is_copy, sequences_of
 from radt.frontend.data.run.preview import MAX_ROWS, Preview, preview
 from radt.frontend.data.run_files import shown_line
 from radt.frontend.data.source import Source
-from radt.frontend.files import view_address
 from radt.store.reader import StoreReader
 from tests.frontend.workload_support import Bench, Planted
 from tests.support.bench import mlflow_database
@@ -41,6 +41,11 @@ LINE = st.binary(max_size=60).map(lambda line: line.replace(b"\n", b""))
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("log") / "output.log"
+
+
+def _view_address(run_id: str, path: str) -> str:
+    """The address at which a browser shows a picture, a sound or a film."""
+    return f"/files/{run_id}/view?{urlencode({'path': path})}"
 
 
 # -- logs ----------------------------------------------------------------------------------------
@@ -200,18 +205,18 @@ def get(client: FlaskClient, address: str, **headers: str):
 
 def test_pictures_are_shown_in_a_sandbox_and_nothing_else_is(client: FlaskClient) -> None:
     for name, media_type in (("a.svg", "image/svg+xml"), ("a.mp4", "video/mp4")):
-        answer = get(client, view_address(RUN, name))
+        answer = get(client, _view_address(RUN, name))
         assert (answer.status_code, answer.mimetype) == (200, media_type)
         policy = answer.headers["Content-Security-Policy"]
         assert "default-src 'none'" in policy
         assert policy.endswith("sandbox")
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         etag = answer.headers["ETag"]
-        assert get(client, view_address(RUN, name), **{"If-None-Match": etag}).status_code == 304
-    part = get(client, view_address(RUN, "a.mp4"), Range="bytes=10-19")
+        assert get(client, _view_address(RUN, name), **{"If-None-Match": etag}).status_code == 304
+    part = get(client, _view_address(RUN, "a.mp4"), Range="bytes=10-19")
     assert (part.status_code, part.data) == (206, bytes(range(10, 20)))
     for name in ("a.html", "", "missing.png", "link.png", "../secret.png", "../../secret.png"):
-        assert get(client, view_address(RUN, name)).status_code == 404, name
+        assert get(client, _view_address(RUN, name)).status_code == 404, name
     assert not {kind for kind in MEDIA_TYPES.values() if "html" in kind or "pdf" in kind}
     html = get(client, f"/run/{RUN}/preview?path=a.html")
     assert html.mimetype == "application/json"
@@ -285,7 +290,7 @@ def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
     table = get(client, f"{base}/preview?path=tables/t/step-3.json").json
     assert table["rows"] == [["1"]]
     for _ in range(2):
-        image = get(client, view_address(run.run_id, "images/odd name+/step-3.svg"))
+        image = get(client, _view_address(run.run_id, "images/odd name+/step-3.svg"))
         assert (image.status_code, image.data) == (200, b"<svg/>")
     for path in ("../secret.txt", "link.txt", "missing.txt", "", "tables/../output.log"):
         assert get(client, f"{base}/preview?path={path}").status_code == 404, path

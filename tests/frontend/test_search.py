@@ -150,14 +150,14 @@ def test_all_experiments_are_searched_and_counted(demo, source):
     ]
     assert (result.run_count, result.total_count) == (2, 12)
     assert find(source, "").run_count == 12
-    assert find(source, "").statuses == {RunStatus.FINISHED: 10, RunStatus.FAILED: 2}
+    assert find(source, "").counts(None) == {RunStatus.FINISHED: 10, RunStatus.FAILED: 2}
 
 
 def test_states_are_chosen_among_what_words_find(demo, source):
     demo.quickstart()
     result = find(source, "mix", frozenset({RunStatus.FAILED}))
     assert result.run_count == 1
-    assert result.statuses == {RunStatus.FINISHED: 1, RunStatus.FAILED: 1}
+    assert result.counts(None) == {RunStatus.FINISHED: 1, RunStatus.FAILED: 1}
     assert find(source, "solo", frozenset({RunStatus.FAILED})).experiments == ()
 
 

@@ -11,7 +11,9 @@ from radt.errors import StoreError
 from radt.frontend.data import source as sources
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.connections import NothingRecordedError
-from radt.frontend.data.source import Source, Stretch
+from radt.frontend.data.series_cache import Ask
+from radt.frontend.data.source import Source
+from radt.store import points
 
 
 def test_nothing_is_read_again_until_something_was_written(demo, source):
@@ -42,19 +44,23 @@ def test_dear_reads_put_the_next_revision_off(demo, source):
     assert source.revision() == before
 
 
-def test_samples_of_ended_runs_are_kept_over_revisions(demo, source, monkeypatch):
+def test_series_of_ended_runs_are_kept_over_revisions(demo, source, monkeypatch):
     # They are read again with every new minute, which may begin at any moment.
     monkeypatch.setattr(sources, "_ENDED_RECHECK_S", math.inf)
     demo.quickstart()
     source.revision()
-    stretch = Stretch(source.reader.series([demo.run_ids["solo a"]])[0])
-    first = source.samples(stretch, ended=True)
-    live = source.samples(stretch, ended=False)
+    read = points.grown
+    ask = Ask(source.reader.series([demo.run_ids["solo a"]])[0], 0)
+    first = source.cells(ask, ended=True)
     source._hold_until = 0.0
     demo.quickstart("second")
     source.revision()
-    assert source.samples(stretch, ended=True) is first
-    assert source.samples(stretch, ended=False) is not live
+    reads = []
+    monkeypatch.setattr(points, "grown", lambda *given: reads.append(given) or read(*given))
+    assert source.cells(ask, ended=True) is first
+    assert not reads
+    source.cells(ask, ended=False)
+    assert reads
 
 
 def test_a_missing_store_is_an_empty_dashboard_until_it_appears(store_path, source, request):

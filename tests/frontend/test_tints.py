@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from radt.frontend.charts.timeseries import Look, figure
@@ -14,13 +12,14 @@ from radt.frontend.data.report_model import Choices
 from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick
 from radt.frontend.data.workload.subject import find_subject
 from radt.frontend.pages.compare import facts
-from radt.frontend.pages.report_table import table
+from radt.frontend.pages.report import table_of
 from radt.frontend.pages.runs import answer
 from radt.frontend.pages.workload_parts import swatch
 from radt.frontend.selection import read_selection
 from radt.frontend.theme import HUE_COUNT, Scheme, colour
 from radt.frontend.view import View
 from radt.model import RunStatus
+from radt.render.markup import table_html
 
 LOOKS = [Scheme.LIGHT, Scheme.DARK]
 
@@ -74,10 +73,10 @@ def on_its_workloads_page(source, run) -> list[str]:
 
 def on_report(source, run) -> list[str]:
     shown = read_shown(source, View(experiment="study"))
-    for entry in shown.entries:
+    for entry in shown.items:
         for group in entry.summary.groups:
             if group.runs[0].run.run_id == run.run_id:
-                return [colour(entry.tint_of(group), scheme) for scheme in LOOKS]
+                return [colour(shown.tint(entry, group), scheme) for scheme in LOOKS]
     raise AssertionError(f"{run.short} is in no group of its own")
 
 
@@ -101,7 +100,7 @@ def test_a_run_has_one_colour_on_all_pages(demo, source, count):
 def test_a_workload_has_the_colour_of_its_first_run_in_the_reports_table(demo, source):
     fill(demo, 12)
     shown = read_shown(source, View(experiment="study"))
-    drawn = json.dumps(table(shown, Choices(), lambda _: "/").to_plotly_json(), default=vars)
+    drawn = table_html(table_of(shown, Choices(), View()))
     first = [runs[0] for runs in _workloads(source)]
     assert len(first) > 3
     for run in first:

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from radt.analysis.baselines import Slowdown
+from radt.analysis.lines import on_grid, union
 from radt.analysis.report import read_report
 from radt.errors import RunNotFoundError
 from radt.frontend.charts.stacks import strip_figure, y_ticks
 from radt.frontend.charts.timeline import timeline
 from radt.frontend.data.lines import feeds
 from radt.frontend.data.metrics import series_of
+from radt.frontend.data.run_facts import slowdowns_of
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
-from radt.frontend.data.workload.devices import Devices, devices_of, pinned_cores
+from radt.frontend.data.workload import run_facts
+from radt.frontend.data.workload.devices import UsedDevices, devices_of, pinned_cores
 from radt.frontend.data.workload.life import overlap
-from radt.frontend.data.workload.model import Bar, BarKind, Readings, StackData, binned
+from radt.frontend.data.workload.model import Bar, BarKind, StackData, binned
 from radt.frontend.data.workload.run_facts import Machine, facts_of, gaps_of, ledger_of, tags_of
-from radt.frontend.data.workload.stacks import on_cells, stack_data, united
+from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
-from radt.frontend.data.workload.subject import Subject, find_subject, offered, slowdowns
+from radt.frontend.data.workload.subject import Subject, find_subject, offered
 from radt.frontend.pages.workload_body import arranged
 from radt.frontend.pages.workload_parts import devices_text, notes, speed_text
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.model import Role, RunStatus, Scope, SeriesKind
 from radt.parts import RunPart, to_tag
+from radt.store.cells import of_points
 from radt.store.reader import StoreReader
 from radt.store.records import SERIES_OF_A_NODE, Samples, SeriesBatch, SeriesRecord
 from radt.tags import CLUSTER_HARDWARE, CLUSTER_PARTS, ROLE
@@ -63,12 +67,15 @@ def stack(
         source,
         subject,
         strip,
-        reading.summaries,
         gaps_of(source, subject.run_ids),
         window=window or Window(0.0, 32.0),
         zoomed=window is not None,
         cores=cores,
     )
+
+
+def slowdowns(source: Source, subject: Subject) -> Mapping[str, Slowdown]:
+    return slowdowns_of(source, subject.catalog, subject.workload_id)
 
 
 def test_a_workload_is_found_by_the_beginning_of_its_id_and_the_newest_without_one(
@@ -94,7 +101,7 @@ def test_slowdowns_are_those_of_the_report(bench: Bench, source: Source, store_p
 
     assert found[runs[0].run_id].ratio == pytest.approx(1.5)
     assert found[runs[1].run_id].ratio == pytest.approx(2.0)
-    assert found[runs[0].run_id].solo_s == pytest.approx(4.2)
+    assert found[runs[0].run_id].alone_s == pytest.approx(4.2)
     assert runs[2].run_id not in found  # it did not finish
     with StoreReader(store_path) as reader:
         report = {one.label: one for one in read_report(reader, "planted").workloads}
@@ -211,7 +218,7 @@ def test_shares_stack_to_the_sum_and_are_missing_where_one_is_not_known(
 
     def total(at_s: float) -> float | None:
         cell = int(np.searchsorted(data.edges_s, at_s, "right")) - 1
-        if not data.known[cell]:
+        if cell >= len(data.known) or not data.known[cell]:
             return None
         return float(sum(band.values[cell] for band in data.bands))
 
@@ -246,23 +253,50 @@ def test_a_zoom_reads_its_stretch_only(bench: Bench, source: Source) -> None:
 
     data = stack(source, subject_of(source, workload_id), "cpu", window=Window(7.0, 9.0))
 
-    assert data.edges_s[0] == 7.0
+    assert data.edges_s[0] == 6.75  # readings every half second are in the middle of cells
     assert data.known.all()
     assert np.allclose(sum(band.values for band in data.bands), 1.25)
 
 
 def test_readings_of_the_same_device_count_once_and_one_run_s_gap_is_filled_by_another() -> None:
-    whole = Readings(np.arange(0.0, 20.0), np.ones(20), 1.0)
-    broken = Readings(np.array([0.0, 1.0, 2.0, 9.0, 10.0]), np.ones(5), 1.0)
+    whole = of_points(np.arange(0.0, 20.0), np.ones(20), 3.5)
+    broken = of_points(np.array([0.0, 1.0, 2.0, 9.0, 10.0]), np.ones(5), 3.5)
 
-    both = united([broken, whole])
+    both = union([broken, whole], 3.5)
 
-    assert np.array_equal(both.at_s, whole.at_s)
-    assert np.isnan(on_cells(united([broken]), np.array([4.0, 5.0]))).tolist() == [False]
-    gap = replace(
-        broken, at_s=np.insert(broken.at_s, 3, 5.5), values=np.insert(broken.values, 3, np.nan)
-    )
-    assert np.isnan(on_cells(gap, np.array([4.0, 5.0]))).all()
+    assert both.first.tolist() == whole.first.tolist()
+    assert not both.gap.any()
+    inside = np.array([4.0, 5.0])
+    assert on_grid(of_points(broken.first, np.ones(5)), inside).mean.tolist() == [1.0]
+    assert np.isnan(on_grid(broken, inside).mean).all()
+
+
+def test_a_stack_s_cells_are_means_of_the_readings_in_them(bench: Bench, source: Source) -> None:
+    """Also of more readings than are kept singly, read at an uneven pace."""
+    noise = np.random.default_rng(2)
+    at_s = np.cumsum(0.001 + noise.exponential(0.001, 60_000)).round(6)
+    values = noise.exponential(1.0, len(at_s))
+    run = Planted("a", end_s=float(at_s[-1]), cores=None)
+    workload_id = bench.workload("long", [run])
+    for metric, scope in (
+        ("process.cpu.utilization", Scope.PROCESS),
+        ("system.cpu.utilization", Scope.HOST),
+    ):
+        bench.series(run, metric, "cores", scope, BEGAN_NS, at_s, values)
+
+    data = stack(source, subject_of(source, workload_id), "cpu", window=Window(0.0, at_s[-1]))
+
+    cell = np.searchsorted(data.edges_s, at_s, "right") - 1
+    assert 200 < len(data.at_s) <= 401
+    counts = np.bincount(cell)
+    means = np.bincount(cell, weights=values) / counts
+    assert data.bands[0].values == pytest.approx(means)
+    assert data.bands[0].mean == pytest.approx(values.mean())
+    assert data.bands[0].peak == values.max()
+    (total,) = data.totals
+    assert total.line.high is not None
+    assert total.line.high.max() == 4 * values.max()
+    assert total.mean == pytest.approx(4 * values.mean())
 
 
 def test_the_ledger_says_what_is_missing_of_whom_and_why(bench: Bench, source: Source) -> None:
@@ -276,7 +310,7 @@ def test_the_ledger_says_what_is_missing_of_whom_and_why(bench: Bench, source: S
     assert ledger.text == f"missed {missed} of {ledger.expected}"
     assert ledger.why == "top of b: the collector was restarted"
     b = next(entry for entry in ledger.entries if entry.run.record.letter == "b")
-    assert b.cost_s == pytest.approx(0.0004)
+    assert b.overhead.mean_s == pytest.approx(0.0004)
     assert b.late_s == pytest.approx(0.0001)
 
 
@@ -360,10 +394,10 @@ def test_cards_show_who_sat_where(bench: Bench, source: Source) -> None:
         ],
     )
 
-    def devices(workload_id: str) -> Devices:
+    def devices(workload_id: str) -> UsedDevices:
         subject = subject_of(source, workload_id)
         summaries = read_all(source, subject).summaries.values()
-        machines = {"bench-1": Machine(logical_cores=4, gpus=("A100",))}
+        machines = {"bench-1": Machine(logical_cores=4, gpus={0: "A100"})}
         return devices_of(subject, tags_of(source, subject), machines, summaries)
 
     (card,) = devices(mps).cards
@@ -378,6 +412,9 @@ def test_cards_show_who_sat_where(bench: Bench, source: Source) -> None:
         ("3g.20gb", 4, 4, 1),
     ]
     assert card.free_slices == [(1, 3)]
+    facts = {"gpus": [{"index": 1, "name": "A100", "memory_bytes": 5}]}  # GPU 0 did not answer
+    recorded = run_facts._described("bench-1", facts, {})
+    assert (recorded.gpus, recorded.gpu_memory_bytes) == ({1: "A100"}, {1: 5})
     (processor,) = devices(pinned).processors
     assert [[run.record.letter for run in processor.owners(core)] for core in range(4)] == [
         ["a"],

@@ -42,6 +42,12 @@ WRONG = {
         "UPDATE chunk SET last_ns = last_ns + 1 WHERE series_no = 2",
         "UPDATE chunk SET first_value = NULL WHERE series_no = 3",
     ],
+    Trouble.SUMMARY: [
+        "UPDATE series_summary SET maximum = maximum + 1 WHERE series_no = 0",
+        "UPDATE series_summary SET total = total * 1.000001 WHERE series_no = 0",
+        "DELETE FROM series_summary WHERE series_no = 1",
+        "DELETE FROM chunk WHERE series_no = 2",
+    ],
 }
 DEEP = {Trouble.DAMAGED, Trouble.HEADER}
 
@@ -71,7 +77,8 @@ def test_what_is_wrong_is_found(
     run_id = put_run(points=300)
     for one in statement.split("; "):
         execute(one)
-    found = list(check_deep(reader) if trouble in DEEP else check(reader))
+    deep = trouble in DEEP or "total" in statement
+    found = list(check_deep(reader) if deep else check(reader))
     assert trouble in {one.trouble for one in found}
     assert {one.run_id for one in found} <= {run_id, "zz", ""}
     assert all(one.remedy and one.cause for one in found)

@@ -61,8 +61,15 @@ def older(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def before(*dialect: object) -> tuple[Migration, ...]:
         return known(*dialect)[:-1]  # type: ignore[arg-type]
 
+    complete = migrations._complete_summaries
     monkeypatch.setattr(migrations, "migrations", before)
-    return lambda: monkeypatch.setattr(migrations, "migrations", known)
+    monkeypatch.setattr(migrations, "_complete_summaries", lambda *_: None)
+
+    def back() -> None:
+        monkeypatch.setattr(migrations, "migrations", known)
+        monkeypatch.setattr(migrations, "_complete_summaries", complete)
+
+    return back
 
 
 def test_an_older_store_is_brought_up_to_date_once(

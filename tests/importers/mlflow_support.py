@@ -10,9 +10,9 @@ from mlflow.entities import Metric, Param
 from mlflow.tracking import MlflowClient
 from sqlalchemy import text
 
+from radt.importers.importing import ImportResult
 from radt.importers.mlflow import MlflowReader
 from radt.importers.mlflow_import import MlflowImport
-from radt.importers.status import ImportResult
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter

@@ -12,8 +12,7 @@ import pytest
 from radt.cli import main
 from radt.experiment.table import TableStream
 from radt.importers import csv_logs, run_import
-from radt.importers.importing import Import
-from radt.importers.status import ImportResult
+from radt.importers.importing import Import, ImportResult
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
@@ -81,7 +80,7 @@ def test_the_last_row_of_a_file_at_rest_needs_no_line_end(tmp_path: Path, store:
 def test_a_log_that_grew_and_a_row_half_written(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_import, "_POINTS_PER_TRANSACTION", 3)
+    monkeypatch.setattr(run_import, "_BATCH_POINTS", 3)
     path = tmp_path / "run.csv"
     whole = "".join(f"{step},{step / 4}\n" for step in range(10))
     path.write_text(f"step,loss\n{whole}10,2.")

@@ -20,7 +20,6 @@ from playwright.sync_api import expect
 
 from radt.cli import main
 from radt.delivery.archive.spool import ArchiveSpool
-from radt.delivery.archive.write import write_archive
 from radt.frontend.data.source import Source
 from radt.frontend.imports import MlflowImports
 from radt.importers import mlflow
@@ -132,12 +131,11 @@ def test_archives_come_in_full_resolution(on_server: Study, tmp_path: Path, stor
         ended_ns = run.created_ns + 2_000_000_000 if status.ended else None
         demo.writer.put_run(replace(run, status=status, ended_ns=ended_ns))
         spool = ArchiveSpool(tmp_path / "spool" / "radt")
-        with StoreReader(demo.store) as reader, spool.locked():
-            write_archive(reader, run_id, spool)
-            for waiting in spool.waiting():
-                on_server.client.log_artifact(
-                    mlflow_id, str(waiting.file), str(Path(waiting.path).parent)
-                )
+        with StoreReader(demo.store) as reader:
+            spool.write_bundle(reader, run_id)
+        for file in spool.waiting(run_id):
+            on_server.client.log_artifact(mlflow_id, str(file), "radt")
+            file.unlink()
 
     result = import_all(on_server.uri, store, on_server.name)
     assert (result.imported, result.without_archive) == (1, 1)
@@ -280,8 +278,8 @@ def test_the_dashboard_imports_and_compares(
         expect(page.locator(".card:not([hidden]) .main-svg").first).to_be_visible()
         expect(page.locator(".card:not([hidden])").first).to_contain_text("loss")
         page.goto(f"{url}/system")
-        expect(page.locator("#system-store")).to_contain_text(on_server.uri)
-        expect(page.locator("#system-store")).to_contain_text("imported")
+        expect(page.locator("#system-imports")).to_contain_text(on_server.uri)
+        expect(page.locator("#system-imports")).to_contain_text("imported")
         assert watched.errors == []
         process = imports.pid
         assert process is not None
@@ -299,7 +297,7 @@ def test_a_server_that_is_away_is_on_the_system_page(
     try:
         page = watched.page
         page.goto(f"{serve(source=source)}/system")
-        expect(page.locator("#system-store")).to_contain_text("no connection")
+        expect(page.locator("#system-imports")).to_contain_text("no connection")
         expect(page.locator("#outage")).to_contain_text("Check the address")
         assert "secret" not in page.content()
     finally:

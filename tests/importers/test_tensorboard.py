@@ -14,8 +14,7 @@ from torch.utils.tensorboard.summary import hparams
 
 from radt.cli import main
 from radt.importers import tensorboard
-from radt.importers.importing import Import
-from radt.importers.status import ImportResult
+from radt.importers.importing import Import, ImportResult
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter

@@ -12,8 +12,7 @@ import pytest
 
 from radt.cli import main
 from radt.importers import wandb
-from radt.importers.importing import Import
-from radt.importers.status import ImportResult
+from radt.importers.importing import Import, ImportResult
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter

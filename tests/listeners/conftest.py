@@ -45,9 +45,9 @@ for line in sys.stdin:
             os.environ.update(command["open"])
             listener = SmiListener(now_ns)
             listener.open()
-        elif "sample" in command:
-            targets = [Target(r, tuple(g), tuple(p)) for r, g, p in command["sample"]]
-            answer = [told(one) for one in listener.sample(targets)]
+        elif "runs" in command:
+            targets = [Target(r, tuple(g), tuple(p)) for r, g, p in command["runs"]]
+            answer = [told(one) for one in getattr(listener, command["read"])(targets)]
         else:
             listener.close()
     except BaseException as error:
@@ -130,18 +130,28 @@ class Sampling:
 
     def sample(self, *runs: Run, after_s: float = 1.0) -> Sampled:
         """Time passes, then the runs given (else those of the last time) are sampled."""
-        answer = self.attempt(*runs, after_s=after_s)
-        assert isinstance(answer, list), answer["error"]
-        return Sampled(
-            [one for one in answer if "metric" in one], [one for one in answer if "name" in one]
-        )
+        return _sampled(self.attempt(*runs, after_s=after_s))
+
+    def counters(self, *runs: Run, after_s: float = 1.0) -> Sampled:
+        """Time passes, then the counters are read, as these runs begin or end."""
+        return _sampled(self._ask("counters", runs, after_s))
 
     def attempt(self, *runs: Run, after_s: float = 1.0) -> Any:
-        """Likewise; what it raises is told."""
+        """As `sample`; what it raises is told."""
         self.runs = runs or self.runs
+        return self._ask("sample", self.runs, after_s)
+
+    def _ask(self, read: str, runs: Sequence[Run], after_s: float) -> Any:
         self.now_s += after_s
         self.clock.write_text(f"{self.now_s:.9f}")
-        return self.worker.ask(sample=[(run.run_id, run.gpus, run.pids) for run in self.runs])
+        return self.worker.ask(read=read, runs=[(run.run_id, run.gpus, run.pids) for run in runs])
+
+
+def _sampled(answer: Any) -> Sampled:
+    assert isinstance(answer, list), answer["error"]
+    return Sampled(
+        [one for one in answer if "metric" in one], [one for one in answer if "name" in one]
+    )
 
 
 class SampledNvml(FakeNvml):

@@ -261,6 +261,11 @@ def test_a_library_that_cannot_be_imported_is_said_quietly(amdsmi, capsys) -> No
     assert capsys.readouterr().out == ""
 
 
+def test_an_error_without_words_is_named(amdsmi) -> None:
+    (amdsmi.folder / "site" / "amdsmi" / "amdsmi_wrapper.py").write_text("raise RuntimeError\n")
+    assert AmdsmiListener.probe().reason == "amdsmi: RuntimeError"
+
+
 def test_without_the_library_there_is_no_doubt() -> None:
     if importlib.util.find_spec("amdsmi") is not None:
         pytest.skip("amdsmi is installed here")

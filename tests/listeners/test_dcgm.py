@@ -41,12 +41,12 @@ listener.options = {word: None for word in sys.argv[1:]}
 listener.open()
 print("[]", flush=True)
 for line in sys.stdin:
-    targets = [Target(t["run_id"], tuple(t["gpus"]), (), t.get("profiler", ""))
-               for t in json.loads(line)]
+    read, *runs = json.loads(line)
+    targets = [Target(t["run_id"], tuple(t["gpus"]), (), t.get("profiler", "")) for t in runs]
     print(json.dumps([
         [r.metric, r.entity, r.value, isinstance(r.value, str), r.gpu, r.method, r.at_ns]
         if isinstance(r, Reading) else ["!", r.name, r.detail, False, r.gpu, "", r.at_ns]
-        for r in listener.sample(targets)
+        for r in getattr(listener, read)(targets)
     ]), flush=True)
 listener.close()
 print("[]", flush=True)
@@ -120,10 +120,10 @@ class Sampled:
         )
         assert self._answer() == []
 
-    def sample(self, *targets: dict[str, Any]) -> None:
+    def sample(self, *targets: dict[str, Any], read: str = "sample") -> None:
         assert self.process is not None
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(targets) + "\n")
+        self.process.stdin.write(json.dumps([read, *targets]) + "\n")
         self.process.stdin.flush()
         for metric, entity, value, _, gpu, method, at_ns in self._answer():
             if metric == "!":
@@ -204,13 +204,14 @@ IMPATIENT = LATE | {"FAKE_START_S": "0.5"}
 def test_values_arrive_in_si_units(dcgm: Sampled) -> None:
     dcgm.variables["LC_ALL"] = "de_DE.UTF-8"  # where numbers have commas
     dcgm.tell(gpus=[_gpu(0, values={"1005": 1.375}), _gpu(1)])  # not clipped
+    dcgm.nvml.add("field 0 83 ull 0 300000")
     dcgm.open()
     dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
     values = {metric: value for (metric, entity, _), value in dcgm.newest.items()}
+    assert values.pop("gpu.energy") > 0, "NVML's"
     assert values == {
         "gpu.power": 250.5,
         "gpu.power.instant": 260.25,
-        "gpu.energy": 7000.0,
         "gpu.utilization": pytest.approx(0.55),
         "gpu.memory.used": 2000 * 2**20,
         "gpu.clock.event_reasons": 4,
@@ -244,11 +245,14 @@ def _missing(dcgm: Sampled, gpu: str = "0") -> dict[str, str]:
 
 
 OTHER = {"run_id": "b", "gpus": ["1"]}
+#: Counters of energy that count; one that stands still is missing after a while.
+GROWING = ("field 0 83 ull 0 300000", "field 1 83 ull 0 300000")
 PROFILING_METRICS = {field.metric.name for field in FIELDS if field.profiling}
 
 
 def test_a_refused_field_is_missing_on_its_card_and_the_others_go_on(dcgm: Sampled) -> None:
     dcgm.tell(gpus=[_gpu(0, refused={"1006": -6}), _gpu(1)])
+    dcgm.nvml.add(*GROWING)
     dcgm.open()
     both = lambda: dcgm.number("gpu.sm.active") and dcgm.number("gpu.fp64.active", "gpu1", "1")  # noqa: E731
     dcgm.until(both, RUN, OTHER)
@@ -262,6 +266,7 @@ def test_without_the_profiling_module_the_device_fields_are_read(
     dcgm: Sampled, status: int, reason: str
 ) -> None:
     dcgm.tell(module=status)
+    dcgm.nvml.add(*GROWING)
     dcgm.open()
     dcgm.until(lambda: dcgm.number("gpu.power"), RUN)
     assert _missing(dcgm) == dict.fromkeys(PROFILING_METRICS, reason)
@@ -273,6 +278,7 @@ def test_without_the_profiling_module_the_device_fields_are_read(
 
 def test_counters_that_others_hold_are_lost_and_not_unsupported(dcgm: Sampled) -> None:
     dcgm.tell(module=-37)
+    dcgm.nvml.add(*GROWING)
     dcgm.open()
     dcgm.until(lambda: dcgm.number("gpu.power"), RUN)
     assert _missing(dcgm) == dict.fromkeys(PROFILING_METRICS, "lost")
@@ -280,6 +286,7 @@ def test_counters_that_others_hold_are_lost_and_not_unsupported(dcgm: Sampled) -
 
 def test_fields_that_exclude_each_other(dcgm: Sampled) -> None:
     dcgm.tell(conflicts=[[1004, 1007]])
+    dcgm.nvml.add(*GROWING)
     dcgm.open()
     dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
     assert list(_missing(dcgm).values()) == ["unsupported"]
@@ -288,6 +295,7 @@ def test_fields_that_exclude_each_other(dcgm: Sampled) -> None:
 
 def test_a_field_that_an_older_dcgm_does_not_have(dcgm: Sampled) -> None:
     dcgm.tell(unknown=[157])
+    dcgm.nvml.add(*GROWING)
     dcgm.open()
     dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN)
     assert _missing(dcgm) == {"gpu.power.instant": "unsupported"}
@@ -326,6 +334,7 @@ def _watched(dcgm: Sampled) -> list[set[int]]:
 
 
 def test_counters_are_left_to_a_profiler_before_hopper(dcgm: Sampled) -> None:
+    dcgm.nvml.add(*GROWING)
     dcgm.open()
     profiled = RUN | {"profiler": "ncu"}
     dcgm.until(lambda: dcgm.number("gpu.sm.active"), RUN, OTHER)
@@ -350,10 +359,10 @@ def test_counters_are_shared_with_a_profiler_from_hopper_on(dcgm: Sampled) -> No
 MIG_RUN = {"run_id": "m", "gpus": ["MIG-fake-0-1-0"]}
 
 
-def _divided(dcgm: Sampled, **more: Any) -> None:
-    """GPU 0 has the GPU instances 1 (with two compute instances) and 2."""
+def _divided(dcgm: Sampled, second: int = 9, **more: Any) -> None:
+    """GPU 0 has the GPU instances 1 (with two compute instances) and 2 (of this profile)."""
     dcgm.nvml.configure(
-        "count 2", mig_gpu(0), "existing 0 9 0 1 1", "existing 0 14 4 2", TWO_GPUS[2]
+        "count 2", mig_gpu(0), "existing 0 9 0 1 1", f"existing 0 {second} 4 2", TWO_GPUS[2]
     )
     instances = [
         {"gi": 1, "entity": 7, "values": {"1002": 0.5, "1006": None}},
@@ -380,6 +389,47 @@ def test_a_gpu_instance_has_its_own_counters_and_the_cards_device_fields(dcgm: S
         metric.startswith(("gpu.mig.power", "gpu.mig.pcie")) for metric, _, _ in dcgm.newest
     )
     assert len(dcgm.dmons()) == 1, "a card is watched once"
+
+
+def test_larger_gpu_instances_are_not_limited_to_smaller_ones(dcgm: Sampled) -> None:
+    """DCGM's own values of these are too small, as its issues 138 and 248 report."""
+    _divided(dcgm, second=14)
+    small = {"run_id": "o", "gpus": ["MIG-fake-0-2-0"]}
+    large, of_large = "MIG-fake-0-1-0", ("gpu.mig.sm.active", "gpu0/gi1", "MIG-fake-0-1-0")
+    dcgm.open()
+    dcgm.until(
+        lambda: dcgm.number("gpu.mig.sm.active", "gpu0/gi2", "MIG-fake-0-2-0"), small, MIG_RUN
+    )
+    assert dcgm.value(*of_large) == "unsupported"
+    assert "issues 138, 248" in dcgm.methods[of_large]
+    assert dcgm.number("gpu.sm.active", gpu=large), "the whole card's"
+    # Alone it is right.
+    dcgm.until(lambda: dcgm.value(*of_large) == 0.5, MIG_RUN)
+
+
+def test_energy_is_there_before_dmon_is(dcgm: Sampled) -> None:
+    dcgm.tell(hangs=True)
+    dcgm.open()
+    dcgm.sample(RUN, read="counters")
+    assert dcgm.newest == {("gpu.energy", "gpu0", "0"): 7.0}
+    dcgm.nvml.configure(TWO_GPUS[0], TWO_GPUS[1].replace(" 7000 ", " 9000 "), TWO_GPUS[2])
+    dcgm.sample(RUN)
+    assert dcgm.value("gpu.energy") == 9.0
+    dcgm.nvml.add("lost 0")
+    for read in ("counters", "sample"):
+        dcgm.sample(RUN, read=read)
+        assert dcgm.value("gpu.energy") == "lost"
+        assert [event[:2] for event in dcgm.happened] == [("gpu0 lost", "GPU is lost")]
+    dcgm.nvml.remove("lost 0")
+    dcgm.nvml.add("field 0 83 ull 1e6 300000")
+    dcgm.until(lambda: dcgm.value("gpu.energy") not in {"lost", 9.0}, RUN)
+    assert dcgm.number("gpu.energy") >= 1000
+    dcgm.nvml.remove("field 0 83 ull 1e6 300000")
+    dcgm.nvml.add("field 0 83 ull 1e9")
+    still = {"lost", "unsupported"}  # it depends on whether it was seen to move before
+    dcgm.until(lambda: dcgm.value("gpu.energy") in still, RUN, what="it stands still")
+    assert len(dcgm.happened) == 1
+    dcgm.tell()
 
 
 def test_a_gpu_instance_that_dcgm_notices_late(dcgm: Sampled) -> None:

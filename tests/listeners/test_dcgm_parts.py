@@ -21,7 +21,7 @@ from radt.listeners.dcgm_fields import (
     Status,
     accept,
 )
-from radt.listeners.nvidia import Card
+from radt.listeners.nvidia import GpuHandle
 from radt.model import MissingReason
 
 SECOND = 10**9
@@ -210,16 +210,17 @@ def test_a_field_that_dcgmi_names_is_the_one_refused() -> None:
 
 
 def _judge(
-    state: State, taken: Taken | None, now_s: float, number: int = 1002
+    state: State, taken: Taken | None, now_s: float, number: int = 1002, begun_s: int = 0
 ) -> Taken | MissingReason | None:
     values = {} if taken is None else {(None, number): taken}
-    judge = Judge(state, Snapshot(values), round(now_s * SECOND), interval_s=1.0)
+    snapshot = Snapshot(values, begun_ns=begun_s * SECOND)
+    judge = Judge(state, snapshot, round(now_s * SECOND), interval_s=1.0)
     return judge.of(None, BY_NUMBER[number])
 
 
 def test_an_error_of_before_is_none_though_other_values_came_first(state: State) -> None:
     """Nor is one that could not be read for a while."""
-    plan = Plan(Card(0, "GPU-x", None), {"0": None})
+    plan = Plan(GpuHandle(0, "GPU-x", None), {"0": None})
 
     def told(**values: Taken) -> list[str]:
         numbers = {"xid": XID, "power": 155}
@@ -235,7 +236,7 @@ def test_an_error_of_before_is_none_though_other_values_came_first(state: State)
 
 
 def test_none_so_far_and_then_one_is_an_error(state: State) -> None:
-    plan = Plan(Card(0, "GPU-x", None), {"0": None})
+    plan = Plan(GpuHandle(0, "GPU-x", None), {"0": None})
     assert not list(occurrences(plan, state, Snapshot({(None, XID): Taken(None, SECOND)})))
     found = list(occurrences(plan, state, Snapshot({(None, XID): Taken(31.0, SECOND)})))
     assert [one.name for one in found] == ["XID 31"]
@@ -278,3 +279,8 @@ def test_blank_at_first_is_nothing_and_then_unsupported(state: State) -> None:
 def test_blank_after_values(state: State, number: int, reason: MissingReason) -> None:
     _judge(state, Taken(0.5, SECOND), 1.1, number)
     assert _judge(state, Taken(None, 2 * SECOND), 2.1, number) is reason
+    # dmon was started again, and its first values are blank.
+    assert _judge(state, Taken(None, 4 * SECOND), 4.1, number, begun_s=3) is None
+    assert _judge(state, Taken(0.25, 5 * SECOND), 5.1, number, begun_s=3) is not None
+    assert _judge(state, Taken(None, 6 * SECOND), 6.1, number, begun_s=3) is reason
+    assert _judge(state, Taken(None, 16 * SECOND), 16.1, number, begun_s=7) is reason

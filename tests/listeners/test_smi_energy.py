@@ -129,6 +129,50 @@ def test_a_run_that_joins_starts_at_nothing(nvml: SampledNvml) -> None:
     assert _values(smi, 1, first)["a"] == [0]
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_end_of_a_run_counts_though_its_stretch_is_short(
+    nvml: SampledNvml, colleague: int, *, shared: bool
+) -> None:
+    others = [f"at 3 {kind} 0 {pid} 50" for pid in (colleague, OTHER) for kind in ("process", "sm")]
+    own = (f"at 3 until 8.4 process 0 {OWN} 1", f"at 3 until 9 sm 0 {OWN} 50")
+    smi = nvml.open(*card((0, 50), (3, 250)), *own, *others * shared)
+    ends, stays = Run("a", pids=[OWN]), Run("b", pids=[OTHER])
+    _values(smi, 8, ends, stays)
+    last = smi.counters(Run("a"), after_s=0.4)
+    share = 1 / 3 if shared else 1
+    assert last[METRIC, "a"] == pytest.approx(200 * 5.4 * share, rel=0.001)
+    assert (METRIC, "b") not in last
+    if shared:
+        assert _values(smi, 1, stays)["b"] == [pytest.approx(200 * 5.4 / 3 + 100, rel=0.001)]
+
+
+def test_a_run_that_ends_just_after_another_keeps_what_it_has(
+    nvml: SampledNvml, colleague: int
+) -> None:
+    """The first end has closed the stretch of both; of the rest, no share is known."""
+    pids = (OWN, OTHER, colleague)
+    lines = [*card((0, 50), (3, 250)), *(f"at 3 process 0 {pid} 50" for pid in pids)]
+    smi = nvml.open(*lines, *(f"at 3 sm 0 {pid} 50" for pid in pids))
+    runs = [Run("a", pids=[OWN]), Run("b", pids=[OTHER])]
+    _values(smi, 8, *runs)
+    used_j = pytest.approx(200 * 5.4 / 3, rel=0.001)
+    assert smi.counters(Run("a"), after_s=0.4)[METRIC, "a"] == used_j
+    nvml.configure(*lines)
+    assert smi.counters(Run("b"), after_s=0.3)[METRIC, "b"] == used_j
+
+
+def test_a_run_that_ends_before_there_are_samples_keeps_what_it_has(
+    nvml: SampledNvml, colleague: int
+) -> None:
+    lines = [*card((0, 50), (3, 250)), *(f"at 3 process 0 {pid} 1" for pid in (OWN, colleague))]
+    smi = nvml.open(*lines, *(f"at 3 sm 0 {pid} 50" for pid in (OWN, colleague)))
+    _values(smi, 8, Run("a", pids=[OWN]), Run("b", pids=[colleague]))
+    nvml.configure(*lines)
+    assert (METRIC, "a") not in smi.counters(Run("a"), after_s=0.4)
+    nvml.add(*(f"sm 0 {pid} 50" for pid in (OWN, colleague)))
+    assert _values(smi, 1, Run("b", pids=[colleague]))["b"] == [pytest.approx(100 * 6.4, rel=0.01)]
+
+
 def test_a_process_that_has_just_ended_was_the_runs(nvml: SampledNvml, colleague: int) -> None:
     smi = nvml.open(
         *card((0, 50), (3, 250)),

@@ -68,6 +68,31 @@ def test_a_lost_card_does_not_silence_the_others(nvml: SampledNvml) -> None:
     assert smi.sample().names("a") == ["XID 62"]
 
 
+@pytest.mark.parametrize("known_by", ["sample", "counters"])
+@pytest.mark.parametrize("first", [("xid 0 79",), ("xid 0 79", "lost 0")])
+def test_a_card_that_falls_off_the_bus_is_marked_with_its_last_error(
+    nvml: SampledNvml, first: tuple[str, ...], known_by: str
+) -> None:
+    """Its run may end at once, before it is sampled again; other runs hear of it all the same."""
+    a, b, other = Run("a", ["0"]), Run("b", ["GPU-fake-0"]), Run("c", ["1"])
+    smi = nvml.open()
+    smi.sample(a, b, other)
+    nvml.add(*first)
+    told = [smi.sample() if known_by == "sample" else smi.counters(a)]
+    nvml.add(*{"lost 0"}.difference(first))
+    told += [smi.sample(), smi.sample(), smi.counters(b)]
+    for run in ("a", "b"):
+        names = [name for one in told for name in one.names(run)]
+        assert sorted(names) == ["XID 79", "gpu0 lost"]
+    assert [name for one in told for name in one.names("c")] == []
+    (why,) = {o["detail"] for t in told for o in t.occurrences if o["name"] == "gpu0 lost"}
+    assert why == "GPU is lost"
+    nvml.configure(*TWO_GPUS)
+    assert smi.sample()["gpu.temperature", "0"] == 61
+    nvml.add("lost 0")
+    assert smi.sample().names("a") == ["gpu0 lost"], "once more"
+
+
 def test_an_error_in_a_mig_instance_is_of_its_run_only(nvml: SampledNvml) -> None:
     smi = nvml.open("count 1", mig_gpu(0), "existing 0 19 0 1", "existing 0 19 1 1")
     smi.sample(Run("a", ["MIG-fake-0-1-0"]), Run("b", ["MIG-fake-0-2-0"]))

@@ -69,12 +69,32 @@ def test_a_card_without_a_counter_tells_its_power_at_once(nvml: SampledNvml) -> 
     assert sampled["process.gpu.memory", "a"] == 0
 
 
-def test_a_counter_that_is_not_to_be_read(nvml: SampledNvml) -> None:
-    smi = nvml.open(*PLAIN, "field 0 83 error 4", INSTANT)
+@pytest.mark.parametrize("counted_before", [False, True])
+@pytest.mark.parametrize(
+    ("counter", "reason"),
+    [("error 4", "permission"), ("error 999", "lost"), ("ull 607000", "lost")],
+)
+def test_a_counter_that_fails_for_good_costs_its_own_values_only(
+    nvml: SampledNvml, counter: str, reason: str, *, counted_before: bool
+) -> None:
+    """A card takes power, never 0 W; where the power comes from changes once."""
+    smi = nvml.open(*PLAIN, MOVING, INSTANT)
+    if counted_before:
+        smi.sample()
+        assert smi.sample()["gpu.power", "0"] == pytest.approx(300)
+    elif reason == "lost" and "ull" in counter:
+        reason = "unsupported"
+    nvml.configure(*PLAIN, f"field 0 83 {counter}", INSTANT)
+    first, sampled = smi.sample(), smi.sample()
+    assert first["gpu.power.instant", "0"] == 290
+    assert sampled["gpu.energy", "0"] == reason
+    assert sampled["gpu.power", "0"] == 290
+    assert "if the counter fails" in PowerMeter.METHOD, "the series has one method"
+    nvml.configure(*PLAIN, MOVING, INSTANT)  # its total may be whole again
     for _ in range(2):
         sampled = smi.sample()
-        assert sampled["gpu.energy", "0"] == sampled["gpu.power", "0"] == "permission"
-        assert sampled["gpu.power.instant", "0"] == 290
+    assert sampled["gpu.energy", "0"] == pytest.approx(7 + 300 * smi.now_s)
+    assert sampled["gpu.power", "0"] == 290
 
 
 def test_a_driver_that_was_loaded_again(nvml: SampledNvml) -> None:
@@ -86,11 +106,3 @@ def test_a_driver_that_was_loaded_again(nvml: SampledNvml) -> None:
     assert sampled["gpu.energy", "0"] == 400
     assert ("gpu.power", "0") not in sampled
     assert smi.sample()["gpu.power", "0"] == pytest.approx(300)
-
-
-def test_a_counter_that_stops_later(nvml: SampledNvml) -> None:
-    smi = nvml.open(*PLAIN, MOVING)
-    smi.sample()
-    smi.sample()
-    nvml.configure(*PLAIN, "field 0 83 ull 607000")
-    assert smi.sample()["gpu.power", "0"] == "lost", "a card takes power, never 0 W"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -167,7 +168,8 @@ def test_sm_time_is_unknown_where_process_ids_are_the_hosts(nvml: SampledNvml, l
     lists = {f"process 0 {OWN} 1", f"sm 0 {OWN} 50"} - {line.format(OWN)}
     smi = nvml.open(*BUSY, line.format(STRANGE), *lists)
     own = [OWN] if "sm" in line else [os.getppid()]
-    sampled = smi.sample(Run(pids=own))
+    smi.sample(Run(pids=own))  # once, the process could have ended meanwhile
+    sampled = smi.sample()
     assert sampled["process.gpu.utilization", "a"] == "permission"
     assert sampled["process.gpu.energy", "a"] in ("permission", "unattributable")
 
@@ -198,10 +200,10 @@ def test_the_mps_servers_time_is_its_only_runs(
     sampled = smi.sample(both, other)
     assert sampled["process.gpu.utilization", "a"] == pytest.approx(0.8)
     assert sampled["process.gpu.utilization", "b"] == 0
-    sampled = smi.sample(Run("a", pids=[OWN]), Run("b", pids=[os.getppid()]))
-    assert sampled["process.gpu.utilization", "a"] == "unattributable"
-    assert sampled["process.gpu.utilization", "b"] == "unattributable"
-    assert sampled["process.gpu.memory", "a"] == 300
+    sampled = smi.sample(Run("c", pids=[OWN]), Run("d", pids=[os.getppid()]))
+    assert sampled["process.gpu.utilization", "c"] == "unattributable"
+    assert sampled["process.gpu.utilization", "d"] == "unattributable"
+    assert sampled["process.gpu.memory", "c"] == 300
 
 
 def test_mps_clients_with_times_of_their_own(
@@ -219,6 +221,39 @@ def test_mps_clients_with_times_of_their_own(
     sampled = smi.sample(Run("a", pids=[OWN]), Run("b", pids=[os.getppid()]))
     assert sampled["process.gpu.utilization", "a"] == pytest.approx(0.6)
     assert sampled["process.gpu.utilization", "b"] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("ended", [("train",), ("nvidia-cuda-mps-server",), ("train", "other")])
+def test_processes_that_have_ended_are_no_matter_of_permission(
+    nvml: SampledNvml, start: Callable[[str], int], ended: tuple[str, ...]
+) -> None:
+    """They were the run's, another's or the server's while they were there."""
+    pids = {name: start(name) for name in ("nvidia-cuda-mps-server", "train", "other")}
+    lines = {
+        "nvidia-cuda-mps-server": f"process 0 {pids['nvidia-cuda-mps-server']} 1",
+        "train": f"mps 0 {pids['train']} 300",
+        "other": f"process 0 {pids['other']} 300",
+    }
+    rest = (f"mps 0 {OWN} 300", f"sm 0 {pids['nvidia-cuda-mps-server']} 80")
+    smi = nvml.open(*BUSY, *rest, *lines.values())
+    smi.sample(Run("a", pids=[pids["train"]]), Run("b", pids=[OWN]))
+    for name in ended:
+        os.kill(pids[name], signal.SIGKILL)
+        os.waitpid(pids[name], 0)
+    nvml.configure(*BUSY, *rest, *(line for name, line in lines.items() if name not in ended))
+    left = [] if "train" in ended else [pids["train"]]
+    sampled = smi.sample(Run("a", pids=left), Run("b", pids=[OWN]))
+    for run in "ab":
+        assert sampled["process.gpu.utilization", run] == "unattributable"
+        assert sampled["process.gpu.energy", run] == "unattributable"
+
+
+def test_work_of_a_process_that_came_and_went_is_nobodys(nvml: SampledNvml) -> None:
+    smi = nvml.open(*BUSY, f"process 0 {OWN} 1", f"sm 0 {OWN} 30")
+    smi.sample(Run(pids=[OWN]))
+    nvml.configure(*BUSY, f"process 0 {OWN} 1", f"sm 0 {STRANGE} 50")
+    assert smi.sample()["process.gpu.utilization", "a"] == "unattributable"
+    assert smi.sample()["process.gpu.utilization", "a"] == "permission"
 
 
 # MIG ---------------------------------------------------------------------------------------------

@@ -11,4 +11,4 @@ from tests.support.shared_loading import start_forked_server
 @pytest.fixture
 def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers are up at once; a few tests start one as users do."""
-    monkeypatch.setattr(session, "_start_server", start_forked_server)
+    monkeypatch.setattr(session, "start_server", start_forked_server)

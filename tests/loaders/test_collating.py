@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, default_collate
 
 from radt.loaders import SharedLoader
 from radt.loaders.arena import Arena, page_aligned
-from radt.loaders.layout import Layout, read
+from radt.loaders.layout import Packed
 from radt.loaders.shared.collating import Collated, Offers
 from tests.support.shared_loading import (
     Numbered,
@@ -90,13 +90,13 @@ def test_a_batch_in_a_slot_is_the_batch(arena: Arena, collate_fn: Any) -> None:
         made = collate(samples_of(seed))
         assert (made.generation, made.slot, made.batch) == (7, 1, None)
         view = arena.slot(1)
-        layout = Layout.from_json(view[len(view) - made.json_bytes :])
+        read = Packed.in_slot(view, made.description_bytes).read()
         plain = collate_fn(samples_of(seed))
         if collate_fn is last:
-            assert torch.equal(read(layout, view)[0], plain[0])
-            assert np.array_equal(read(layout, view)[1], plain[1])
+            assert torch.equal(read[0], plain[0])
+            assert np.array_equal(read[1], plain[1])
         else:
-            assert same(read(layout, view), plain)
+            assert same(read, plain)
         assert offers.send(7, 1, arena)
     assert not any(arena.slot(0))
 
@@ -105,7 +105,7 @@ def test_without_an_offer_or_room_it_is_a_batch_as_ever(arena: Arena) -> None:
     collate, offers = offered(arena)
     large = samples_of(1, count=400)
     made = collate(large)
-    assert (made.slot, made.json_bytes) == (1, 0)
+    assert (made.slot, made.description_bytes) == (1, 0)
     assert same(made.batch, default_collate(large))
     assert same(collate(samples_of(2)), default_collate(samples_of(2)))
     assert offers.send(7, 1, arena)
@@ -115,8 +115,8 @@ def test_without_an_offer_or_room_it_is_a_batch_as_ever(arena: Arena) -> None:
 
 def test_what_a_slot_cannot_hold_comes_beside_it(arena: Arena) -> None:
     collate, _ = offered(arena, list)
-    thing = object()
-    assert collate([thing]) == Collated(7, 1, batch=[thing])
+    large = bytes(2 * arena.slot_bytes)
+    assert collate([large]) == Collated(7, 1, batch=[large])
 
 
 def test_only_workers_of_a_plain_data_loader_are_offered_slots() -> None:

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from torch.utils.data import DataLoader, Dataset
 
 from radt.errors import LoaderError, UsageError
-from radt.loaders import EchoLoader
+from radt.loaders import EchoLoader, ProgressiveLoader
 from radt.loaders.echo.fills import AUGMENTATION
 from radt.loaders.plan import generator, permutation
 
@@ -337,8 +337,12 @@ def test_a_dataset_without_a_length_is_refused() -> None:
     class Endless(Dataset[int]):
         pass
 
-    with pytest.raises(UsageError, match="needs a dataset with a length, and Endless has none"):
-        EchoLoader(Endless(), None, batch_size=2, repeats=2, buffer=2)
+    for made in (
+        lambda: EchoLoader(Endless(), None, batch_size=2, repeats=2, buffer=2),
+        lambda: ProgressiveLoader(Endless(), max, batch_size=2, size=64, min_size=32),
+    ):
+        with pytest.raises(UsageError, match="needs a dataset with a length, and Endless has none"):
+            made()
 
 
 def test_a_state_of_other_arguments_is_refused() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 from collections import namedtuple
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -10,10 +13,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers import BatchEncoding
 
 from radt.errors import LoaderError
-from radt.loaders import layout
-from radt.loaders.layout import LaidOut, Layout
+from radt.loaders.layout import LaidOut, Packed
+from tests.loaders.test_batches import STRUCTURES, Make, described, structures
 
 _DTYPES = [
     *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.bool),
@@ -56,11 +60,14 @@ batches = st.recursive(
 )
 
 
-def passed_on(batch: Any, function: Any = layout.read) -> Any:
+def packed(batch: Any) -> Packed:
     laid_out = LaidOut(batch)
-    memory = memoryview(bytearray(b"\xaa" * (laid_out.layout.nbytes + 64)))
-    laid_out.write(memory)
-    return function(Layout.from_json(laid_out.layout.to_json()), memory)
+    slot = memoryview(bytearray(b"\xaa" * (laid_out.nbytes + 64)))
+    return Packed.in_slot(slot, laid_out.write_described(slot))
+
+
+def passed_on(batch: Any) -> Any:
+    return packed(batch).read()
 
 
 def bits(tensor: torch.Tensor) -> bytes:
@@ -90,7 +97,7 @@ def assert_same(got: Any, want: Any) -> None:
 @given(batches)
 def test_what_is_read_is_what_was_written(batch: Any) -> None:
     assert_same(passed_on(batch), batch)
-    assert_same(passed_on(batch, layout.copy), batch)
+    assert_same(packed(batch).copy(), batch)
 
 
 @given(tensors())
@@ -110,31 +117,67 @@ def test_a_tensor_that_requires_gradients_is_data() -> None:
 
 
 def test_read_gives_views_and_copy_does_not() -> None:
-    laid_out = LaidOut([torch.zeros(4), np.zeros(4)])
-    memory = memoryview(bytearray(laid_out.layout.nbytes))
-    views = layout.read(laid_out.layout, memory)
-    copies = layout.copy(laid_out.layout, memory)
-    memory[:] = b"\x01" * len(memory)
+    written = packed([torch.zeros(4), np.zeros(4)])
+    views, copies = written.read(), written.copy()
+    written.buffer[: written.tensor_bytes] = b"\x01" * written.tensor_bytes
     assert all((view != 0).all() for view in views)
     assert all((copy == 0).all() for copy in copies)
 
 
-Pair = namedtuple("Pair", "x y")  # noqa: PYI024
+@structures
+def test_any_structure_is_passed_on_with_its_class_and_attributes(make: Make) -> None:
+    if make is STRUCTURES["read-only mapping"]:
+        pytest.skip("pickle refuses a mappingproxy")
+    batch = make(torch.tensor([[1, 2]]), torch.tensor(3.5))
+    written = packed(batch)
+    if isinstance(batch, BatchEncoding):  # its own pickling leaves something out
+        batch = pickle.loads(pickle.dumps(batch))
+    assert described(written.copy()) == described(written.read()) == described(batch)
+
+
+class Opaque:
+    """No structure, with tensors in it."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+def test_other_leaves_are_passed_on_and_tensors_in_them_are_views() -> None:
+    records = np.array([(1, 2.5)], dtype="i4,f8")
+    batch = [b"bytes", {1, 2}, 2 + 3j, np.float32(1.5), records, torch.eye(3).to_sparse()]
+    got = passed_on({1.5: batch, "opaque": Opaque(torch.ones(2))})
+    assert got[1.5][:4] == batch[:4]
+    assert type(got[1.5][3]) is np.float32
+    assert np.array_equal(got[1.5][4], records)
+    assert torch.equal(got[1.5][5].to_dense(), torch.eye(3))
+    written = packed(Opaque(torch.zeros(2)))
+    opaque = written.read()
+    written.buffer[: written.tensor_bytes] = b"\x01" * written.tensor_bytes
+    assert (opaque.tensor != 0).all()
+
+
+def test_a_class_of_the_script_is_found_where_that_is_main(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the server, which imports it, the script is a module of its file's name."""
+    in_server, script = ModuleType("train"), ModuleType("__main__")
+    for module in (in_server, script):
+        vars(module)["Pair"] = namedtuple("Pair", "x y", module=module.__name__)  # noqa: PYI024
+    script.__file__ = "/folder/train.py"
+    monkeypatch.setitem(sys.modules, "train", in_server)
+    written = packed(in_server.Pair(torch.ones(2), 1))
+    monkeypatch.delitem(sys.modules, "train")
+    monkeypatch.setitem(sys.modules, "__main__", script)
+    assert type(written.read()) is script.Pair
 
 
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        ([1, {"a": object()}], r"batch\[1\]\['a'\] is a object"),
-        (Pair(1, 2), "batch is a Pair"),
-        ({1.5: 2}, "the key 1.5 of batch"),
-        ((np.array([object()]),), r"batch\[0\] is an array of object"),
-        (torch.eye(3).to_sparse(), "batch is a sparse or quantized tensor"),
-        (torch.empty(3, device="meta"), "move them to the device in the script"),
-        (b"bytes", "batch is a bytes"),
+        ([1, {"a": (x for x in [1])}], r"batch\[1\]\['a'\], a generator, .* cannot pickle"),
+        ({"x": (torch.ones(1), lambda: 1)}, r"batch\['x'\]\[1\], a function, cannot be shared"),
+        (torch.empty(3, device="meta"), "batch, a Tensor, .* on the device meta"),
     ],
 )
-def test_anything_else_is_refused_by_its_place(batch: Any, message: str) -> None:
+def test_what_no_process_can_be_sent_is_refused_by_its_place(batch: Any, message: str) -> None:
     with pytest.raises(LoaderError, match=message) as raised:
         LaidOut(batch)
     assert raised.value.remedy

@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.utils.data import get_worker_info
 
 import radt
-from radt.errors import LoaderError
+from radt.errors import LoaderError, UsageError
 from radt.loaders import ProgressiveLoader
 from radt.loaders.progressive.check import SizeCheck
 from radt.loaders.progressive.progress import Progress
@@ -300,14 +300,14 @@ def test_a_second_loop_ends_the_first() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"strategy": "both"}, "expected strategy 'mixed' or 'exhaustive', got 'both'"),
-        ({"select": "luck"}, "expected select 'random' or 'loss', got 'luck'"),
+        ({"strategy": "both"}, 'strategy is "both", expected "mixed" or "exhaustive"'),
+        ({"select": "luck"}, 'select is "luck", expected "random" or "loss"'),
         ({"rank": 2, "world_size": 2}, "expected a rank of 0 to 1, got 2"),
         ({"world_size": 9}, "8 samples are too few for 9 ranks"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(LoaderError, match=message):
+    with pytest.raises((LoaderError, UsageError), match=message):
         loader_of(8, **options)
 
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.errors import LoaderError
+from radt.errors import LoaderError, UsageError
 from radt.loaders import BatchScaledLR
 
 
@@ -96,7 +96,7 @@ def test_numbers_that_do_not_fit_are_refused() -> None:
     optimizer = torch.optim.SGD([weight()], lr=0.5)
     with pytest.raises(LoaderError, match="base_batch of 1 or more, got 0"):
         BatchScaledLR(optimizer, 0)
-    with pytest.raises(LoaderError, match="expected rule 'linear' or 'sqrt', got 'cubic'"):
+    with pytest.raises(UsageError, match='rule is "cubic", expected "linear" or "sqrt"'):
         BatchScaledLR(optimizer, 64, "cubic")
     with pytest.raises(LoaderError, match="a batch of 1 sample or more, got 0"):
         BatchScaledLR(optimizer, 64).step(0)

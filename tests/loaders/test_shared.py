@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import subprocess
 import sys
@@ -17,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radt.loaders import SharedLoader
+from radt.loaders.scope import scoped
 from radt.loaders.shared import session
 from radt.loaders.shared.membership import Join
-from radt.loaders.shared.options import ServerOptions
-from radt.loaders.shared.session import _start_server as start_server
+from radt.loaders.shared.starting import start_server
 from tests.support.shared_loading import (
     Consumer,
     Taker,
@@ -323,7 +324,7 @@ def test_consumers_in_processes_of_their_own() -> None:
 
 
 def test_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "_start_server", start_server)  # as users do
+    monkeypatch.setattr(session, "start_server", start_server)  # as users do
 
     def open_things() -> tuple[Any, ...]:
         gc.collect()
@@ -334,7 +335,7 @@ def test_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def wait_for_threads() -> None:
         """Wait for the threads that wait for servers, those of earlier tests included."""
         wait_until(
-            lambda: all(thread.name != "radt-loader-server" for thread in threading.enumerate()),
+            lambda: all(not thread.name.startswith("child-") for thread in threading.enumerate()),
             "the end of the servers' threads",
         )
 
@@ -399,7 +400,7 @@ def test_a_service_is_there_before_its_consumers_and_ends_when_it_is_told() -> N
         [sys.executable, "-m", "radt.loaders.serve", place, "--name", name, *arguments],
         cwd=Path(__file__).parents[2],
     )
-    listening = f"@radt-loader-{ServerOptions(name).scoped_name()}"
+    listening = f"@radt-loader-{scoped(name)}"
     wait_until(lambda: listening in Path("/proc/net/unix").read_text(), "the service's socket")
     try:
         second = subprocess.run(
@@ -420,3 +421,109 @@ def test_a_service_is_there_before_its_consumers_and_ends_when_it_is_told() -> N
         service.terminate()
         code = service.wait()
     assert code == 0
+
+
+SCRIPT = """
+import dataclasses, sys
+import torch
+from collections import namedtuple
+from torch.utils.data import DataLoader
+from transformers import BatchEncoding
+from radt.loaders import SharedLoader
+
+Target = namedtuple("Target", "label length")
+
+@dataclasses.dataclass
+class Sample:
+    text: BatchEncoding
+    target: Target
+
+def collate(texts):
+    longest = max(map(len, texts))
+    ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    text = BatchEncoding({"input_ids": ids, "attention_mask": (ids > 0).long()})
+    return Sample(text, Target(ids.sum(1), [len(text) for text in texts]))
+
+def make_loader(workers):
+    texts = [[n] * (n % 5 + 1) for n in range(1, 20)]
+    return DataLoader(texts, 4, collate_fn=collate, num_workers=workers)
+
+def train(rank, name, workers):
+    arguments = {"workers": workers}
+    with SharedLoader(make_loader, name=name, arguments=arguments, batch_size=None) as loader:
+        for got, want in zip(loader, make_loader(0), strict=True):
+            assert isinstance(got, Sample) and isinstance(got.target, Target)
+            assert isinstance(got.text, BatchEncoding)
+            assert torch.equal(got.text.input_ids, want.text["input_ids"])
+            assert torch.equal(got.target.label, want.target.label)
+            assert got.target.length == want.target.length
+    print(f"rank {rank} has trained", flush=True)
+
+if __name__ == "__main__":
+    name, workers, start = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    if start == "spawn":
+        torch.multiprocessing.spawn(train, (name, workers), nprocs=2)
+    else:
+        train(0, name, workers)
+"""
+
+
+@pytest.mark.parametrize(
+    ("started_as", "how", "workers"),
+    [("file", "spawn", 0), ("file", "here", 2), ("module", "spawn", 2)],
+)
+def test_a_scripts_factory_and_classes_are_found_however_it_is_started(
+    tmp_path: Path, started_as: str, how: str, workers: int
+) -> None:
+    (tmp_path / "fine_tune.py").write_text(SCRIPT)
+    what = ["fine_tune.py"] if started_as == "file" else ["-m", "fine_tune"]
+    done = subprocess.run(
+        [sys.executable, *what, name_of_its_own(), str(workers), how],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [
+        f"rank {rank} has trained" for rank in range(2 if how == "spawn" else 1)
+    ]
+
+
+ROW = """
+import json, os, sys
+from pathlib import Path
+from radt.loaders import SharedLoader
+from tests.support.shared_loading import make_planned
+
+os.sched_setaffinity(0, {int(sys.argv[2])})
+arguments = {"samples": 4, "batch_size": 2}
+with SharedLoader(make_planned, name=sys.argv[1], arguments=arguments) as loader:
+    next(iter(loader))
+    server = loader._session.server_pid
+    variables = Path(f"/proc/{server}/environ").read_text().split(chr(0))
+    print(json.dumps([sorted(os.sched_getaffinity(server)), variables]))
+"""
+
+
+@pytest.mark.parametrize("is_row", [True, False])
+def test_a_server_has_no_cpus_and_no_share_of_a_gpu_from_the_row_that_started_it(
+    is_row: bool,
+) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    own = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
+    environment = {name: value for name, value in os.environ.items() if name != "RADT_RUN_ID"}
+    environment |= own | ({"RADT_RUN_ID": "row"} if is_row else {})
+    done = subprocess.run(
+        [sys.executable, "-c", ROW, name_of_its_own(), str(cpus[-1])],
+        cwd=Path(__file__).parents[2],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        start_new_session=True,
+    )
+    found, variables = json.loads(done.stdout)
+    assert found == (cpus if is_row else cpus[-1:])  # what a user chose for a script stays
+    assert "CUDA_MPS_PIPE_DIRECTORY=/mps" in variables
+    assert not [each for each in variables if each.startswith("CUDA_MPS_ACTIVE")]

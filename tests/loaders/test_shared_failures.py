@@ -17,11 +17,11 @@ from typing import Any
 import psutil
 import pytest
 
-from radt.errors import LoaderError
+from radt.errors import LoaderError, UsageError
 from radt.loaders import SharedLoader, wire
+from radt.loaders.scope import scoped
 from radt.loaders.shared import session
-from radt.loaders.shared.options import ServerOptions
-from radt.loaders.shared.session import _start_server as start_server
+from radt.loaders.shared.starting import start_server
 from tests.support.shared_loading import (
     Consumer,
     Taker,
@@ -70,9 +70,11 @@ def test_a_data_set_that_raises_fails_every_consumer_after_the_batches_before() 
     wait_until(lambda: not alive(takers[0].server), "the server's end")
 
 
-def test_what_is_no_tensor_is_named() -> None:
-    given, error = failing(make_faulty, name=name_of_its_own(), arguments={"bad": "object"})
-    assert "batch[0][0] is a object, which cannot be shared" in str(error)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_cannot_be_sent_is_named(workers: int) -> None:
+    arguments = {"bad": "generator", "workers": workers}
+    given, error = failing(make_faulty, name=name_of_its_own(), arguments=arguments)
+    assert "batch[0][0], a generator, cannot be shared" in str(error)
     assert "collate_fn" in str(error)
     assert len(given) == 4
 
@@ -209,7 +211,7 @@ def test_who_comes_when_all_others_were_killed_starts_anew_and_nothing_is_left()
 def test_who_is_stopped_is_waited_for_and_named(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session, "_start_server", start_server)  # it writes to our descriptors
+    monkeypatch.setattr(session, "start_server", start_server)  # it writes to our descriptors
     name = name_of_its_own()
     loader = shared(20, 2, name=name, stall_warning_s=1.0)
     len(loader)
@@ -482,7 +484,7 @@ def test_what_is_not_a_message_ends_its_connection_only(sent: bytes) -> None:
     with shared(20, 2, name=name) as loader:
         batches = iter(loader)
         first = next(batches)
-        stranger = wire.connect(ServerOptions(name).scoped_name())
+        stranger = wire.connect(scoped(name))
         assert stranger is not None
         with closing(stranger), open(os.devnull) as file:
             socket.send_fds(stranger._socket, [sent], [file.fileno()])
@@ -550,6 +552,8 @@ def test_a_state_of_another_loader_and_wrong_options_are_refused() -> None:
         state = other.state_dict()
     with shared(9, 2) as loader, pytest.raises(LoaderError, match="not of this shared loader"):
         loader.load_state_dict(state)
-    for options in ({"buffer": 0}, {"own_size": 0}, {"join": "sometimes"}):
+    for options in ({"buffer": 0}, {"own_size": 0}):
         with pytest.raises(LoaderError):
             shared(9, 2, **options)
+    with pytest.raises(UsageError, match='join is "sometimes", expected "epoch"'):
+        shared(9, 2, join="sometimes")

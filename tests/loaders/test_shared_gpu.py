@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 from radt.errors import LoaderError
 from radt.loaders import SharedLoader
 from radt.loaders.shared import cuda
-from tests.support.fake_cuda import Fake, install, make_on_gpu
+from tests.support.fake_cuda import GPUS, Fake, install, make_on_gpu
 from tests.support.shared_loading import (
     Taker,
     epoch_of,
@@ -35,13 +36,15 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
 
 
 def shared(
-    fake: Fake, name: str = "", samples: int = 20, workers: int = 0, **options: Any
+    fake: Fake, name: str = "", workers: int = 0, made_there: bool = False, **options: Any
 ) -> SharedLoader:
     arguments = {
         "log": str(fake.log),
-        "seen": fake.seen_by_server,
-        "samples": samples,
+        "fails": fake.fails,
+        "samples": 20,
         "workers": workers,
+        "linked": fake.linked,
+        "made_there": made_there,
     }
     options = {"device": "cuda", "linger_s": 0.1} | options
     return SharedLoader(make_on_gpu, name=name or name_of_its_own(), arguments=arguments, **options)
@@ -56,10 +59,41 @@ def test_consumers_on_a_gpu_and_beside_it_get_the_same_batches(fake: Fake, worke
         taker.start()
     for taker in takers:
         assert taker.result() == [expected(20, 2), expected(20, 2, epoch=1)]
-    copies = [call for call in fake.calls if call.name == "copy"]
-    views = [call for call in fake.calls if call.name == "view"]
-    assert len(copies) == 20, "once, and not for each consumer"
-    assert len(views) == 40
+    assert len(fake.copies()) == 20, "once, and not for each consumer"
+    assert {call.source for call in fake.copies()} == {"pinned"}
+    names = [call.name for call in fake.calls]
+    assert names.count("view") == 40
+    assert names.count("pin") == 1
+
+
+@pytest.mark.parametrize(
+    ("linked", "made_there", "sources"),
+    [
+        (True, False, ["pinned", GPUS[0]]),
+        (False, False, ["pinned", "pinned"]),
+        (True, True, ["made there", GPUS[0]]),
+        (False, True, ["made there", "pinned"]),
+    ],
+)
+def test_a_batch_goes_to_each_gpu_from_where_it_is_near(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    linked: bool,
+    made_there: bool,
+    sources: list[str],
+) -> None:
+    fake = Fake(tmp_path / "calls", linked=linked)
+    install(fake, monkeypatch.setattr)
+    name = name_of_its_own()
+    devices = ["cuda:0", "cuda:1", None]
+    takers = [Taker(shared(fake, name, made_there=made_there, device=each)) for each in devices]
+    for taker in takers:
+        taker.start()
+    for taker in takers:
+        assert taker.result() == [expected(20, 2)]
+    for gpu, source in zip(GPUS, sources, strict=True):
+        assert {call.source for call in fake.copies() if call.gpu == gpu} == {source}
+    assert {call.gpu for call in fake.calls if call.name == "finish"} == set(GPUS)
 
 
 def test_a_place_is_filled_again_when_every_gpu_has_done_with_it(fake: Fake) -> None:
@@ -69,6 +103,8 @@ def test_a_place_is_filled_again_when_every_gpu_has_done_with_it(fake: Fake) -> 
             epoch_of(loader)
     filled: dict[int, str] = {}
     for call in fake.calls:
+        if call.name == "pin":
+            continue
         if call.name == "finish":
             (place,) = (place for place, state in filled.items() if state == "copy")
             filled[place] = "finish"
@@ -121,17 +157,22 @@ def test_what_was_kept_of_a_closed_loader_stays(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
-    [({"seen_by_server": False}, "it is not visible"), ({"mappable": False}, "another instance")],
+    ("fails", "why"),
+    [
+        ("see", "it is not visible"),
+        ("map", "another instance"),
+        ("read", "the address is not valid"),
+        ("copy", "an illegal memory access"),
+    ],
 )
 def test_without_places_each_process_copies_its_own_and_says_so_once(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
-    options: dict[str, bool],
+    fails: str,
     why: str,
 ) -> None:
-    fake = Fake(tmp_path / "calls", **options)
+    fake = Fake(tmp_path / "calls", fails)
     install(fake, monkeypatch.setattr)
     with shared(fake) as loader:
         assert [epoch_of(loader), epoch_of(loader)] == [
@@ -142,7 +183,28 @@ def test_without_places_each_process_copies_its_own_and_says_so_once(
     assert said.count("keeps no batches on the GPU") == 1
     assert why in said
     # The server learns of it, and copies no more.
-    assert len([call for call in fake.calls if call.name == "copy"]) < 20
+    assert len(fake.copies()) < 20
+
+
+def test_the_next_batch_is_loaded_while_one_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = Fake(tmp_path / "calls", "hurry")
+    install(fake, monkeypatch.setattr)
+    with shared(fake, made_there=True) as loader:
+        assert epoch_of(loader) == expected(20, 2)
+    assert fake.count("load") == fake.count("finish") == 10
+
+
+def test_memory_that_cannot_be_pinned_is_copied_from_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fake = Fake(tmp_path / "calls", "pin")
+    install(fake, monkeypatch.setattr)
+    with shared(fake) as loader:
+        assert epoch_of(loader) == expected(20, 2)
+    assert {call.source for call in fake.copies()} == {"host"}
+    assert "cannot be pinned: operation not supported" in capfd.readouterr().err
 
 
 def test_wrong_devices_are_refused() -> None:
@@ -216,6 +278,38 @@ def test_memory_that_cannot_be_had_leaves_nothing(driver: Driver, fails: str) ->
     assert driver.calls.count("Release") == (fails != "Create")
     assert driver.calls.count("AddressReserve") == driver.calls.count("AddressFree")
     assert driver.calls.count("Unmap") == (fails == "SetAccess")
+
+
+def test_what_pytorch_raises_is_an_error_of_the_gpu(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server or a consumer goes on without the GPU."""
+    current: list[torch.device] = []
+    gone: list[str] = []
+
+    @contextlib.contextmanager
+    def as_current(device: torch.device) -> Iterator[None]:
+        current.append(device)
+        yield
+
+    def as_tensor(region: Any, device: torch.device) -> torch.Tensor:
+        assert current == [device]
+        raise RuntimeError("an illegal memory access was encountered")
+
+    monkeypatch.setattr(torch.cuda, "device", as_current)
+    monkeypatch.setattr(torch, "as_tensor", as_tensor)
+    second = torch.device("cuda", 1)
+    memory = cuda.Memory(second, 5000, peers=[torch.device("cuda", 0)])
+    with pytest.raises(cuda.CudaError, match="illegal memory access"):
+        memory.view(0, 100, lambda: gone.append("gone"))
+    gc.collect()
+    assert not gone, "the batch is read from the machine's memory, and released after that"
+    with pytest.raises(cuda.CudaError, match="must match the size"):
+        cuda.copy(torch.empty(3, device="meta"), torch.empty(2, device="meta"))
+    if not torch.cuda.is_available():
+        for call in (lambda: cuda.pin(memoryview(bytearray(8))), lambda: cuda.side_stream(second)):
+            with pytest.raises(cuda.CudaError):
+                call()
 
 
 def open_descriptors() -> int:

@@ -34,6 +34,7 @@ def source_files() -> set[str]:
     found.add("radt/py.typed")
     for part, pattern in (
         ("frontend", "static/*"),
+        ("frontend", "templates/*"),
         ("frontend", "vendor/*"),
         ("listeners", "data/*"),
         ("render", "templates/*"),
@@ -151,13 +152,12 @@ _NOT_IN_BASE = (
         "PIL",
         "aiohttp",
         "apprise",
-        "choreographer",
         "docker",
         "flask_cors",
         "flask_wtf",
         "graphene",
     ),
-    *("gunicorn", "huey", "kaleido", "matplotlib", "mlflow.server.auth", "skops"),
+    *("gunicorn", "huey", "matplotlib", "mlflow.server.auth", "skops"),
     *("tensorboard", "torch", "wandb"),
 )
 _IMPORTED_WITH_THEIR_PACKAGES = ("radt.importers.tensorboard", "radt.importers.wandb")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import radt
 from radt.home import runtime_dir
 from radt.model import MissingReason, RunStatus, Scope
 from tests.support.bench import Bench, wait_until
@@ -170,6 +171,29 @@ def test_nothing_of_a_colleague_is_given_to_runs(
     _, of_a, of_b = np.intersect1d(*times, return_indices=True)
     grown = np.diff(joules["a"][of_a]), np.diff(joules["b"][of_b])
     assert grown[0] == pytest.approx(1.5 * grown[1], rel=0.01)
+
+
+def test_a_card_lost_in_mid_run_makes_its_energy_a_lower_bound(held: Held, nvml: FakeNvml) -> None:
+    nvml.configure("count 1", "gpu 0 55 80000 500 1000 250000 0 61 1410 1593", ENERGY)
+    held.start("Devices,Listeners", "0,smi@100ms")
+    held.goes_on("a", "gpu.energy")
+    nvml.add("xid 0 79", "lost 0")
+    wait_until(lambda: held.gaps("a", "gpu.energy"), "it is known to be missing")
+    said = held.end()
+    run, home = held.run("a"), held.bench.home
+    totals = radt.totals(run.run_id, home=home)
+    energy = held.samples("a", "gpu.energy").values
+    assert totals["gpu_energy_j_at_least"] == pytest.approx(energy[-1] - energy[0])
+    assert "gpu_energy_j" not in totals
+    names = [marker.name for marker in held.bench.reader.markers([run.run_id])]
+    assert {"gpu0 lost", "XID 79"} <= set(names)
+    why = "after the start (GPU is lost; XID 79: GPU has fallen off the bus)"
+    report = held.bench.radt("report", "experiment", "--format", "json").stdout
+    for text in (said, report):
+        words = " ".join(text.split())
+        assert "gpu0 was lost" in words
+        assert why in words
+        assert "The run's energy is a lower bound" in words
 
 
 def test_a_card_that_goes_and_a_driver_that_hangs_cost_only_themselves(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.bench import Bench, let_go, wait_until
-from tests.support.fake_mps import FakeMps, mps
+from tests.support.fake_mps import CONTROL, FakeMps, mps
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_library
 
 __all__ = ["mps", "nvml", "nvml_library"]
@@ -22,11 +22,11 @@ print("pipes", os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""))
 print("percentage", os.environ.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", ""))
 here = pathlib.Path(__file__).parent
 kind = "mps" if os.path.isdir(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")) else "process"
+if "plain" in sys.argv:
+    kind = "process"
 if kind == "mps":
     connect = f"connect {os.getpid()}"
     subprocess.run(["nvidia-cuda-mps-control"], input=connect, text=True, check=True)
-if "plain" in sys.argv:
-    kind = "process"
 if "content" in sys.argv:
     signal.signal(signal.SIGINT, lambda *_: sys.exit(0))
 instance = os.environ["CUDA_VISIBLE_DEVICES"].removeprefix("MIG-fake-0-").split("-")
@@ -146,15 +146,36 @@ def test_mig_rows_get_instances_of_their_own_that_are_gone_afterwards(
     assert tags["radt.mig.profile"] in ("3g.20gb", "1g.5gb")
 
 
-def test_an_impossible_plan_starts_nothing_and_names_a_possible_one(
-    machine: Bench, nvml: FakeNvml
+@pytest.mark.parametrize(
+    ("hardware", "cells", "problem"),
+    [
+        (mig_gpu(0), ["3g.20gb"] * 3, "2 × 3g.20gb fit"),
+        (mig_gpu(0), ["-"], "GPU 0 is in MIG mode"),
+        (mig_gpu(0), ["1g.5gb+MPS"] * 7, "7 MPS clients on 1g.5gb of GPU 0, which can hold 6"),
+        ("compute_mode 0 3", ["-", "-"], "only one process may use it, 2 were planned"),
+        ("compute_mode 0 2", ["MPS"], "no process may use it"),
+        ("no tool", ["MPS"], "MPS needs nvidia-cuda-mps-control"),
+        ("long path", ["MPS"], "would be too long"),
+        ("", ["MPS"] * 49, "49 MPS clients on GPU 0, which can hold 48"),
+    ],
+)
+def test_what_the_start_refuses_validate_refuses_too(
+    machine: Bench, mps: FakeMps, nvml: FakeNvml, hardware: str, cells: list[str], problem: str
 ) -> None:
-    nvml.configure("count 1", mig_gpu(0))
-    path = machine.experiment("Workload,Devices,Collocation,File\n" + "1,0,3g.20gb,client.py\n" * 3)
+    if hardware == "no tool":
+        (mps.folder / CONTROL).unlink()
+    elif hardware == "long path":
+        machine.env["RADT_RUNTIME_DIR"] = str(machine.folder / ("x" * 120))
+    elif hardware:
+        nvml.configure("count 1", hardware)
+    rows = [f"1,0,{cell},client.py" for cell in cells]
+    path = machine.experiment("\n".join(["Workload,Devices,Collocation,File", *rows, ""]))
     before = path.read_bytes()
-    done = machine.radt(path.name, code=2)
-    assert "Collocation" in done.stderr
-    assert "3g.20gb" in done.stderr
+    checked = machine.radt("validate", path.name, code=2)
+    started = machine.radt(path.name, code=2)
+    assert checked.stderr == started.stderr
+    assert "line 2, Collocation" in started.stderr
+    assert problem in " ".join(started.stderr.split())
     assert path.read_bytes() == before
     assert not (machine.home / "radt.db").exists()
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import radt
 from radt.model import MissingReason
 from tests.support.bench import Bench, alive, wait_until
 from tests.support.held import Held, kill_worker
@@ -25,6 +26,7 @@ _NSIGHT = _TESTS / "support" / "fake_nsight.py"
 #: DCGM's numbers of the two GPUs.
 _CARDS = ("5", "6")
 _SM_ACTIVE = "1002"
+WATTS = 60.0
 
 
 @dataclass
@@ -74,7 +76,10 @@ def engine(bench: Bench, nvml: FakeNvml, tmp_path: Path) -> Iterator[HostEngine]
             os.kill(pid, 9)
 
 
-def test_dcgm_makes_way_for_a_profiler_on_its_card_only(bench: Bench, engine: HostEngine) -> None:
+def test_dcgm_makes_way_for_a_profiler_on_its_card_only(
+    bench: Bench, nvml: FakeNvml, engine: HostEngine
+) -> None:
+    nvml.add(f"field 1 83 ull 0 {WATTS * 1000}")
     held = Held(bench)
     held.start("Devices,Listeners", "0,dcgm@200ms+nsysraw", "1,dcgm@200ms")
     # Both series are there under the names that they have without a profiler, too.
@@ -91,6 +96,10 @@ def test_dcgm_makes_way_for_a_profiler_on_its_card_only(bench: Bench, engine: Ho
     held.goes_on("a", "gpu.power")
     held.end()
 
+    # From the first instant to the last, though dmon's first row comes late, and twice.
+    totals = radt.totals(held.run("b").run_id, home=bench.home)
+    (joules,) = (value for key, value in totals.items() if key.startswith("gpu_energy_j"))
+    assert joules == pytest.approx(WATTS * totals["duration_s"], abs=WATTS * 2)
     assert held.count("a", "gpu.sm.active") == 0
     gaps = held.gaps("a", "gpu.sm.active")
     assert {gap.reason for gap in gaps} == {MissingReason.PAUSED}

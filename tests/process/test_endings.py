@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from radt import units
 from radt.model import RunStatus
 from radt.runner.oom import MemoryEvidence, MemoryWatch
 from radt.runner.outcome import NOT_ENDED, RunEnd, dismissed_end, run_end
 from radt.runner.process import Exit
+from tests.support.control_groups import RecordedGroups, memory_group
 
 NOTHING = MemoryEvidence()
 KILLED = -signal.SIGKILL
@@ -36,9 +38,10 @@ def ending(
     memory: MemoryEvidence = NOTHING,
     pid: int = 1234,
     keeper_died: bool = False,
+    container: str = "",
 ) -> RunEnd:
     return run_end(
-        Exit(code, pid=pid, keeper_died=keeper_died),
+        Exit(code, pid=pid, keeper_died=keeper_died, container=container),
         stopped=stopped,
         timed_out_s=timed_out_s,
         tail=output.splitlines(),
@@ -151,12 +154,12 @@ GPU_TEXTS = {
     "JAX": (
         "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to "
         "allocate 17179869184 bytes.",
-        "tried to allocate 16.00 GiB",
+        "tried to allocate 17.2 GB",
     ),
     "CuPy": (
         "cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 8,589,934,592 bytes "
         "(allocated so far: 0 bytes).",
-        "tried to allocate 8.00 GiB",
+        "tried to allocate 8.59 GB",
     ),
     "RMM": (
         "MemoryError: std::bad_alloc: out_of_memory: CUDA error at: /rmm/cuda_memory_resource.hpp"
@@ -283,7 +286,7 @@ def test_a_rank_below_torchrun_is_found_behind_all_that_follows(ranks: int) -> N
             "RuntimeError: [enforce fail at alloc_cpu.cpp:118] . DefaultCPUAllocator: can't "
             "allocate memory: you tried to allocate 4398046511104 bytes. Error code 12 (Cannot "
             "allocate memory)",
-            "host memory: tried to allocate 4096.00 GiB",
+            "host memory: tried to allocate 4.40 TB",
         ),
         ("OSError: [Errno 12] Cannot allocate memory", "host memory: an allocation failed"),
         (
@@ -291,15 +294,47 @@ def test_a_rank_below_torchrun_is_found_behind_all_that_follows(ranks: int) -> N
             "tensor with shape[9] on /job:localhost/replica:0/task:0/device:CPU:0 by allocator cpu",
             "host memory: an allocation failed",
         ),
-        (
-            "RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error. It is "
-            "possible that dataloader's workers are out of shared memory.",
-            "shared memory: larger than /dev/shm",
-        ),
     ],
 )
 def test_host_memory_that_ran_out_is_recognised(words: str, reason: str) -> None:
     assert ending(1, TRACEBACK + words) == RunEnd(RunStatus.OOM, reason)
+
+
+BUS_ERROR = """\
+RuntimeError: DataLoader worker (pid 77) is killed by signal: Bus error. It is possible that \
+dataloader's workers are out of shared memory.
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "status", "begin"),
+    [
+        (1, TRACEBACK + BUS_ERROR, RunStatus.OOM, "shared memory: larger than "),
+        (
+            *(-signal.SIGBUS, "", RunStatus.KILLED),
+            "killed by SIGBUS; perhaps shared memory was full: ",
+        ),
+    ],
+)
+def test_shared_memory_that_ran_out_names_its_size_and_the_option_for_it(
+    code: int, output: str, status: RunStatus, begin: str
+) -> None:
+    size = units.size(shutil.disk_usage("/dev/shm").total)
+    reason = f"{begin}/dev/shm ({size}, set with --shm-size in a container)"
+    assert ending(code, output) == RunEnd(status, reason)
+
+
+def test_a_container_is_found_in_the_kernels_log_by_its_id() -> None:
+    def of_container(**evidence: Any) -> RunEnd:
+        return ending(KILLED, container="c0ffee", memory=MemoryEvidence(**evidence))
+
+    log = {"elsewhere": 1, "pids": frozenset({77})}
+    killed = RunEnd(RunStatus.OOM, "host memory: killed by the kernel")
+    assert of_container(**log, groups=frozenset({"/system.slice/docker-c0ffee.scope"})) == killed
+    assert of_container(**log, groups=frozenset({"/docker/other"})).status is RunStatus.KILLED
+    # Without the log, a kill in the runner's own group is no more certain than any other.
+    unread = RunEnd(RunStatus.OOM, "host memory: probably killed by the kernel")
+    assert of_container(own=1) == of_container(elsewhere=1) == unread
 
 
 WORKER = TRACEBACK + "RuntimeError: DataLoader worker (pid 77) is killed by signal: Killed.\n"
@@ -345,22 +380,19 @@ class Machine:
     """What the kernel would say: ``/proc``, cgroups and its log, in files."""
 
     def __init__(self, folder: Path, version: int) -> None:
-        self.proc = folder / "proc"
+        groups = RecordedGroups(folder)
+        if version == 1:
+            groups.mount("cgroup", "cgroup", options="rw,memory")
+        else:
+            groups.mount("cgroup", "cgroup2")
+        groups.process("self", {1: "4:memory:", 2: "0::"}[version] + "/user/radt.scope")
+        self.proc = groups.proc
         self.kmsg = folder / "kmsg"
-        mount = folder / "cgroup"
-        self.own = mount / "user" / "radt.scope"
+        self.own = folder / "cgroup" / "user" / "radt.scope"
         self.name = {1: "memory.oom_control", 2: "memory.events"}[version]
         (self.proc / "self" / "ns").mkdir(parents=True)
         self.own.mkdir(parents=True)
         self.pid_namespace("pid:[4026531836]")
-        line = {1: "4:memory:/user/radt.scope\n", 2: "0::/user/radt.scope\n"}[version]
-        kind = {1: "cgroup cgroup rw,memory", 2: "cgroup2 cgroup2 rw"}[version]
-        (self.proc / "self" / "cgroup").write_text(line, encoding="ascii")
-        (self.proc / "self" / "mountinfo").write_text(
-            "20 1 0:5 / /proc rw - proc proc rw\n"
-            f"35 20 0:26 / {mount} rw,nosuid shared:9 - {kind}\n",
-            encoding="ascii",
-        )
         for path in (self.own, self.own.parent):
             self.count(path / self.name, 5)
         self.count(self.proc / "vmstat", 7)
@@ -375,8 +407,13 @@ class Machine:
     def count(path: Path, kills: int) -> None:
         path.write_text(f"low 0\noom 9\noom_kill {kills}\noom_group_kill 0\n", encoding="ascii")
 
-    def say(self, pid: int) -> None:
+    def say(self, pid: int, group: str = "") -> None:
         with self.kmsg.open("a", encoding="ascii") as file:
+            if group:
+                where = f"oom_memcg=/docker,task_memcg={group},task=a b,pid={pid},uid=0"
+                file.write(
+                    f"6,8,8,-;oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),{where}\n"
+                )
             file.write(f"3,9,9,-;Out of memory: Killed process {pid} (python) total-vm:1kB\n")
 
     def watch(self) -> MemoryWatch:
@@ -395,10 +432,11 @@ def test_evidence_is_what_has_happened_since_the_watch_began(machine: Machine) -
     machine.say(77)
     assert watch.evidence() == MemoryEvidence(1, 0, frozenset({77}))
     machine.count(machine.own.parent / machine.name, 7)
-    machine.say(78)
-    assert watch.evidence() == MemoryEvidence(1, 2, frozenset({77, 78}))
+    machine.say(78, "/docker/c0ffee")
+    groups = frozenset({"/docker/c0ffee"})
+    assert watch.evidence() == MemoryEvidence(1, 2, frozenset({77, 78}), groups)
     machine.count(machine.proc / "vmstat", 10)
-    assert watch.evidence() == MemoryEvidence(1, 3, frozenset({77, 78}))
+    assert watch.evidence() == MemoryEvidence(1, 3, frozenset({77, 78}), groups)
     assert machine.watch().evidence() == MemoryEvidence(0, 0, frozenset())
 
 
@@ -451,38 +489,13 @@ print(f"{ending.status}: {ending.reason}")
 """
 
 
-@pytest.fixture
-def small_cgroup() -> Iterator[Path]:
-    """A memory cgroup of 150 MB below this process's own."""
-    own = None
-    for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("memory", "") and own is None:
-            own = Path("/sys/fs/cgroup", controllers, path.lstrip("/"))
-    if own is None:
-        pytest.skip("no memory cgroups here")
-    group = own / f"radt-test-{os.getpid()}"
-    try:
-        group.mkdir()
-    except OSError as error:
-        pytest.skip(f"no memory cgroup can be made here: {error}")
-    try:
-        limits = [group / name for name in ("memory.max", "memory.limit_in_bytes")]
-        limit = next((path for path in limits if path.exists()), None)
-        if limit is None:
-            pytest.skip("the memory controller is not available in a cgroup of our own")
-        limit.write_text("150000000", encoding="ascii")
-        yield group
-    finally:
-        group.rmdir()
-
-
-def test_the_kernels_own_kill_is_recognised(small_cgroup: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", SMALL_MACHINE, str(small_cgroup), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
+def test_the_kernels_own_kill_is_recognised(tmp_path: Path) -> None:
+    with memory_group(150_000_000) as group:
+        done = subprocess.run(
+            [sys.executable, "-c", SMALL_MACHINE, str(group.folder), str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            check=False,
+        )
     assert done.stdout.splitlines() == ["-9", "OOM: host memory: killed by the kernel"], done.stderr

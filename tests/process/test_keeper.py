@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from radt.errors import LaunchError
-from radt.runner.process import Barrier, Exit, TrainingProcess, descendants_of_each, send_signal
+from radt.processes import send_signal
+from radt.runner.process import Barrier, Exit, TrainingProcess, descendants_of_each
 from tests.support.bench import alive, wait_until
 
 TIMEOUT_S = 180.0

@@ -122,7 +122,9 @@ def test_many_rows_and_different_wishes_for_one_listener(gpus: Bench, nvml: Fake
         rates = gpus.mlflow.get_metric_history(run.info.run_id, f"system/{key}/gpu1")
         assert any(rate.value == pytest.approx(per_s, rel=0.5) for rate in rates), key
     energy_j = held.samples("b", "gpu.energy").values
-    total_j = run.data.metrics["summary/gpu.energy/gpu1/total"]
+    totals = {name: value for name, value in run.data.metrics.items() if "energy" in name}
+    # Without the last reading, as on a busy machine, it is a lower bound.
+    (total_j,) = (totals[name] for name in totals if name.startswith("summary/gpu.energy/gpu1/to"))
     assert total_j == pytest.approx(energy_j[-1] - energy_j[0])
     history = gpus.mlflow.get_metric_history(run.info.run_id, "system/gpu.temperature/gpu1")
     assert 1 <= len(history) < held.count("b", "gpu.temperature") / 5

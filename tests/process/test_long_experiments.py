@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
-from radt.cli.attach import SHOWN_LINES
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.runner.live import ProgressView, ending_text, progress_line, remaining_s
+from radt.runner.progress import SHOWN_LINES
 from radt.runner.supervisor import exit_code, last_line
 from tests.support.bench import RADT, TIMEOUT_S, Bench, alive, stop_collectors, wait_until
 
@@ -129,7 +129,7 @@ def release(bench: Bench, pipe: str, code: int = 0) -> None:
 
 
 def status(bench: Bench, path: Path) -> dict[str, Any]:
-    document = json.loads(bench.radt("status", path.name, "--json").stdout)
+    document = json.loads(bench.shown("status", path.name, "--json"))
     assert isinstance(document, dict)
     return document
 
@@ -157,7 +157,7 @@ def wait_at_work(bench: Bench, path: Path, runs: int = 1) -> Holder:
 
 def test_status_shows_what_runs_what_is_done_and_what_is_next(bench: Bench, study: Path) -> None:
     assert states(status(bench, study)) == ["next", "waiting", "waiting"]
-    assert "my study.csv' starts with workload first" in bench.radt("status", study.name).stdout
+    assert "my study.csv' starts with workload first" in bench.shown("status", study.name)
     runner = bench.start(study.name)
     wait_at_work(bench, study, runs=2)
     wait_until(lambda: losses(status(bench, study)) == [0.25, 0.25], "values to show")
@@ -173,7 +173,7 @@ def test_status_shows_what_runs_what_is_done_and_what_is_next(bench: Bench, stud
     assert (left["name"], left["epoch"], left["epochs"]) == ("left", 1, 7)
 
     bench.env["COLUMNS"] = "80"
-    text = bench.radt("status", study.name).stdout
+    text = bench.shown("status", study.name)
     assert max(map(len, text.splitlines())) <= 80
     for pattern in (
         r"^study · my study.csv · 3 workloads, 4 runs · running since \d\d:\d\d:\d\d$",
@@ -189,7 +189,7 @@ def test_status_shows_what_runs_what_is_done_and_what_is_next(bench: Bench, stud
     for pipe in ("left.pipe", "right.pipe"):
         release(bench, pipe)
     assert runner.wait(TIMEOUT_S) == 0
-    after = bench.radt("status", study.name).stdout
+    after = bench.shown("status", study.name)
     assert "not running" in after and after.count("✔") == 3
     assert status(bench, study)["progress"] is None
 
@@ -207,7 +207,7 @@ def test_a_runner_that_was_killed(bench: Bench, study: Path) -> None:
     assert "radt: killed by signal 9 at" in rest
     document = status(bench, study)
     assert (document["running"], states(document)) == (False, ["done", "interrupted", "waiting"])
-    text = bench.radt("status", study.name).stdout
+    text = bench.shown("status", study.name)
     assert "✘ interrupted" in text and "resumes with workload second" in text
 
 
@@ -220,7 +220,7 @@ def test_status_counts_repeats_and_leaves_out_what_was_not_chosen(
     document = status(bench, study)
     assert states(document) == ["done", "running", "left out"], "what was killed is not tried again"
     assert document["progress"]["workloads_total"] == 3
-    text = bench.radt("status", study.name).stdout
+    text = bench.shown("status", study.name)
     assert "second 1/2" in text and re.search(r"first 0/2 .*✘ KILLED: .*", text)
     release(bench, "left.pipe", 3)
     release(bench, "right.pipe", 0)
@@ -240,7 +240,7 @@ def test_status_without_the_collector_reads_the_store(background: Background) ->
 def test_status_of_a_runner_on_another_machine(bench: Bench, one: Path) -> None:
     held = {"pid": 1, "host": "far", "user": "ann", "since": "2026-01-02T03:04:05+00:00"}
     ExperimentLock(one).path.write_text(json.dumps(held | {"command": "radt one.csv"}))
-    text = bench.radt("status", one.name).stdout
+    text = bench.shown("status", one.name)
     assert "process 1 of ann on far" in text and "running since 2026-01-02" in text
     stop = bench.radt("stop", one.name, code=2)
     assert "On far: radt stop one.csv" in stop.stderr
@@ -248,7 +248,7 @@ def test_status_of_a_runner_on_another_machine(bench: Bench, one: Path) -> None:
 
 def test_status_of_a_file_with_problems_says_so(bench: Bench) -> None:
     path = bench.experiment("Workload,File\n1,absent.py\n")
-    assert "1 problem" in bench.radt("status", path.name).stdout
+    assert "1 problem" in bench.shown("status", path.name)
     bench.radt("status", "absent.csv", code=2)
 
 
@@ -258,6 +258,7 @@ def test_status_of_a_file_with_problems_says_so(bench: Bench) -> None:
 def test_stop_ends_a_run_as_ctrl_c_does_and_waits_for_it(bench: Bench, one: Path) -> None:
     runner = bench.start(one.name)
     wait_at_work(bench, one)
+    (bench.folder / "radt.toml").write_text("no TOML")  # a stop needs no settings
     done = bench.radt("stop", one.name)
     assert "was stopped in" in done.stderr
     assert ExperimentLock(one).holder() is None
@@ -280,7 +281,7 @@ def test_hints_resume_with_all_options_of_the_start(
     wait_at_work(bench, one)
     done = bench.radt("stop", one.name)
     assert f"radt {resumed} resumes it" in done.stderr
-    shown = bench.radt("status", one.name).stdout
+    shown = bench.shown("status", one.name)
     assert f"radt {resumed} resumes with workload 1" in shown
     if detached:
         (log,) = bench.home.glob("logs/*.log")
@@ -294,7 +295,7 @@ def test_status_leaves_out_only_where_those_workloads_are_done(bench: Bench) -> 
     bench.script("quick.py", "")
     path = bench.experiment("Workload,File,Listeners\n1,quick.py,none\n2,quick.py,none\n")
     bench.radt(path.name, "--only", "2", "--repeat", "2")
-    shown = bench.radt("status", path.name).stdout
+    shown = bench.shown("status", path.name)
     assert f"radt {path.name} --repeat 2 resumes with workload 1" in shown
 
 
@@ -379,8 +380,8 @@ def test_what_detach_says(background: Background) -> None:
 
 def test_a_second_start_is_refused(background: Background) -> None:
     done = background.bench.radt("one.csv", "--detach", code=3)
-    assert f"being run by process {background.holder.pid}" in done.stdout
-    assert "stop it: radt stop one.csv" in done.stdout
+    assert f"being run by process {background.holder.pid}" in done.stderr
+    assert "stop it: radt stop one.csv" in done.stderr
 
 
 def test_ctrl_c_leaves_an_attached_experiment_alone(background: Background) -> None:
@@ -425,6 +426,21 @@ def test_attach_shows_the_output_and_ends_with_the_runner(bench: Bench, one: Pat
     )
     after = bench.radt("attach", one.name, code=2)
     assert "one.csv is not running" in after.stderr and "logs/one-" in after.stderr
+
+
+def test_attach_goes_on_without_the_output_that_was_removed(bench: Bench, one: Path) -> None:
+    bench.radt(one.name, "--detach")
+    wait_at_work(bench, one)
+    watcher = bench.start("attach", one.name)
+    assert watcher.stdout is not None
+    while "at work" not in next(watcher.stdout):
+        pass
+    for log in (bench.home / "logs").iterdir():
+        log.unlink()
+    release(bench, "a.pipe", 0)
+    rest, errors = watcher.communicate(timeout=TIMEOUT_S)
+    assert watcher.returncode == 0, errors
+    assert "ended; exit code unknown" in rest
 
 
 def test_a_runner_with_a_terminal_of_its_own_can_be_attached_to(bench: Bench, one: Path) -> None:

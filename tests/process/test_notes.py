@@ -42,11 +42,9 @@ def test_notes_follow_a_run_that_was_delivered_into_mlflow(bench: Bench) -> None
         }
 
     wait_until(delivered, "MLflow has the notes")
-    assert bench.radt("ls", "starred=yes", "-archived=yes", "name=baseline").stdout.count(
-        "baseline"
-    )
-    assert "baseline" not in bench.radt("ls", "-starred=yes").stdout
+    assert bench.shown("ls", "starred=yes", "-archived=yes", "name=baseline").count("baseline")
+    assert "baseline" not in bench.shown("ls", "-starred=yes")
 
     bench.radt("note", run.run_id, "--archive")
-    assert "baseline" not in bench.radt("ls").stdout
-    assert "baseline" in bench.radt("ls", "archived=yes").stdout
+    assert "baseline" not in bench.shown("ls")
+    assert "baseline" in bench.shown("ls", "archived=yes")

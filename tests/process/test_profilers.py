@@ -139,7 +139,7 @@ def test_reports_are_artifacts_and_comparisons_leave_the_workload_out(
     said = tools.run(
         "1,net,cpu,nsys,train.py,ranges\n1,other,cpu,none,train.py,\n2,alone,cpu,none,train.py,\n"
     )
-    assert "2 runs were slowed down by a profiler and left out" in said
+    assert "3 runs, 1 counts: 2 profiled" in said
     shown = bench.radt("report", "experiment").stdout
     assert "alone" in shown and "other" not in shown
     shown = bench.radt("report", "experiment", "--profiled").stdout

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from radt.lifetime import Wait
 from radt.model import RunStatus
 from radt.runner import exit_recorder
 from radt.runner.active import ActiveRun, Escalation, StopRequest
@@ -173,6 +174,7 @@ def test_a_profiled_row_is_not_insisted_on_like_others_until_the_user_does(
     workload = SimpleNamespace(
         stop=stop,
         rows=list(rows.values()),
+        session=SimpleNamespace(options=SimpleNamespace(wait=Wait.NO)),
         view=SimpleNamespace(state=""),
         signal=lambda row, number: sent.append((names[id(row)], number.name)),
     )

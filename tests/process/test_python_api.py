@@ -147,7 +147,8 @@ def test_a_file_is_run_as_by_the_command_line(notebook: Notebook) -> None:
     bench.env["RADT_REPEAT"] = "2"
 
     table = notebook.result(
-        "import radt\ntable = radt.run_experiment('experiment.csv', only=1, sync='context')"
+        "import radt\ntable = radt.run_experiment('experiment.csv', only=1, sync='context',"
+        " cooldown_s=1e-05, notify=None, store_uri='none')"
     )
 
     assert table["Params"] == ["--a", "--b"]
@@ -197,7 +198,7 @@ def test_problems_are_in_the_error(notebook: Notebook) -> None:
         "    try: radt.run_experiment(source)\n"
         "    except radt.errors.ExperimentError as error: print(error)\n"
         "for option in ({'rerum': True}, {'sync': 'end'}, {'repeat': 0}, {'only': {}},\n"
-        "               {'yes': 1}, {'fresh': True}):\n"
+        "               {'yes': 'maybe'}, {'fresh': True}):\n"
         "    try: radt.run_experiment('none.csv', **option)\n"
         "    except (TypeError, radt.errors.UsageError) as error: print(error)\n"
         "try: radt.run_experiment([1])\n"
@@ -212,10 +213,10 @@ def test_problems_are_in_the_error(notebook: Notebook) -> None:
         "  there is no such file. Check the path",
         "  expected the name of an experiment file (.csv or .yaml or .yml), got 'train.py'",
         "run_experiment() has no option 'rerum'; did you mean 'rerun'?",
-        "sync: 'end' is not a value for it. Give 'start' or 'context'",
-        "repeat: 0 is not a value for it. Give a number of at least 1",
-        "only: {} is not a value for it. Give a workload or a list of them",
-        "yes: 1 is not a value for it. Give True or False",
+        "sync: 'end' is not one of start, context",
+        "repeat: expected a whole number of at least 1, got '0'",
+        "only: {} is not a valid value. Give a workload or a list of them",
+        "yes: 'maybe' is neither on nor off",
         "fresh is for tables. Empty the Status cells of none.csv",
         "run_experiment() takes a DataFrame or the path of an experiment file, not a list",
     ):

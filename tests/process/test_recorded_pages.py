@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import Any
 
 import pytest
 from dash.development.base_component import Component
 
+from radt import units
 from radt.frontend.app import PAGES, create_app
 from radt.frontend.auth import Access
 from radt.frontend.data.source import Source
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import find_subject
-from radt.frontend.export.report_files import path_of
+from radt.frontend.pages.report import path_of
 from radt.frontend.pages.workload_body import sections_of
 from radt.frontend.view import View
 from radt.render.files import ReportFormat
@@ -45,7 +47,7 @@ def test_every_page_and_file_opens_on_a_real_experiment(bench: Bench) -> None:
     path = bench.experiment(
         f"Workload,Name,Cpus,File\n1,pinned,#{core},train.py\n1,free,,train.py\n2,alone,,train.py\n"
     )
-    bench.radt(path.name)
+    console = bench.radt(path.name).stdout
     source = Source(bench.home / "radt.db")
     try:
         app = create_app(source, Access())
@@ -68,6 +70,15 @@ def test_every_page_and_file_opens_on_a_real_experiment(bench: Bench) -> None:
             assert client.get(address).status_code == 200, address
     finally:
         source.close()
+
+    # What recording cost is the same at the end of a run, in its report, and on its page.
+    report = json.loads(bench.radt("report", experiment, "--format", "json").stdout)
+    (tracker,) = report["tracker"]
+    share = units.percent(tracker["cpu_s"] / tracker["workload_s"])
+    assert f"tracker {share} of a core during runs" in " ".join(console.split())
+    for workload in report["workloads"]:
+        share = units.percent(workload["values"]["tracker_cpu"]["mean"])
+        assert f"Tracker {share} of a core" in sections[workload["label"]]["facts"]
 
     assert f"core {core}: a" in sections["1"]["devices"]
     assert "b free all cores" in sections["1"]["devices"]

@@ -61,7 +61,7 @@ def test_a_service_that_lost_its_runner_when_all_had_ended_is_not_interrupted(
         + "s,1,train,,cpu,none,train.py,,FINISHED,\n"
         + "s,1,data,service,cpu,none,serve.py,,RUNNING,\n"
     )
-    status = json.loads(bench.radt("status", "experiment.csv", "--json").stdout)
+    status = json.loads(bench.shown("status", "experiment.csv", "--json"))
     assert status["workloads"][0]["state"] == "done"
 
 

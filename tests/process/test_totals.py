@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,33 @@ def duration_s(run: RunRecord) -> float:
     assert run.started_ns is not None
     assert run.ended_ns is not None
     return (run.ended_ns - run.started_ns) / 1e9
+
+
+def test_a_run_ends_with_its_process_rather_than_when_its_end_is_handled(bench: Bench) -> None:
+    """What it leaves behind is ended after that, and writes down when."""
+    bench.script(
+        "train.py",
+        "import os, signal, sys, time\n"
+        "ready, pipe = os.pipe()\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    def end(*_):\n"
+        "        open('asked', 'w').write(str(time.time_ns()))\n"
+        "        sys.exit()\n"
+        "    signal.signal(signal.SIGTERM, end)\n"
+        "    os.close(pipe)\n"
+        "    signal.pause()\n"
+        "os.close(pipe)\n"
+        "os.read(ready, 1)\n",
+    )
+    result = bench.radt("run", "train.py")
+    (run,) = bench.reader.runs()
+    assert run.ended_ns is not None
+    assert run.ended_ns < int((bench.folder / "asked").read_text())
+    shown = re.search(r"✔ ([\d.]+) (ms|s)", result.stdout)
+    assert shown is not None
+    taken_s = float(shown[1]) * (0.001 if shown[2] == "ms" else 1.0)
+    assert taken_s == pytest.approx(duration_s(run), rel=0.005)  # three digits
 
 
 def test_what_a_run_left_behind_and_was_ended_counts(bench: Bench) -> None:

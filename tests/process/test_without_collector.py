@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -15,7 +17,7 @@ import radt
 from radt.collector.client import CollectorClient
 from radt.model import RunStatus
 from radt.store.records import RunRecord
-from tests.support.bench import TIMEOUT_S, Bench, wait_until
+from tests.support.bench import RADT, TIMEOUT_S, Bench, wait_until
 
 #: Logs 100 values, says that it has, and waits for the test where there is a pipe to wait at.
 SCRIPT = """\
@@ -172,3 +174,39 @@ def test_each_call_beside_a_stopped_collector_says_so_at_once(bench: Bench, stop
     bench.radt("--listeners", "none", "train.py")
     done = bench.radt("doctor", code=None)
     assert f"kill -CONT {stopped}" in done.stdout + done.stderr
+
+
+STOPS_IT = """\
+import os, signal, radt
+from radt.collector.client import CollectorClient
+with radt.Run(listeners="none") as run:
+    run.log_metric("loss", 0.5)
+    run.name  # as soon as the collector has the run
+    with CollectorClient.connect(timeout_s=60, patience_s=60) as client:
+        while not client.status().runs:
+            pass
+        os.kill(client.status().pid, signal.SIGSTOP)
+"""
+
+
+@pytest.mark.parametrize("by_runner", [False, True], ids=["script", "radt"])
+def test_whoever_waits_for_uploads_sees_a_run_that_a_stopped_collector_has_not_stored(
+    bench: Bench, *, by_runner: bool
+) -> None:
+    bench.env |= {"RADT_TRACKING_URI": "http://127.0.0.1:9", "RADT_WAIT": "1"}
+    bench.env |= {"RADT_COLLECTOR_PATIENCE_S": "2", "RADT_COLLECTOR_DELIVERY_S": "3"}
+    script = bench.script("train.py", STOPS_IT)
+    command = [RADT, bench.experiment(ONE).name] if by_runner else [sys.executable, str(script)]
+    done = subprocess.run(
+        command,
+        cwd=bench.folder,
+        env=bench.env,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    # The last one if it was stopped while it wrote.
+    left = ("some data is only in", "database is locked")
+    assert any(text in done.stdout + done.stderr for text in left), done

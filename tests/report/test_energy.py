@@ -140,6 +140,22 @@ def test_without_a_card_or_with_one_reading_there_is_none(lab: Lab) -> None:
     assert lab.energy("short").gpus_j is None
 
 
+def test_a_card_that_was_not_counted_makes_the_sum_a_lower_bound(lab: Lab) -> None:
+    both = {"gpu0": {0: 10, 1: 30}, "gpu1": {0: 500, 1: 505}}
+    lab.run("wide", "a", gpus=both)
+    lab.run("still", "a", gpus=both | {"gpu1": {0: 500, 1: 500}})
+    lab.run("lost", "a", gpus=both | {"gpu1": {0: 500}})
+    energies = [lab.energy(label) for label in ("wide", "still", "lost")]
+    assert [(each.gpus_j, each.is_lower_bound) for each in energies] == [
+        (25.0, False),
+        (20.0, True),
+        (20.0, True),
+    ]
+    with StoreReader(lab.writer.path) as reader:
+        (note,) = [note for note in read_report(reader, "study").footnotes if "lower bound" in note]
+    assert note.endswith("The energy is a lower bound: still, lost.")
+
+
 def mixed(lab: Lab) -> None:
     card = {"gpu0": {0: 0, 1: 600, 2: 1000}}
     lab.run("pair", "a", gpus=card, estimate={0: 0, 1: 300, 2: 500})

@@ -12,18 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from radt import units
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import Report, read_report
+from radt.analysis.selection import Omission, Selection
 from radt.errors import UsageError
 from radt.model import RunStatus
 from radt.render import report_json
 from radt.render.files import ReportFormat, file_name, rendered
+from radt.render.interference import matrices
 from radt.render.markup import escape_markdown
 from radt.render.model import Table
 from radt.render.numbers import INTERVAL_NOTE, scaled, with_unit
 from radt.render.report import report_document
-from radt.render.report_content import Content, is_shared, matrices
+from radt.render.report_content import Content, is_shared
 from radt.store.reader import StoreReader
 from tests.frontend.report_support import Planted, Study
 
@@ -104,7 +107,7 @@ def test_csv_and_json_have_every_value_to_the_last_digit(planted: Study) -> None
                 told[workload["label"], f"{group['name']} {group['status']}", name] = value
     assert told.keys() == wanted.keys()
     for key, value in told.items():
-        assert value == report_json.value_of(wanted[key])
+        assert value == units.in_json(report_json.value_of(wanted[key]))
         assert value["mean"] == wanted[key].mean
         assert tuple(value["repeats"]) == wanted[key].repeats
 
@@ -113,7 +116,7 @@ def test_tables_in_all_formats_have_the_same_cells(planted: Study) -> None:
     content = content_of(planted)
     written = {kind: rendered(content, kind, columns=300) for kind in ReportFormat}
     flat = re.sub(r"<[^>]*>", "", written[ReportFormat.HTML])
-    page = re.sub(r"[ \n]+", " ", flat)
+    page = re.sub(r"\s+", " ", flat)
     count = 0
     for table in report_document(content):
         if isinstance(table, Table):
@@ -155,9 +158,21 @@ def test_json_is_as_its_description_has_it(planted: Study) -> None:
     assert missing == set()
 
 
-def test_what_is_not_finite_is_null() -> None:
-    text = report_json.json_text(report_json.value_of(Estimate(math.nan, (math.nan,))))
-    assert json.loads(text)["mean"] is None
+@pytest.mark.parametrize(
+    ("value", "in_json", "in_text"),
+    [
+        (math.nan, "NaN", "NaN"),
+        (math.inf, "Infinity", "inf"),
+        (-math.inf, "-Infinity", "-inf"),
+        (None, None, units.NO_VALUE),
+    ],
+)
+@pytest.mark.parametrize("unit", ["", "s", "1", "x", "By", "By/s", "W"])
+def test_a_value_that_diverged_is_not_missing(
+    value: float | None, in_json: str | None, in_text: str, unit: str
+) -> None:
+    assert json.loads(report_json.json_text({"mean": value}))["mean"] == in_json
+    assert units.in_unit(value, unit).split()[0] == in_text
 
 
 @pytest.mark.parametrize(
@@ -188,8 +203,8 @@ def test_columns_of_tables_have_one_unit() -> None:
     estimates = [Estimate(2.0e9, (1.9e9, 2.1e9)), Estimate(4.0e8, (4.0e8,), is_estimated=True)]
     axis = scaled(Quantity.MEMORY, estimates)
     assert axis.head == "RSS [GB]"
-    assert [axis.text(one) for one in estimates] == ["2.00 ±1.27", "~0.400"]
-    assert axis.text(None) == "–"
+    assert [axis.number_text(one) for one in estimates] == ["2.00", "~0.400"]
+    assert [axis.spread(one) for one in estimates] == ["±1.27", ""]
 
 
 @pytest.mark.parametrize("width", [80, 100, 200])
@@ -241,9 +256,10 @@ def test_names_are_only_names(study: Study) -> None:
 
 @pytest.mark.parametrize("kind", ReportFormat)
 def test_a_report_without_workloads_can_be_written(kind: ReportFormat) -> None:
-    text = rendered(Content.of(Report("nothing", left_out=2)), kind)
+    selection = Selection(2, reasons=dict.fromkeys("ab", Omission.PROFILED))
+    text = rendered(Content.of(Report("nothing", selection=selection)), kind)
     if kind is not ReportFormat.CSV:
-        assert "2 runs were slowed down by a profiler" in text
+        assert "2 runs, none counts: 2 profiled" in text
 
 
 def test_the_matrix_says_who_slows_whom_down(study: Study) -> None:
@@ -256,19 +272,19 @@ def test_the_matrix_says_who_slows_whom_down(study: Study) -> None:
     ]
     study.workload("sl", mixed)
     content = content_of(study)
-    (matrix,) = matrices(content)
+    (matrix,) = matrices(content).values()
     found = {
-        (row, head): cell.text
-        for row, cells in zip(matrix.rows, matrix.cells, strict=True)
-        for head, cell in zip(matrix.columns, cells, strict=True)
-        if cell is not None
+        (row.cells[0].text, column.title): cell.text
+        for row in matrix.rows
+        for column, cell in zip(matrix.columns[1:], row.cells[1:], strict=True)
+        if cell.estimate is not None
     }
     assert found == {
         ("small", "small"): "1.50×",
         ("small", "large"): "2.50×",
         ("large", "small"): "1.50×",
     }
-    assert matrix.cells[0][1] is not None and matrix.cells[0][1].heat == 1.0
+    assert matrix.rows[0].cells[2].heat == 1.0
     for kind in (ReportFormat.MARKDOWN, ReportFormat.TABLE, ReportFormat.HTML):
         text = rendered(content, kind)
         assert "Interference" in text and "2.50×" in text
@@ -285,5 +301,6 @@ def test_formats_are_told_from_names_and_names_are_safe() -> None:
     assert choose("csv", Path("a.json")) is ReportFormat.CSV
     with pytest.raises(UsageError, match="Expected a file name with one of"):
         choose(None, Path("report.xlsx"))
-    assert file_name("../a b/ü", ReportFormat.MARKDOWN) == "radt-a-b-ü-report.md"
-    assert file_name("///", ReportFormat.CSV) == "radt-report.csv"
+    assert file_name(("../a b/ü", "report"), "md") == "radt-a-b-ü-report.md"
+    assert file_name(("///", "report"), "csv") == "radt-report.csv"
+    assert file_name(("ab" * 90, "report"), "csv") == f"radt-{'ab' * 30}-report.csv"

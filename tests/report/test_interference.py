@@ -55,6 +55,15 @@ def test_a_matrix_of_models(study: Study) -> None:
     assert found.mixed == ()
 
 
+@pytest.mark.parametrize(("devices", "degrees"), [("unknown", []), ("GPU-a", [2])])
+def test_runs_on_unknown_devices_are_nobodys_neighbours(
+    study: Study, devices: str, degrees: list[int]
+) -> None:
+    study.workload("S?", [small("a", 2.0, devices=devices)])
+    study.workload("2S?", [small(c, 2.4, devices=devices) for c in "ab"])
+    assert [each.degree for each in found_in(study).at(SMALL, SMALL)] == degrees
+
+
 def test_neighbours_of_several_models_stand_by_themselves(study: Study) -> None:
     study.workload("S+S+M", [small("a", 3.0), small("b", 3.4), medium("c", 8.0)])
     found = found_in(study)

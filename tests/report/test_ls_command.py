@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
-from radt.cli.ls import _short_ids, command
+from radt.cli.ls import command
+from radt.errors import UsageError
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, SeriesRecord, WorkloadRecord
@@ -75,8 +77,15 @@ def call(home: Path, *arguments: str, code: int = 0) -> Result:
     return done
 
 
+def shown(home: Path, *arguments: str, code: int = 0) -> list[dict[str, Any]]:
+    document = json.loads(call(home, *arguments, "--json", code=code).output)
+    assert (document["format"], document["version"]) == ("radt-ls", 1)
+    runs: list[dict[str, Any]] = document["runs"]
+    return runs
+
+
 def listed(home: Path, *arguments: str) -> list[str]:
-    return [run["run_id"] for run in json.loads(call(home, *arguments, "--json").output)]
+    return [run["run_id"] for run in shown(home, *arguments)]
 
 
 def test_newest_first_with_what_tells_them_apart(home: Path) -> None:
@@ -85,7 +94,7 @@ def test_newest_first_with_what_tells_them_apart(home: Path) -> None:
     assert head == ["id", "name", "state", "when", "took", "lr", "loss"]
     assert (first[1:4], first[-3:]) == (["30", "net", "FAILED"], ["s", "3.0", "0.0333"])
     assert second[2] == "net"
-    assert "2 of 30 runs" in lines[-2]
+    assert any("2 of 30 runs" in line for line in lines)
     assert "same" not in "".join(lines)
 
 
@@ -96,11 +105,40 @@ def test_an_experiment_and_the_terms_of_the_dashboards_search(home: Path) -> Non
     assert listed(home, "big", "lr<0.25") == [_id(2), _id(1)]
     assert listed(home, "big lr>2.85", "-status:failed") == [_id(29)]
     assert listed(home, "lr=0.5") == [_id(5), "f" * 32]
-    assert call(home, "no-such-word").output.strip() == "No run matches."
+    assert "No run matches." in call(home, "no-such-word", code=1).output
+
+
+@pytest.mark.parametrize(
+    ("key", "first"),
+    [
+        *(("loss.min", 30), ("-loss.min", 1), ("param.lr", 1), ("-param.lr", 30), ("age", 30)),
+        *(("-age", 1), ("status", 30)),
+    ],
+)
+def test_runs_are_sorted_by_any_column_of_the_dashboard(home: Path, key: str, first: int) -> None:
+    assert listed(home, "big", "--all", "--sort", key)[0] == _id(first)
+
+
+def test_the_table_has_the_column_that_it_is_sorted_by(home: Path) -> None:
+    lines = call(home, "big", "-n", "2", "--sort", "-loss.min").output.splitlines()
+    head, first, second = (line.split() for line in lines[1:4])
+    assert head == ["id", "name", "state", "when", "took", "loss", "min", "lr", "loss"]
+    assert (first[1], second[1]) == ("1", "2")
+    assert first[-3] == "1.000"
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [("los.min", "Did you mean 'loss.min'?"), ("param.l", "param.lr"), ("?", "param.NAME")],
+)
+def test_an_unknown_column_is_named_with_similar_ones(home: Path, key: str, hint: str) -> None:
+    error = call(home, "big", "--sort", key, code=1).exception
+    assert isinstance(error, UsageError)
+    assert f"There is no column {key!r}" in str(error) and hint in str(error.remedy)
 
 
 def test_json_has_both_ids_all_params_and_the_last_values(home: Path) -> None:
-    (run,) = json.loads(call(home, "train", "--json").output)
+    (run,) = shown(home, "train")
     assert run["run_id"] == "f" * 32 and run["id"] == "f" * 8
     assert run["mlflow_run_id"] is None
     assert run["metrics"] == {"loss": 2.5}
@@ -121,16 +159,31 @@ def test_no_chunk_is_decoded(home: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(listed(home, "--all")) == 31
 
 
-def test_short_ids_grow_where_others_begin_alike() -> None:
-    ids = ["a" * 32, "a" * 9 + "b" * 23, "c" * 32]
-    shorts = _short_ids(ids, ids)
-    assert shorts == {ids[0]: "a" * 10, ids[1]: "a" * 9 + "b", ids[2]: "c" * 8}
-
-
 def test_every_shown_id_names_its_run(home: Path) -> None:
     with StoreWriter(home / "radt.db") as writer, StoreReader(home / "radt.db") as reader:
         run = reader.run("f" * 32)
         writer.put_run(replace(run, run_id="f" * 31 + "0"))
-        for shown in json.loads(call(home, "--all", "--json").output):
-            if shown["run_id"].startswith("f"):
-                assert reader.find_run(shown["id"]).run_id == shown["run_id"]
+        runs = shown(home, "--all")
+        for run_shown in runs:
+            assert reader.find_run(run_shown["id"]).run_id == run_shown["run_id"]
+        assert len(runs[0]["id"]) == 32, "as long as the two that begin alike need"
+
+
+def test_an_experiment_that_does_not_exist_is_an_error(home: Path) -> None:
+    output = call(home, "bigg", code=1).output
+    assert output.splitlines()[1:3] == ["  No run matches.", "    Experiments there: big, train"]
+    assert shown(home, "bigg", code=1) == []
+    assert call(home, "lr>99").output.strip() == "No run matches.", "a term is no experiment"
+    assert call(home, "net", "status:running").output.strip() == "No run matches."
+    assert shown(home, "nett", "status:running", code=1) == []
+
+
+def test_an_empty_store_has_no_experiment(tmp_path: Path) -> None:
+    StoreWriter(tmp_path / "radt.db").close()
+    assert f"No runs in {tmp_path / 'radt.db'}" in call(tmp_path, "big", code=1).output
+    assert shown(tmp_path) == []
+
+
+def test_an_experiment_says_how_many_of_its_runs_count(home: Path) -> None:
+    assert "30 runs, 29 count: 1 failed." in call(home, "big").output
+    assert "count" not in call(home, "train").output

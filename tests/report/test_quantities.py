@@ -19,6 +19,7 @@ from radt.analysis.summaries import WorkloadSummary
 from radt.model import RunStatus
 from radt.store.counters import Increases
 from radt.store.reader import StoreReader
+from radt.tags import SERIES
 from tests.frontend.report_support import RULE, Planted, Study, sweep
 
 CARD = {
@@ -147,6 +148,26 @@ def test_a_name_of_ones_own_stays_before_the_parameters(study: Study) -> None:
     assert names == ["vit, amp true", "vit", "cnn"]
 
 
+def test_like_runs_repeat_what_they_have_in_common_once(study: Study) -> None:
+    for lr in ("0.01", "0.003"):
+        rows = [
+            Planted(letter, 2.0, name="mlp", params={"lr": lr, "seed": str(seed)})
+            for seed, letter in enumerate("abcdef")
+        ]
+        study.workload(f"of {lr}", rows[: 2 if lr == "0.003" else 6])
+    names = [workload.groups[0].name for workload in report_of(study).workloads]
+    assert names == ["mlp, lr 0.01, seed 0/1/2/3/…", "mlp, lr 0.003, seed 0/1"]
+
+
+def test_a_renamed_repeat_does_not_rename_the_others(study: Study) -> None:
+    starts = [
+        study.workload("", [Planted("a", 2.0, name="mlp")], tags={SERIES: "s"}) for _ in range(3)
+    ]
+    study.writer.update_run(study.run_id(starts[-1], "a"), name="the baseline")
+    (workload,) = report_of(study).workloads
+    assert (workload.groups[0].name, workload.groups[0].repeats) == ("mlp", 3)
+
+
 def test_what_ended_otherwise_is_a_result_without_numbers(study: Study) -> None:
     study.workload("solo", [Planted("a", 2.0)])
     for status in (RunStatus.OOM, RunStatus.FAILED, RunStatus.KILLED):
@@ -160,7 +181,7 @@ def test_what_ended_otherwise_is_a_result_without_numbers(study: Study) -> None:
         RunStatus.KILLED,
     ]
     assert all(not one.groups[0].values and not one.values for one in report.workloads[1:])
-    assert report.open == 1
+    assert report.selection.open_count == 1
 
 
 def test_what_did_not_change_is_not_read_again(
@@ -170,7 +191,8 @@ def test_what_did_not_change_is_not_read_again(
     real: Callable[..., object] = points_of
 
     def counting(reader: StoreReader, wanted: list[tuple[str, int]], metrics: object) -> object:
-        read.append(len({run_id for run_id, _ in wanted}))
+        if wanted:
+            read.append(len({run_id for run_id, _ in wanted}))
         return real(reader, wanted, metrics)
 
     monkeypatch.setattr(measures, "points_of", counting)
@@ -200,7 +222,7 @@ def test_many_runs_take_few_statements(study: Study) -> None:
         statements: list[str] = []
         with StoreReader(study.store) as reader:
             event.listen(
-                reader._database.engine,
+                reader.engine,
                 "before_cursor_execute",
                 lambda *given, seen=statements: seen.append(given[2]),
             )

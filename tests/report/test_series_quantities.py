@@ -6,7 +6,9 @@ import csv
 import io
 import json
 import math
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -14,9 +16,9 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+from radt.analysis.quantities import Direction
 from radt.analysis.report import Report, ReportCache, read_report
 from radt.analysis.series_quantities import (
-    Direction,
     Relation,
     SeriesQuantity,
     Statistic,
@@ -26,10 +28,6 @@ from radt.analysis.series_quantities import (
 from radt.analysis.window_spec import WindowSpec
 from radt.cli import report as module
 from radt.errors import UsageError
-from radt.frontend.data.source import Source
-from radt.frontend.export import report_files
-from radt.frontend.export.request import FileFormat
-from radt.frontend.view import View
 from radt.model import RunStatus, SeriesKind
 from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader
@@ -156,12 +154,17 @@ def test_a_name_is_read_back(
         ("p95(latency)", Direction.LOWER),
         ("time_to(accuracy>=0.5)", Direction.LOWER),
         ("mean(samples_per_s)", Direction.HIGHER),
-        ("last(temperature)", None),
-        ("last(accuracy_loss)", None),
+        ("last(temperature)", Direction.NEITHER),
+        ("last(accuracy_loss)", Direction.NEITHER),
+        # Whole words count, not parts of them.
+        ("last(sentiment_accuracy)", Direction.HIGHER),
+        ("max(sentiment)", Direction.HIGHER),
+        ("min(sentiment)", Direction.LOWER),
+        ("last(sentiment)", Direction.NEITHER),
     ],
 )
-def test_which_values_are_better(name: str, better: Direction | None) -> None:
-    assert parse_series_quantity(name).better is better
+def test_which_values_are_better(name: str, better: Direction) -> None:
+    assert parse_series_quantity(name).info.direction is better
 
 
 def test_values_are_those_of_the_points(study: Study) -> None:
@@ -179,7 +182,7 @@ def test_values_are_those_of_the_points(study: Study) -> None:
         assert values_of(study, name)[name] == pytest.approx(first_s, abs=1e-6)
     whole = values[finite]
     wanted = {
-        "last(x)": whole[-1],
+        "last(x)": math.nan,
         "max(x)": whole.max(),
         "min(x)": whole.min(),
         "total(x)": whole.sum(),
@@ -188,24 +191,25 @@ def test_values_are_those_of_the_points(study: Study) -> None:
         "p95(x)": np.percentile(counted, 95),
         "p99(x)": np.percentile(counted, 99),
     }
-    assert values_of(study, *wanted) == pytest.approx(wanted)
+    assert values_of(study, *wanted) == pytest.approx(wanted, nan_ok=True)
     assert estimated(study, *wanted) == []
-    everything = values_of(study, "mean(x)", "p50(x)", "last(x)", window="all")
-    assert everything == pytest.approx(
-        {"mean(x)": whole.mean(), "p50(x)": np.median(whole), "last(x)": whole[-1]}
-    )
+    everything = values_of(study, "mean(x)", "p50(x)", window="all")
+    assert everything == pytest.approx({"mean(x)": whole.mean(), "p50(x)": np.median(whole)})
 
 
-def test_the_last_value_is_the_latest_finite_one(study: Study) -> None:
+def test_the_last_value_is_the_latest_one_whatever_it_is(study: Study) -> None:
     run_id = solo(study)
-    add_metric(study, run_id, "gone", [1.0, 2.0, math.nan])
+    add_metric(study, run_id, "gone", [1.0, 2.0, math.inf])
     add_metric(study, run_id, "late", [5.0, 6.0], times_s=[11.0, 12.0])
     with StoreReader(study.store) as reader:
         number = max(each.series_no for each in reader.series([run_id]))
     # Another process' points come later, in a chunk of their own, and are older.
     early = Samples(np.array([study.now_ns - 10**12], dtype=np.int64), np.array([1.0]))
     study.writer.append(run_id, [SeriesBatch(number, early)])
-    assert values_of(study, "last(gone)", "last(late)") == {"last(gone)": 2.0, "last(late)": 6.0}
+    assert values_of(study, "last(gone)", "last(late)") == {
+        "last(gone)": math.inf,
+        "last(late)": 6.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -397,24 +401,54 @@ def test_the_quantities_that_a_user_names_are_the_table(study: Study) -> None:
     assert "last(accuracy)" in page
 
 
-def test_figures_are_those_of_the_named_quantities(study: Study) -> None:
+def test_figures_are_those_of_the_named_quantities(study: Study, tmp_path: Path) -> None:
     repeats(study, "solo", [[0.5, 0.61], [0.5, 0.63]])
-    chosen = quantities("last(accuracy)", "time_to(accuracy>=0.6)")
-    options = {"report.series": ";".join(each.value for each in chosen)}
-    view = View(experiment="study", options=options)
-    source = Source(Path(study.store))
-    try:
-        few = [
-            " ".join(words[1:])
-            for words, _ in report_files.orders(source, view, FileFormat.SVG, chosen)
-        ]
-        every = [
-            " ".join(words[1:]) for words, _ in report_files.orders(source, view, FileFormat.SVG)
-        ]
-    finally:
-        source.close()
-    assert few == ["last accuracy", "time_to accuracy at least 0.6"]
-    assert {*few, "time_per_epoch"} <= set(every)
+    repeats(study, "<img src=x>", [[0.5, 0.7]])
+
+    def figures(name: str, *options: str) -> set[str]:
+        said(study, "--figures", str(tmp_path / name), *options)
+        return {path.name for path in (tmp_path / name).iterdir()}
+
+    named = ("last(accuracy)", "time_to(accuracy>=0.6)")
+    few = figures("few", *(word for name in named for word in ("--quantity", name)))
+    assert few == {"radt-study-last-accuracy.svg", "radt-study-time_to-accuracy-at-least-0.6.svg"}
+    assert "radt-study-time_per_epoch.svg" in figures("every")
+    drawn = ElementTree.parse(tmp_path / "few" / "radt-study-last-accuracy.svg").getroot()
+    words = [text for element in drawn.iter() for text in [element.text] if text]
+    assert {"last(accuracy)", "<img src=x>", "0.620", "0.700"} <= set(words)
+    assert any(word.startswith("Whiskers: 95 %") for word in words)
+    style = next(word for word in words if ".way-naive" in word)
+    assert "#0072b2" in style and "var(" not in style
+
+
+def test_a_single_bar_is_drawn_into_a_file(study: Study, tmp_path: Path) -> None:
+    repeats(study, "solo", [[0.5, 0.61]])
+    said(study, "--figures", str(tmp_path))
+    assert (tmp_path / "radt-study-time_per_epoch.svg").is_file()
+
+
+def test_no_figure_without_values_is_said(study: Study, tmp_path: Path) -> None:
+    study.workload("failed", [Planted("a", 2.0, status=RunStatus.OOM)])
+    said_text = said(study, "--figures", str(tmp_path / "figures"))
+    assert "No figure is written: no quantity has a value" in said_text
+
+
+def test_slanted_names_fit_into_the_file(study: Study, tmp_path: Path) -> None:
+    repeats(study, "first-of-many-long-names", [[0.5, 0.61]])
+    repeats(study, "second-of-them", [[0.5, 0.61]])
+    said(study, "--figures", str(tmp_path))
+    outer = ElementTree.parse(tmp_path / "radt-study-time_per_epoch.svg").getroot()
+    svg = "{http://www.w3.org/2000/svg}"
+    frame = outer.find(f"{svg}svg")
+    assert frame is not None
+    assert frame.get("overflow") == "visible"
+    names = [each for each in frame.iter(f"{svg}text") if each.get("class") == "slanted"]
+    assert len(names) == 2
+    for name in names:
+        x, y = map(float, re.findall(r"[\d.]+", name.get("transform", ""))[:2])
+        length = len(name.text or "") * 6.2
+        assert x - length * math.cos(math.radians(32)) >= 0
+        assert y + length * math.sin(math.radians(32)) <= float(frame.get("height", "0"))
 
 
 def test_another_quantity_is_read_although_the_runs_are_known(study: Study) -> None:

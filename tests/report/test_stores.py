@@ -10,6 +10,7 @@ from click.testing import CliRunner
 import radt
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
+from radt.analysis.selection import Omission
 from radt.cli import report, trace
 from radt.errors import RunNotFoundError, StoreError, UsageError
 from radt.model import RunStatus
@@ -68,11 +69,11 @@ def test_a_report_of_postgres_is_that_of_the_file(home: Path, database: str) -> 
             read_report(team.reader, "study", profiled=profiled).workloads
             == read_report(file.reader, "study", profiled=profiled).workloads
         )
-    assert read_report(team.reader, "study").left_out == 2
+    assert read_report(team.reader, "study").selection.count(Omission.PROFILED) == 2
     assert not energy_table(read_report(team.reader, "study").workloads).rows
     local = command("report", "study", "--home", str(home))
     assert command("report", "study", "--store-uri", database) == local
-    assert "2 runs were slowed down by a profiler" in local
+    assert "9 runs, 6 count: 2 profiled, 1 OOM" in local
     profiled = command("report", "study", "--profiled", "--store-uri", database)
     assert "net (nsys)" in profiled
     team.reader.close()
@@ -244,5 +245,5 @@ def test_what_a_dashboard_shows(home: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("RADT_STORE_URI")
     monkeypatch.setenv("RADT_TRACKING_URI", NOWHERE)
     assert View.of().store.is_postgres  # MLflow's database holds the store, too
-    with pytest.raises(UsageError, match="no address of a Postgres database"):
+    with pytest.raises(UsageError, match="not the address of a Postgres database"):
         View.of(store_uri="http://db")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
-from radt.analysis.attempts import attempts_of, current_attempts
 from radt.analysis.measures import WorkloadMeasures, measure
 from radt.analysis.quantities import Quantity
+from radt.analysis.selection import attempts_of, current_attempts
 from radt.analysis.window_spec import WindowKind, WindowSpec
 from radt.analysis.windows import Window, window_notes
 from radt.errors import UsageError
@@ -88,14 +89,13 @@ def device(study: Study, quantity: Quantity, window: str = "") -> float | None:
         ),
     ],
 )
-def test_windows_are_read_and_written(text: str, spec: WindowSpec, words: str) -> None:
+def test_windows_are_read_and_described(text: str, spec: WindowSpec, words: str) -> None:
     assert WindowSpec.parse(text) == spec
-    assert spec.to_text() == text
     # Of a phase or span not the epoch is timed.
     timed = "; time per epoch is its time in each epoch" if spec.name else ""
     assert spec.text == words + timed
     shared = WindowSpec.parse(f"  {text} ", overlap=True)
-    assert (shared.overlap, shared.to_text()) == (True, text)
+    assert shared == replace(spec, overlap=True)
     assert shared.text == f"{words}, while all runs of the workload ran{timed}"
 
 
@@ -105,7 +105,7 @@ def test_windows_are_read_as_people_write_them() -> None:
     # Names are the script's own.
     assert WindowSpec.parse("Train") != WindowSpec.parse("train")
     assert WindowSpec.parse("span:2").name == "2"
-    assert WindowSpec(WindowKind.MARKED, name="epoch").to_text() == "marker:epoch"
+    assert WindowSpec.parse("marker:epoch") == WindowSpec(WindowKind.MARKED, name="epoch")
 
 
 @pytest.mark.parametrize(
@@ -481,7 +481,7 @@ def test_many_runs_take_as_few_statements_as_one(local: Study, window: str) -> N
         statements: list[str] = []
         with StoreReader(local.store) as reader:
             event.listen(
-                reader._database.engine,
+                reader.engine,
                 "before_cursor_execute",
                 lambda *given, seen=statements: seen.append(given[2]),
             )

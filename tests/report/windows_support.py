@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from radt.analysis.attempts import attempts_of, current_attempts
 from radt.analysis.measures import RunMeasures, WorkloadMeasures, measure
+from radt.analysis.selection import attempts_of, current_attempts
 from radt.analysis.window_spec import WindowSpec
 from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader

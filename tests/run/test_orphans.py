@@ -19,7 +19,7 @@ import pytest
 import radt
 from radt.collector.ledger import DAMAGE_REASON
 from radt.collector.runs import NO_WORD
-from radt.collector.start import PidLock
+from radt.files import PidLock
 from radt.journal.format import BLOCK_BYTES, BLOCK_SLOTS, HEAD_BYTES, SEGMENT_SLOTS
 from radt.model import SOFTWARE, RunStatus
 from tests.run.conftest import TIMEOUT_S, Alone

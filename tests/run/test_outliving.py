@@ -18,6 +18,7 @@ from radt.store.records import RunRecord
 from radt.tags import LAUNCHED_BY
 from tests.run.conftest import TIMEOUT_S, Alone, Joined
 from tests.support.bench import wait_until
+from tests.support.users import as_ordinary_user
 
 #: What a job does, and a process that the job starts.
 JOB = """\
@@ -97,6 +98,18 @@ def test_a_job_that_a_row_has_submitted_has_a_run(alone: Alone) -> None:
     assert metrics(alone.home, job) == {"job", "inner"}
     assert alone.reader.tags(job.run_id)[LAUNCHED_BY] == row.run_id
     assert "RADT_HOME" in left and "RUN_ID" not in left and "RADT_LETTER" not in left
+
+
+def test_a_folder_that_nobody_may_look_into_does_not_say_that_its_run_has_ended(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    (tmp_path / "runs").chmod(0o000)
+    try:
+        with as_ordinary_user():
+            assert not has_ended(tmp_path / "runs" / "r")
+    finally:
+        (tmp_path / "runs").chmod(0o700)
 
 
 def test_a_process_that_has_begun_goes_on_in_its_run(joined: Joined) -> None:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import radt
-from radt.delivery.archive.importing import import_archive
+from radt.delivery.archive.read import find_archive, import_archive
 from radt.model import NO_STEP
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
@@ -116,18 +116,18 @@ def test_values_and_totals_are_the_same_everywhere(
     found = sorted(exactly((point.value + 0.0, point.step) for point in history), key=repr)
     assert found == sorted(exactly([*theirs, (0.1, len(EXPECTED) - 1)]), key=repr)
 
-    (manifest,) = alone.home.glob("artifacts/**/radt/run.json")
-    archived = radt.load(manifest.parent, metrics=["odd"])
+    (samples,) = alone.home.glob("artifacts/**/radt/samples.parquet")
+    archived = radt.load(samples.parent, metrics=["odd"])
     steps = [None if pd.isna(step) else int(step) for step in archived["step"]]
     assert exactly(zip(archived["value"].tolist(), steps, strict=True)) == wanted
 
     totals = radt.totals(run_id, home=alone.home)
     assert totals["cpu_time_s"] > 0
-    assert radt.totals(manifest.parent) == totals
+    assert radt.totals(samples.parent) == totals
     assert radt.totals(run_id, home=tmp_path / "nothing", store_uri=database) == totals
     other = tmp_path / "other" / "radt.db"
     with StoreWriter(other) as writer:
-        import_archive(manifest.parent, writer)
+        import_archive(find_archive(samples.parent), writer)
     assert radt.totals(run_id, home=other.parent) == totals
     with StoreReader(other) as reader:
         assert exactly(stored(reader, run_id)) == wanted

@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.store.counters import increases, rate, rate_unit, total
+from radt.model import Scope, SeriesKind
+from radt.store.counters import increases, rate_unit, rates, total_of
+from radt.store.records import Samples, SeriesRecord
 
 S = 1_000_000_000
 NAN = math.nan
@@ -48,29 +50,33 @@ def test_increases(
     assert found.amounts.tolist() == expected
 
 
+def counter(wraps_at: float | None = None) -> SeriesRecord:
+    return SeriesRecord(
+        *("r", 0, "top", "m", "By", Scope.PROCESS, SeriesKind.COUNTER), wraps_at=wraps_at
+    )
+
+
 def test_nothing_to_tell_from_one_reading() -> None:
-    assert total(at(), readings()) is None
-    assert total(at(1), readings(7)) is None
-    assert total(at(1, 2), readings(7, NAN)) is None
-    assert total(at(1, 2), readings(7, 7)) == 0.0
-    assert np.isnan(rate(at(1), readings(7))).all()
-    assert len(rate(at(), readings())) == 0
+    for samples in (
+        Samples(at(), readings()),
+        Samples(at(1), readings(7)),
+        Samples(at(1, 2), readings(7, NAN)),
+    ):
+        assert total_of(samples, counter()) is None
+        assert len(rates(samples, counter())) == 0
+    assert total_of(Samples(at(1, 2), readings(7, 7)), counter()) == 0.0
 
 
 def test_a_rate_is_that_of_the_time_since_the_reading_before() -> None:
-    times = at(0, 1, 3, 4, 8)
-    assert rate(times, readings(10, 12, 20, NAN, 30)).tolist()[1:3] == [2.0, 4.0]
-    found = rate(times, readings(10, 12, 20, NAN, 30))
-    assert np.isnan(found[[0, 3]]).all(), "no reading before, no value"
-    assert found[4] == 2.0, "10 in the 5 seconds since the last value"
+    found = rates(Samples(at(0, 1, 3, 4, 8), readings(10, 12, 20, NAN, 30)), counter())
+    assert found.times_ns.tolist() == at(1, 3, 8).tolist()
+    assert found.values.tolist() == [2.0, 4.0, 2.0], "the last: 10 in 5 s since the value before"
 
 
 def test_two_readings_of_one_instant_make_no_infinite_rate() -> None:
-    times, values = at(0, 1, 1, 2), readings(0, 5, 6, 8)
-    found = rate(times, values)
-    assert np.isfinite(found[[1, 3]]).all()
-    assert math.isnan(found[2])
-    assert total(times, values) == 8.0
+    samples = Samples(at(0, 1, 1, 2), readings(0, 5, 6, 8))
+    assert rates(samples, counter()).times_ns.tolist() == at(1, 2).tolist()
+    assert total_of(samples, counter()) == 8.0
 
 
 @pytest.mark.parametrize(
@@ -121,8 +127,7 @@ def test_rates_times_seconds_are_the_total(
     times = np.cumsum(pauses_ns, dtype=np.int64)[: len(values)]
     array = readings(*values)
     found = increases(times, array, wraps_at)
-    rates = rate(times, array, wraps_at)
-    known = rates[np.isfinite(rates)]
+    known = rates(Samples(times, array), counter(wraps_at)).values
     assert len(known) == len(found.amounts)
-    whole = total(times, array, wraps_at)
+    whole = total_of(Samples(times, array), counter(wraps_at))
     assert math.isclose(float((known * found.seconds).sum()), whole or 0.0, rel_tol=1e-9)

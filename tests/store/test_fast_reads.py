@@ -6,22 +6,20 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from sqlalchemy import text
 
+from radt.analysis.metric_columns import Statistic, read_columns, read_names
 from radt.errors import CodecError, StoreError
 from radt.model import NO_STEP, SOFTWARE, Scope, SeriesKind
-from radt.store import chunks, counters, metric_columns, points
+from radt.store import chunks, points
 from radt.store.chunks import decoded
-from radt.store.metric_columns import Statistic
-from radt.store.overview import ChunkHeader, envelope, plan
-from radt.store.points import Part, chunks_between
+from radt.store.points import chunks_between
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
@@ -66,22 +64,13 @@ def filled(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
         reader.close()
 
 
-def in_chunks(samples: Samples) -> tuple[list[ChunkHeader], list[chunks.ChunkData]]:
+def in_chunks(samples: Samples) -> list[chunks.ChunkData]:
     """What the store would have of them, in chunks of 20 points."""
-    headers, data = [], []
     rows: list[Any] = []
     for number, start in enumerate(range(0, len(samples), POINTS_PER_CHUNK)):
-        part = chunks.sliced(samples, start, start + POINTS_PER_CHUNK)
+        part = samples[start : start + POINTS_PER_CHUNK]
         rows += chunks.compacted_rows(RUN, 0, number, part, chunks.SharedTimes(), seal_rest=True)
-    for row in rows:
-        of_header = {
-            name: row[name] for name in ChunkHeader._fields if name not in ("has_steps", "thinned")
-        }
-        headers.append(
-            ChunkHeader(**of_header, has_steps=row["step_data"] is not None, thinned=False)
-        )
-        data.append(chunks.ChunkData(*(row[name] for name in chunks.ChunkData._fields)))
-    return headers, data
+    return [chunks.ChunkData(*(row[name] for name in chunks.ChunkData._fields)) for row in rows]
 
 
 def as_tuples(samples: Samples) -> list[tuple[int, int, int]]:
@@ -97,149 +86,7 @@ def as_tuples(samples: Samples) -> list[tuple[int, int, int]]:
     )
 
 
-def from_headers(
-    samples: Samples, max_points: int, start_ns: int | None = None, end_ns: int | None = None
-) -> tuple[Samples, int]:
-    """The overview of a part, and how many of the chunks it takes."""
-    headers, data = in_chunks(samples)
-    concerned = [
-        one
-        for one in headers
-        if (start_ns is None or one.last_ns >= start_ns)
-        and (end_ns is None or one.first_ns <= end_ns)
-    ]
-    found = plan(concerned, Part(RUN, 0, start_ns, end_ns), max_points)
-    assert found is not None
-    return found.points([data[number] for number in found.numbers]), len(found.numbers)
-
-
-# -- a chart from headers -------------------------------------------------------------------------
-
-
-@settings(max_examples=60)
-@given(
-    values=npst.arrays(np.float64, st.integers(1000, 1300), elements=ODD),
-    steps_from=st.none() | st.integers(0, 1200),
-    max_points=st.integers(0, 34),
-    cut=st.tuples(st.integers(0, 100), st.integers(0, 100)),
-)
-def test_overview_has_real_points_ends_extremes_and_gaps(
-    values: np.ndarray, steps_from: int | None, max_points: int, cut: tuple[int, int]
-) -> None:
-    times = np.cumsum(np.arange(len(values), dtype=np.int64) % 3)  # some are equal
-    steps = None
-    if steps_from is not None:
-        steps = np.where(times < steps_from, NO_STEP, np.arange(len(values)))
-    samples = Samples(times, values, steps)
-    start_ns, end_ns = int(times[0]) + cut[0], int(times[-1]) - cut[1]
-    whole = chunks.between(samples, start_ns, end_ns)
-
-    chosen, _ = from_headers(samples, max_points, start_ns, end_ns)
-
-    assert len(chosen) <= max(max_points, 16)
-    assert set(as_tuples(chosen)) <= set(as_tuples(whole))
-    assert np.all(np.diff(chosen.times_ns) >= 0)
-    assert (as_tuples(chosen)[0], as_tuples(chosen)[-1]) == (
-        as_tuples(whole)[0],
-        as_tuples(whole)[-1],
-    )
-    finite = whole.values[np.isfinite(whole.values)]
-    kept = chosen.values[np.isfinite(chosen.values)]
-    if len(finite):
-        assert (kept.min(), kept.max()) == (finite.min(), finite.max())
-    assert np.isfinite(whole.values).all() == np.isfinite(chosen.values).all()
-
-
-@settings(max_examples=30)
-@given(place=st.integers(0, 9999), other=st.integers(0, 9999))
-def test_opposite_spikes_survive_and_few_chunks_are_decoded(place: int, other: int) -> None:
-    values = np.zeros(10_000)
-    values[other] -= 1.0
-    values[place] += 2.0
-    chosen, decoded_count = from_headers(Samples(np.arange(10_000), values), 50)
-    for index in {place, other}:
-        assert (index, values[index]) in zip(
-            chosen.times_ns.tolist(), chosen.values.tolist(), strict=True
-        )
-    assert decoded_count <= 50 < 10_000 / POINTS_PER_CHUNK
-
-
-@settings(max_examples=15)
-@given(seed=st.integers(0, 2**32))
-def test_every_stretch_shows_its_extremes(seed: int) -> None:
-    random = np.random.default_rng(seed)
-    values = random.random(20_000)
-    # Further apart than a stretch of the chart is long (208 points and a chunk).
-    high = np.arange(0, 20_000, 500) + random.integers(125, 375, 40)
-    low = np.arange(0, 20_000, 500) + random.integers(125, 375, 40)
-    values[high] += 10 + random.random(40)
-    values[low] -= 30 + random.random(40)
-    chosen, _ = from_headers(Samples(np.arange(20_000), values), 200)
-    assert set(low.tolist()) <= set(chosen.times_ns.tolist())
-    assert set(high.tolist()) - set(low.tolist()) <= set(chosen.times_ns.tolist())
-
-
-@pytest.mark.parametrize("kind", ["few", "backward", "thinned"])
-def test_overview_leaves_alone_what_headers_do_not_tell(kind: str) -> None:
-    headers, _ = in_chunks(Samples(np.arange(2000), np.zeros(2000)))
-    assert plan(headers, Part(RUN, 0), 20) is not None
-    if kind == "few":
-        headers = headers[:10]
-    elif kind == "backward":
-        headers[7] = headers[7]._replace(first_ns=headers[6].last_ns - 1)
-    else:
-        headers[7] = headers[7]._replace(thinned=True)
-    assert plan(headers, Part(RUN, 0), 20) is None
-
-
-def test_damage_in_a_chunk_that_is_needed_is_noticed() -> None:
-    values = np.zeros(2000)
-    values[777] = 1.0
-    headers, data = in_chunks(Samples(np.arange(2000), values))
-    found = plan(headers, Part(RUN, 0), 20)
-    assert found is not None
-    data[38] = data[38]._replace(checksum=data[38].checksum ^ 1)
-    with pytest.raises(CodecError, match="damaged"):
-        found.points([data[number] for number in found.numbers])
-
-
 # -- through the reader, in both databases --------------------------------------------------------
-
-
-def test_a_chart_of_many_chunks(
-    filled: Callable[..., StoreReader], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    values = np.sin(np.arange(4000) / 50)
-    values[[100, 2345]] = np.nan, 7.0
-    samples = Samples(np.arange(4000) * 1000, values, np.arange(4000))
-    reader = filled(samples)
-    read = []
-    real = chunks.ChunkData.samples
-    monkeypatch.setattr(
-        chunks.ChunkData, "samples", lambda chunk: read.append(chunk) or real(chunk)
-    )
-    chosen = reader.envelope(RUN, 0, start_ns=5500, end_ns=3_990_500, max_points=40)
-    assert len(read) <= 40 < 4000 / POINTS_PER_CHUNK
-    assert set(as_tuples(chosen)) <= set(as_tuples(samples))
-    assert (2_345_000, 7.0) in zip(chosen.times_ns.tolist(), chosen.values.tolist(), strict=True)
-    assert np.isnan(chosen.values).any()
-    assert (chosen.times_ns[0], chosen.times_ns[-1]) == (6000, 3_990_000)
-
-
-def test_a_chart_where_the_clock_was_set_back_is_that_of_all_points(
-    filled: Callable[..., StoreReader],
-) -> None:
-    forward = np.arange(1500, dtype=np.int64)
-    reader = filled(
-        Samples(forward, np.sin(forward / 9.0)),
-        Samples(forward - 700, np.cos(forward / 9.0)),
-    )
-    plain = envelope(reader.samples(RUN, 0), 30)
-    assert as_tuples(reader.envelope(RUN, 0, max_points=30)) == as_tuples(plain)
-
-
-def test_a_chart_of_a_series_that_is_not_there(filled: Callable[..., StoreReader]) -> None:
-    assert len(filled().envelope(RUN, 99)) == 0
 
 
 def test_series_come_back_bit_by_bit(filled: Callable[..., StoreReader]) -> None:
@@ -268,24 +115,6 @@ def test_one_tag_of_an_experiment(store: str) -> None:
         assert reader.tagged(PROFILED, "none") == {}
 
 
-@given(
-    values=npst.arrays(
-        np.float64, st.integers(0, 40), elements=st.sampled_from([0.0, 1.0, 5.0, 9.0, np.nan])
-    ),
-    block=st.integers(1, 6),
-    wraps_at=st.sampled_from([None, 10.0]),
-)
-def test_rates_of_blocks_are_those_of_all(
-    values: np.ndarray, block: int, wraps_at: float | None
-) -> None:
-    times = np.cumsum(np.arange(len(values), dtype=np.int64) % 3) * 10**9
-    whole = counters.rate(times, values, wraps_at)
-    with mock.patch.object(counters, "_BLOCK", block):
-        assert counters.rate(times, values, wraps_at).tolist() == pytest.approx(
-            whole.tolist(), abs=0, rel=0, nan_ok=True
-        )
-
-
 # -- how it gets there ----------------------------------------------------------------------------
 
 
@@ -299,7 +128,7 @@ def test_decoding_into_one_array_is_joining(parts: list[tuple[np.ndarray, bool]]
     data, plain = [], []
     for values, has_steps in parts:
         times = np.arange(len(values), dtype=np.int64) ** 2
-        data += in_chunks(Samples(times, values, times if has_steps else None))[1]
+        data += in_chunks(Samples(times, values, times if has_steps else None))
     plain = chunks.joined([chunk.samples() for chunk in data])
     together = decoded(data)
     assert (together.steps is None) == (plain.steps is None)
@@ -308,7 +137,7 @@ def test_decoding_into_one_array_is_joining(parts: list[tuple[np.ndarray, bool]]
 
 def test_copied_rows_are_those_of_a_cursor(filled: Callable[..., StoreReader]) -> None:
     reader = filled(Samples(np.arange(105), np.arange(105.0)), Samples(np.array([1]), np.ones(1)))
-    statement = text(
+    statement = (
         "SELECT chunk_no, NULL, checksum, -chunk_no, value_data, step_data FROM chunk "
         "WHERE run_id = :run_id AND chunk_no <> :number ORDER BY chunk_no"
     )
@@ -316,7 +145,7 @@ def test_copied_rows_are_those_of_a_cursor(filled: Callable[..., StoreReader]) -
     with reader.snapshot() as connection:
         for run_id, count in ((RUN, 5), ("none' or '%s", 0)):
             parameters = {"run_id": run_id, "number": 2}
-            plain = [tuple(row) for row in connection.execute(statement, parameters)]
+            plain = [tuple(row) for row in connection.execute(text(statement), parameters)]
             assert points.fetch(connection, statement, parameters, kinds) == plain
             assert len(plain) == count
 
@@ -344,7 +173,7 @@ def test_a_server_that_refuses_to_copy_is_a_store_error(database: str) -> None:
         reader.snapshot() as connection,
     ):
         connection.execute(text("SET LOCAL statement_timeout TO 1"))
-        points.fetch(connection, text("SELECT 1 FROM pg_sleep(60)"), {}, (int,))
+        points.fetch(connection, "SELECT 1 FROM pg_sleep(60)", {}, (int,))
 
 
 def test_an_answer_that_is_cut_short_is_an_error() -> None:
@@ -358,7 +187,7 @@ def test_an_answer_that_is_cut_short_is_an_error() -> None:
 
 
 def test_damage_is_noticed_when_decoding_into_an_array() -> None:
-    _, data = in_chunks(Samples(np.arange(100), np.arange(100.0)))
+    data = in_chunks(Samples(np.arange(100), np.arange(100.0)))
     decoded(data)
     data[3] = data[3]._replace(value_data=data[3].value_data[:-1] + b"?")
     with pytest.raises(CodecError, match="damaged"):
@@ -389,30 +218,40 @@ def test_columns_of_metrics_agree_with_the_points(store: str) -> None:
             writer.add_series([record for record, _ in series])
             for record, values in series:
                 samples = Samples(np.arange(len(values)) * 10**9, np.array(values))
-                for part in (
-                    (samples,)
-                    if record.entity
-                    else (chunks.sliced(samples, 0, 1), chunks.sliced(samples, 1))
-                ):
+                for part in (samples,) if record.entity else (samples[:1], samples[1:]):
                     writer.append(run, [SeriesBatch(record.series_no, part)])
-    with StoreReader(store) as reader, reader.snapshot() as connection:
-        names = metric_columns.read_names(connection)
-        columns = metric_columns.read_columns(connection, ["loss", "energy", "unknown"])
+    with StoreReader(store) as reader:
+        names = read_names(reader)
+        columns = read_columns(reader, ["loss", "energy", "unknown"])
     assert [(name.metric, name.is_logged, name.run_count) for name in names] == [
         ("loss", True, 2),
         ("energy", False, 2),
     ]
-    energy, loss = columns
+    energy, loss = columns["energy"], columns["loss"]
     ids = ["none", "b", "a"]
     for statistic, expected in {
         Statistic.LAST: [np.nan, np.nan, 7.0],
         Statistic.MIN: [np.nan, 1.0, 3.0],
         Statistic.MAX: [np.nan, 5.0, 7.0],
-        Statistic.MEAN: [np.nan, 8 / 3, 5.0],
+        Statistic.MEAN: [np.nan, 3.25, 5.0],
     }.items():
         np.testing.assert_allclose(loss.values(statistic, ids), expected)
     assert ("none" in loss, "b" in loss) == (False, True)
     assert dict(zip(loss.run_ids, loss.count, strict=True)) == {"a": 3, "b": 4}
     np.testing.assert_allclose(energy.values(Statistic.LAST, ids), [np.nan, 5.0, 6.0])
     np.testing.assert_allclose(energy.values(Statistic.MEAN, ids), [np.nan, 5.0, 6.0])
-    assert np.isnan(energy.all_of(Statistic.MAX)).all()
+    assert np.isnan(energy.numbers[Statistic.MAX]).all()
+
+
+def test_the_mean_of_a_counter_is_a_rate_in_its_unit(store: str) -> None:
+    with StoreWriter(store) as writer:
+        writer.put_run(RunRecord("a", "w", "digits", "1", "a", "cnn", 1))
+        of_gpu = SeriesRecord("a", 0, "carbon", "carbon", "g", Scope.GPU, SeriesKind.COUNTER)
+        writer.add_series([of_gpu])
+        hour_ns = 3600 * 10**9
+        samples = Samples(np.array([0, hour_ns]), np.array([0.0, 3.6]))
+        writer.append("a", [SeriesBatch(0, samples)])
+    with StoreReader(store) as reader:
+        carbon = read_columns(reader, ["carbon"])["carbon"]
+    np.testing.assert_allclose(carbon.numbers[Statistic.MEAN], [3.6])
+    assert (carbon.unit_of(Statistic.MEAN), carbon.unit_of(Statistic.LAST)) == ("g/h", "g")

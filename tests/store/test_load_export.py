@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from radt.cli.export import command
 from radt.errors import RunNotFoundError, UsageError
 from radt.load import load
 from radt.model import NO_STEP, Scope, SeriesKind
+from radt.store import export as exporting
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord
 from radt.store.writer import StoreWriter
@@ -137,13 +139,34 @@ def export(*arguments: object) -> str:
     return result.output
 
 
-def test_parquet_gives_the_same_frame_back(home: Path, run_id: str, tmp_path: Path) -> None:
+def test_parquet_gives_the_same_frame_back(
+    home: Path, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exporting, "_BLOCK_POINTS", 1000)
     target = tmp_path / "out.parquet"
     output = export(run_id[:8], "--home", home, "-o", target)
     assert "5,004 values" in output
     pd.testing.assert_frame_equal(pd.read_parquet(target), load(run_id, home=home))
+    metadata = pq.read_metadata(target)
+    groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+    assert max(groups) < 2000, "a long series is never in memory as a whole"
     values = pq.read_table(target)["value"]
     assert values.null_count == 0, "NaN is a value, not missing"
+
+
+def test_a_file_has_the_permissions_of_the_user_s_umask(
+    home: Path, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other threads create files meanwhile: the umask must not change."""
+    target = tmp_path / "out.parquet"
+    before = os.umask(0o027)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "umask", None)
+            export(run_id[:8], "--home", home, "-o", target)
+        assert target.stat().st_mode & 0o777 == 0o640
+    finally:
+        os.umask(before)
 
 
 def test_csv_gives_the_same_values_back(home: Path, run_id: str, tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ def store_path() -> Iterator[Path]:
 def test_a_store_in_a_closed_folder_is_said(writer: StoreWriter) -> None:
     writer.path.parent.chmod(0o700)
     code = """
-import os, sys
+import os, sys, radt.store.sqlite
 from radt.errors import StoreError
 from radt.store.reader import StoreReader
 os.setuid(65534)
@@ -61,7 +61,7 @@ def test_somebody_elses_store_can_be_read(writer: StoreWriter, run_id: str, clos
     for file in writer.path.parent.glob("radt.db*"):
         file.chmod(0o644)
     code = """
-import os, sys
+import os, sys, radt.store.sqlite
 from radt.errors import StoreError
 from radt.store.migrations import latest_version
 from radt.store.reader import StoreReader

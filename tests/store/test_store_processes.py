@@ -103,7 +103,7 @@ def test_eight_processes_open_a_new_store_at_once(tmp_path: Path, children: list
         path = tmp_path / str(number) / "radt.db"
         with StoreReader(path) as reader:
             assert reader.tags_of(runs) == {run: {"opened": "yes"} for run in runs}
-            with reader._database.engine.connect() as connection:
+            with reader.engine.connect() as connection:
                 versions = connection.execute(text("SELECT version FROM schema_version")).scalars()
                 assert list(versions) == list(range(1, latest_version() + 1))
     run_together(children)

@@ -20,12 +20,15 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, Self
 
 import psutil
+import pytest
 import torch
 import torch._dynamo  # which the first optimiser of each replica would import
 from torch import Tensor, nn
 
-from radt.training import ElasticAverager, Job, averaging, lighthouse_search, meeting
+from radt.training import ElasticAverager, Job, averaging, lighthouse, meeting, offload
 from radt.training.exchange import Exchange
+from radt.training.job import Each
+from tests.support import host_gpu
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 #: Forked from one server that has PyTorch already.
@@ -54,6 +57,9 @@ class Setup:
     dies_at: str | None = None
     dies_after: int = 1
     timeout_s: float = 20.0
+    #: Where its parameters are: "plain", "offloaded", "host" (of a GPU); or in half precision, with
+    #: the optimiser's in single precision in its "states" or as its own "parameters".
+    weights: str = "plain"
 
 
 @dataclass(frozen=True)
@@ -227,19 +233,29 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
     torch.set_num_threads(1)
     meeting.uuid4 = lambda: uuid.UUID(int=setup.place)  # the order of replicas
     averaging._LEAVE_S = 10 * TIMEOUT_S  # only what is there is waited for
-    lighthouse_search._START_S = TIMEOUT_S
+    lighthouse._START_S = TIMEOUT_S
     # A lighthouse of a busy machine is slow, and not away; the others come late to a new one.
     meeting._BEAT_TIMEOUT = meeting._CONNECT_TIMEOUT = timedelta(seconds=TIMEOUT_S)
     meeting._HEARD_S = 3.0
-    net = model(setup.place, setup.features)
-    optimizer = torch.optim.Adam(net.parameters(), lr=0.05)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 3, gamma=0.5)
-    job = Job("net", net, optimizer, nn.functional.mse_loss, scheduler=scheduler, schedule="step")
+    job, step = _training(setup)
+    scheduler = torch.optim.lr_scheduler.StepLR(job.optimizer, 3, gamma=0.5)
+    job.scheduler, job.schedule = scheduler, Each.STEP
     outer = partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True) if setup.outer else None
     done = 0
 
     def tell(what: str, text: str = "") -> None:
-        steps = [int(state["step"]) for state in optimizer.state_dict()["state"].values()]
+        learned = job.learned_state()
+        states = learned["optimizer"]["state"].values()
+        steps = [int(state.get("step", 0)) for state in states]
+        kept = {
+            **learned["model"],
+            **learned["others"],
+            **{
+                f"master.{at}": state["master"]
+                for at, state in enumerate(states)
+                if "master" in state
+            },
+        }
         exchange: Any = getattr(averager, "_exchange", None)
         store = None if exchange is None else exchange._own
         connection.send(
@@ -251,9 +267,9 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
                 done,
                 averager.plan,
                 max(steps, default=0),
-                optimizer.param_groups[0]["lr"],
+                job.optimizer.param_groups[0]["lr"],
                 0 if store is None else store.num_keys(),
-                {name: value.numpy().copy() for name, value in net.state_dict().items()},
+                {name: _array(value) for name, value in kept.items()},
                 text,
             )
         )
@@ -281,7 +297,7 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
                     break
                 if samples:
                     inputs = torch.randn(samples, setup.features)
-                    job.step((inputs, inputs[:, :2].sin()))
+                    step((inputs, inputs[:, :2].sin()))
                     done += samples
                 tell("step")
                 tell("round" if averager.did(samples) else "counted")
@@ -291,6 +307,72 @@ def _train(setup: Setup, connection: Connection, environment: dict[str, str]) ->
         tell("end")
     wait_until(lambda: _left_behind() == before, f"{_left_behind()} to be {before}")
     tell("closed")
+
+
+def _array(value: Tensor) -> Any:
+    is_half = value.dtype is torch.bfloat16  # which NumPy does not have
+    return (value.float() if is_half else value).detach().numpy().copy()
+
+
+def _training(setup: Setup) -> tuple[Job, Callable[[Any], Tensor]]:
+    """Return the job of a replica, and what trains on a batch."""
+    net, loss = model(setup.place, setup.features), nn.functional.mse_loss
+    if setup.weights in ("offloaded", "host"):
+        if setup.weights == "host":
+            host_gpu.install(pytest.MonkeyPatch())
+        sample = torch.zeros(16, setup.features), torch.zeros(16, 2)
+        step = offload(
+            net, optimizer_class=partial(torch.optim.Adam, lr=0.05), loss=loss, sample=sample,
+            memory="1MB", accumulate=1,
+        )  # fmt: skip
+        for thread in (step._running()._loads, step._running()._updates):
+            thread.submit(int).result()  # begin now: they are not the averager's
+        return step.job, lambda batch: step([batch])
+    if setup.weights == "plain":
+        job = Job("net", net, torch.optim.Adam(net.parameters(), lr=0.05), loss)
+        return job, job.step
+    net = net.bfloat16()
+    if setup.weights == "states":
+        optimizer: torch.optim.Optimizer = Mastered(net.parameters(), {"lr": 0.05})
+        update = optimizer.step
+    else:
+        own = list(net.parameters())
+        masters = [nn.Parameter(each.detach().float()) for each in own]
+        optimizer = torch.optim.SGD(masters, lr=0.05)
+
+        def update() -> None:
+            for master, each in zip(masters, own, strict=True):
+                master.grad = None if each.grad is None else each.grad.float()
+            optimizer.step()
+            with torch.no_grad():
+                for master, each in zip(masters, own, strict=True):
+                    each.copy_(master)
+
+    def trained(batch: Any) -> Tensor:
+        inputs, target = (part.bfloat16() for part in batch)
+        net.zero_grad()
+        value = loss(net(inputs), target)
+        value.backward()
+        update()
+        return value
+
+    job = Job("net", net, optimizer, loss, step=trained)
+    return job, job.step
+
+
+class Mastered(torch.optim.Optimizer):
+    """Keeps parameters of half precision in single precision, in its states."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        del closure
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                state = self.state[parameter]
+                if not state:
+                    state["master"] = parameter.float()
+                state["master"].sub_(group["lr"] * parameter.grad.float())
+                parameter.copy_(state["master"])
 
 
 def _die_at(point: str, now: Callable[[], bool]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import csv
 import os
 import shutil
@@ -16,9 +17,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from click.testing import CliRunner
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
+from radt.cli import group
 from radt.delivery.mlflow.database import prepare
 from radt.errors import StoreError
 from radt.paths import sqlite_uri
@@ -86,6 +89,14 @@ class Bench:
         )
         assert code is None or done.returncode == code, done.stdout + done.stderr
         return done
+
+    def shown(self, *arguments: str) -> str:
+        """What a command that only reads prints; in this process, which takes less time."""
+        with contextlib.chdir(self.folder):
+            env = {**dict.fromkeys(os.environ), **self.env}
+            done = CliRunner(env=env).invoke(group, arguments, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start and leave running; killed at the end of the test if it still is."""

@@ -49,8 +49,8 @@ def divided(
     """A GPU in MIG mode, or one that could be."""
     return GpuInventory(
         index,
-        f"GPU-fake-{index}",
         NAMES[card],
+        f"GPU-fake-{index}",
         BYTES[card],
         mig=MigState(
             enabled=enabled,
@@ -64,7 +64,7 @@ def divided(
 
 def plain(index: int = 0) -> GpuInventory:
     """A GPU without MIG."""
-    return GpuInventory(index, f"GPU-fake-{index}", "NVIDIA GeForce RTX 3090")
+    return GpuInventory(index, "NVIDIA GeForce RTX 3090", f"GPU-fake-{index}")
 
 
 def machine(*gpus: GpuInventory) -> Inventory:

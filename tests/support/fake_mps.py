@@ -12,14 +12,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from radt.collocation.mps import MpsServer
 from radt.procfs import start_ticks
 from tests.support.bench import wait_until
 
@@ -301,3 +302,14 @@ def mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMps]:
         monkeypatch.setenv(name, value)
     yield fake
     fake.stop()
+
+
+@contextmanager
+def running(devices: Sequence[str]) -> Iterator[MpsServer]:
+    """A daemon of radt's that is stopped at the end."""
+    server = MpsServer(devices)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()

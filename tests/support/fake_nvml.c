@@ -16,6 +16,8 @@
  *     mps I PID BYTES [GI CI]       likewise, a client of MPS
  *     minor I N                the number of GPU I's device file (I if not said)
  *     compute_mode I N         nvmlComputeMode_t of GPU I (0 if not said)
+ *     capability I N           major compute capability of GPU I (8 if not said)
+ *     cuda 0 N                 the driver's CUDA version (12080 if not said)
  *     unprivileged             the caller may neither change MIG nor see all of it
  *     mig I CURRENT PENDING    GPU I can do MIG, and its modes (0 or 1)
  *     slices I N               how many compute slices GPU I has (7 if not said)
@@ -24,7 +26,10 @@
  *     placement I ID START SIZE     where an instance of this profile may lie
  *     existing I ID START [SLICES...]   there from the start: a GPU instance, and in it compute
  *                              instances of so many slices
+ *     uuid I TEXT              the UUID of GPU I (GPU-fake-I if not said)
+ *     mig_uuid I GI CI TEXT    likewise, of a MIG device (MIG-fake-I-GI-CI)
  *     lost I                   GPU I has fallen off the bus
+ *     broken I CODE            every function on GPU I returns this error
  *     generation I N           handles of another generation are worth nothing (after a reset)
  *     at SECONDS LINE          the line counts from this time on
  *     until SECONDS LINE       the line counts before this time; may follow "at SECONDS"
@@ -61,6 +66,7 @@ typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } Memory;
 typedef struct { unsigned long long total, free, used; } MemoryV1;
 typedef struct { unsigned pid; unsigned long long used; unsigned gi, ci; } Process;
+typedef struct { unsigned pid; unsigned long long used; } ProcessV1;
 typedef struct { unsigned start, size; } Placement;
 typedef struct {
     unsigned version, id, p2p, slices, count, multiprocessors, copy, decoders, encoders, jpegs, ofas;
@@ -149,14 +155,17 @@ static char *next_line(char *line, int size, FILE *file) {
     return NULL;
 }
 
-static int lost(int gpu) {
+/* What every function on a GPU returns: SUCCESS, or what is wrong with it. */
+static int state_of(int gpu) {
     FILE *file = config();
     char line[256];
-    int index, found = 0;
-    while (file && next_line(line, sizeof line, file))
-        found |= sscanf(line, "lost %d", &index) == 1 && index == gpu;
+    int index, code, result = SUCCESS;
+    while (file && next_line(line, sizeof line, file)) {
+        if (sscanf(line, "lost %d", &index) == 1 && index == gpu) result = GPU_IS_LOST;
+        if (sscanf(line, "broken %d %d", &index, &code) == 2 && index == gpu) result = code;
+    }
     if (file) fclose(file);
-    return found;
+    return result;
 }
 
 /* What a function is to return before it does anything. */
@@ -186,7 +195,7 @@ static int fate(const char *function) {
 /* Likewise, of a function on a device. */
 #define BEGIN_ON(handle, format, ...)                           \
     BEGIN(format, __VA_ARGS__)                                  \
-    if (lost(device_of(handle))) return GPU_IS_LOST;            \
+    if (state_of(device_of(handle))) return state_of(device_of(handle)); \
     if (outdated(handle)) return INVALID_ARGUMENT;
 
 /* The end of a function that changes something: whether the caller lives to hear of it. */
@@ -502,24 +511,54 @@ int nvmlDeviceGetCount_v2(unsigned *count) {
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
     BEGIN("%u", index)
     if (index >= gpu_count()) return INVALID_ARGUMENT;
-    if (lost(index)) return GPU_IS_LOST;
+    if (state_of(index)) return state_of(index);
     *handle = handle_of(0, index, 0, 0);
     return SUCCESS;
 }
 
+/* The UUID of a GPU, or of a MIG device if GI is not -1. */
+static void uuid_of(int gpu, int gi, int ci, char *uuid) {
+    FILE *file = config();
+    char line[256], text[96];
+    int index, on_gi, on_ci;
+    if (gi < 0)
+        sprintf(uuid, "GPU-fake-%d", gpu);
+    else
+        sprintf(uuid, "MIG-fake-%d-%d-%d", gpu, gi, ci);
+    while (file && next_line(line, sizeof line, file)) {
+        if (gi < 0 && sscanf(line, "uuid %d %95s", &index, text) == 2 && index == gpu)
+            strcpy(uuid, text);
+        if (gi >= 0 && sscanf(line, "mig_uuid %d %d %d %95s", &index, &on_gi, &on_ci, text) == 4 &&
+            index == gpu && on_gi == gi && on_ci == ci)
+            strcpy(uuid, text);
+    }
+    if (file) fclose(file);
+}
+
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     BEGIN("%s", uuid)
-    unsigned index, gi, ci;
-    if (sscanf(uuid, "MIG-fake-%u-%u-%u", &index, &gi, &ci) == 3) {
-        if (lost(index)) return GPU_IS_LOST;
-        if (!find_ci(load(), index, gi, ci)) return NOT_FOUND;
-        *handle = handle_of(MIG_DEVICE, index, gi, ci);
-        return SUCCESS;
+    char own[96];
+    State *state = load();
+    for (unsigned index = 0; index < gpu_count(); index++) /* "if any GPU has fallen off the bus" */
+        if (state_of(index) == GPU_IS_LOST) return GPU_IS_LOST;
+    for (unsigned index = 0; index < gpu_count(); index++) {
+        uuid_of(index, -1, 0, own);
+        if (!strcmp(own, uuid)) {
+            if (state_of(index)) return state_of(index);
+            *handle = handle_of(0, index, 0, 0);
+            return SUCCESS;
+        }
     }
-    if (sscanf(uuid, "GPU-fake-%u", &index) != 1 || index >= gpu_count()) return NOT_FOUND;
-    if (lost(index)) return GPU_IS_LOST;
-    *handle = handle_of(0, index, 0, 0);
-    return SUCCESS;
+    for (int i = 0; i < state->ci_count; i++) {
+        Ci *ci = &state->cis[i];
+        uuid_of(ci->gpu, ci->gi, ci->id, own);
+        if (!strcmp(own, uuid)) {
+            if (state_of(ci->gpu)) return state_of(ci->gpu);
+            *handle = handle_of(MIG_DEVICE, ci->gpu, ci->gi, ci->id);
+            return SUCCESS;
+        }
+    }
+    return NOT_FOUND;
 }
 
 int nvmlDeviceGetIndex(void *handle, unsigned *index) {
@@ -629,6 +668,37 @@ static int processes(const char *kind, void *handle, unsigned *count, Process *f
     return number > room ? INSUFFICIENT_SIZE : SUCCESS;
 }
 
+/* The second version has the third's layout; the first, before MIG, pid and memory only. */
+static int processes_v1(const char *kind, void *handle, unsigned *count, ProcessV1 *found) {
+    Process all[MOST];
+    unsigned room = found ? *count : 0;
+    *count = MOST;
+    int code = processes(kind, handle, count, all);
+    if (code != SUCCESS) return code;
+    for (unsigned i = 0; i < *count && i < room; i++) found[i] = (ProcessV1){all[i].pid, all[i].used};
+    return *count > room ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int nvmlDeviceGetComputeRunningProcesses(void *handle, unsigned *count, ProcessV1 *found) {
+    BEGIN_ON(handle, "%d %u", device_of(handle), *count)
+    return processes_v1("process", handle, count, found);
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses(void *handle, unsigned *count, ProcessV1 *found) {
+    BEGIN_ON(handle, "%d %u", device_of(handle), *count)
+    return processes_v1("mps", handle, count, found);
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v2(void *handle, unsigned *count, Process *found) {
+    BEGIN_ON(handle, "%d %u", device_of(handle), *count)
+    return processes("process", handle, count, found);
+}
+
+int nvmlDeviceGetMPSComputeRunningProcesses_v2(void *handle, unsigned *count, Process *found) {
+    BEGIN_ON(handle, "%d %u", device_of(handle), *count)
+    return processes("mps", handle, count, found);
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, Process *found) {
     BEGIN_ON(handle, "%d %u", device_of(handle), *count)
     return processes("process", handle, count, found);
@@ -675,10 +745,9 @@ int nvmlDeviceGetName(void *handle, char *name, unsigned length) {
 
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned length) {
     BEGIN_ON(handle, "%d %d", device_of(handle), kind_of(handle))
-    if (kind_of(handle) == MIG_DEVICE)
-        snprintf(uuid, length, "MIG-fake-%d-%d-%d", device_of(handle), gi_of(handle), ci_of(handle));
-    else
-        snprintf(uuid, length, "GPU-fake-%d", device_of(handle));
+    char own[96];
+    uuid_of(device_of(handle), kind_of(handle) == MIG_DEVICE ? gi_of(handle) : -1, ci_of(handle), own);
+    snprintf(uuid, length, "%s", own);
     return SUCCESS;
 }
 
@@ -694,6 +763,19 @@ int nvmlDeviceGetComputeMode(void *handle, unsigned *mode) {
         if (sscanf(line, "compute_mode %d %u", &index, &found) == 2 && index == device_of(handle))
             *mode = found;
     if (file) fclose(file);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+    BEGIN_ON(handle, "%d", device_of(handle))
+    *major = number("capability", device_of(handle), 8);
+    *minor = 0;
+    return SUCCESS;
+}
+
+int nvmlSystemGetCudaDriverVersion_v2(int *version) {
+    BEGIN("%s", "")
+    *version = number("cuda", 0, 12080);
     return SUCCESS;
 }
 
@@ -754,8 +836,7 @@ int nvmlDeviceGetComputeInstanceId(void *handle, unsigned *id) {
     return SUCCESS;
 }
 
-int nvmlDeviceGetAttributes_v2(void *handle, Attributes *attributes) {
-    BEGIN_ON(handle, "%d %d", gi_of(handle), ci_of(handle))
+static int attributes_of(void *handle, Attributes *attributes) {
     State *state = load();
     Profile profile;
     Gi *gi = find_gi(state, device_of(handle), gi_of(handle));
@@ -768,6 +849,20 @@ int nvmlDeviceGetAttributes_v2(void *handle, Attributes *attributes) {
     attributes->ci_slices = ci->slices;
     attributes->memory_mb = profile.memory_mb;
     return SUCCESS;
+}
+
+int nvmlDeviceGetAttributes_v2(void *handle, Attributes *attributes) {
+    BEGIN_ON(handle, "%d %d", gi_of(handle), ci_of(handle))
+    return attributes_of(handle, attributes);
+}
+
+/* The first version ends before the numbers of slices. */
+int nvmlDeviceGetAttributes(void *handle, unsigned *attributes) {
+    BEGIN_ON(handle, "%d %d", gi_of(handle), ci_of(handle))
+    Attributes all;
+    int code = attributes_of(handle, &all);
+    if (code == SUCCESS) memcpy(attributes, &all, 6 * sizeof(unsigned));
+    return code;
 }
 
 int nvmlDeviceGetGpuInstanceProfileInfoV(void *handle, unsigned index, GpuInstanceProfileInfo *info) {
@@ -801,6 +896,19 @@ int nvmlDeviceGetGpuInstanceProfileInfo(void *handle, unsigned index, GpuInstanc
 
 int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *handle, unsigned id, Placement *into,
                                                   unsigned *count) {
+    BEGIN_ON(handle, "%d %u", device_of(handle), id)
+    Profile profile;
+    int code = may_manage(handle);
+    if (code != SUCCESS) return code;
+    if (!profile_by(device_of(handle), 1, id, &profile)) return INVALID_ARGUMENT;
+    int number = placements(device_of(handle), id, into, into ? *count : 0);
+    if (into && number > (int)*count) return INSUFFICIENT_SIZE;
+    *count = number;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetGpuInstancePossiblePlacements(void *handle, unsigned id, Placement *into,
+                                               unsigned *count) {
     BEGIN_ON(handle, "%d %u", device_of(handle), id)
     Profile profile;
     int code = may_manage(handle);
@@ -950,9 +1058,8 @@ static int slices_of_compute_profile(unsigned index) {
     return index < sizeof slices / sizeof *slices ? slices[index] : 0;
 }
 
-int nvmlGpuInstanceGetComputeInstanceProfileInfoV(void *handle, unsigned index, unsigned engine,
-                                                  ComputeInstanceProfileInfo *info) {
-    BEGIN_ON(handle, "%d %d %u %u %x", device_of(handle), gi_of(handle), index, engine, info->version)
+static int compute_profile(void *handle, unsigned index, unsigned engine,
+                           ComputeInstanceProfileInfo *info) {
     Profile profile;
     Gi *gi = find_gi(load(), device_of(handle), gi_of(handle));
     int slices = slices_of_compute_profile(index);
@@ -968,6 +1075,22 @@ int nvmlGpuInstanceGetComputeInstanceProfileInfoV(void *handle, unsigned index, 
     else
         snprintf(info->name, sizeof info->name, "MIG %s", profile.name);
     return SUCCESS;
+}
+
+int nvmlGpuInstanceGetComputeInstanceProfileInfoV(void *handle, unsigned index, unsigned engine,
+                                                  ComputeInstanceProfileInfo *info) {
+    BEGIN_ON(handle, "%d %d %u %u %x", device_of(handle), gi_of(handle), index, engine, info->version)
+    return compute_profile(handle, index, engine, info);
+}
+
+/* The first version lacks the version and the name. */
+int nvmlGpuInstanceGetComputeInstanceProfileInfo(void *handle, unsigned index, unsigned engine,
+                                                 unsigned *info) {
+    ComputeInstanceProfileInfo all = {.version = COMPUTE_INSTANCE_PROFILE_INFO_V2};
+    BEGIN_ON(handle, "%d %d %u %u", device_of(handle), gi_of(handle), index, engine)
+    int code = compute_profile(handle, index, engine, &all);
+    if (code == SUCCESS) memcpy(info, &all.id, 9 * sizeof(unsigned));
+    return code;
 }
 
 static int create_ci(void *handle, unsigned id, const Placement *wanted, void **instance) {
@@ -1036,8 +1159,7 @@ int nvmlGpuInstanceGetComputeInstanceById(void *handle, unsigned id, void **inst
     return SUCCESS;
 }
 
-int nvmlComputeInstanceGetInfo_v2(void *handle, ComputeInstanceInfo *info) {
-    BEGIN_ON(handle, "%d %d %d", device_of(handle), gi_of(handle), ci_of(handle))
+static int compute_info(void *handle, ComputeInstanceInfo *info) {
     Ci *ci = find_ci(load(), device_of(handle), gi_of(handle), ci_of(handle));
     if (!ci) return NOT_FOUND;
     info->device = handle_of(0, ci->gpu, 0, 0);
@@ -1047,6 +1169,20 @@ int nvmlComputeInstanceGetInfo_v2(void *handle, ComputeInstanceInfo *info) {
         continue;
     info->placement = (Placement){ci->start, ci->slices};
     return SUCCESS;
+}
+
+int nvmlComputeInstanceGetInfo_v2(void *handle, ComputeInstanceInfo *info) {
+    BEGIN_ON(handle, "%d %d %d", device_of(handle), gi_of(handle), ci_of(handle))
+    return compute_info(handle, info);
+}
+
+/* The first version ends before the placement. */
+int nvmlComputeInstanceGetInfo(void *handle, void *info) {
+    BEGIN_ON(handle, "%d %d %d", device_of(handle), gi_of(handle), ci_of(handle))
+    ComputeInstanceInfo all;
+    int code = compute_info(handle, &all);
+    if (code == SUCCESS) memcpy(info, &all, sizeof all - sizeof all.placement);
+    return code;
 }
 
 int nvmlComputeInstanceDestroy(void *handle) {

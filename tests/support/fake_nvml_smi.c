@@ -184,14 +184,27 @@ int nvmlDeviceRegisterEvents(void *handle, unsigned long long types, EventSet *s
     return SUCCESS;
 }
 
-int nvmlEventSetWait_v2(EventSet *set, EventData *event, unsigned timeout_ms) {
-    BEGIN("%u", timeout_ms)
+static int wait_for_event(EventSet *set, EventData *event, unsigned timeout_ms) {
     if (!set || !set->alive) return INVALID_ARGUMENT;
+    if (next_event(set, set->watched, event)) return SUCCESS; /* that of the loss itself, too */
     for (int gpu = 0; gpu < 32; gpu++)
-        if ((set->watched >> gpu & 1) && lost(gpu)) return GPU_IS_LOST;
-    if (next_event(set, set->watched, event)) return SUCCESS;
+        if ((set->watched >> gpu & 1) && state_of(gpu)) return state_of(gpu);
     usleep(timeout_ms * 1000);
     return TIMEOUT;
+}
+
+int nvmlEventSetWait_v2(EventSet *set, EventData *event, unsigned timeout_ms) {
+    BEGIN("%u", timeout_ms)
+    return wait_for_event(set, event, timeout_ms);
+}
+
+/* The first version ends before the instances. */
+int nvmlEventSetWait(EventSet *set, void *event, unsigned timeout_ms) {
+    BEGIN("%u", timeout_ms)
+    EventData all;
+    int code = wait_for_event(set, &all, timeout_ms);
+    if (code == SUCCESS) memcpy(event, &all, sizeof all - 2 * sizeof(unsigned));
+    return code;
 }
 
 int nvmlEventSetFree(EventSet *set) {

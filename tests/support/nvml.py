@@ -14,6 +14,31 @@ import pynvml
 import pytest
 
 _SOURCE = Path(__file__).with_name("fake_nvml.c")
+_CUDA_SOURCE = Path(__file__).with_name("fake_cuda.c")
+
+#: Functions that drivers of the 470 branch, the oldest with long-term support, do not have.
+SINCE_470 = (
+    "nvmlDeviceGetMemoryInfo_v2",
+    "nvmlDeviceGetComputeRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+    "nvmlDeviceGetGpuInstanceProfileInfoV",
+    "nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+    "nvmlGpuInstanceCreateComputeInstanceWithPlacement",
+    "nvmlDeviceGetCurrentClocksEventReasons",
+    "nvmlDeviceGetTemperatureV",
+    "nvmlGpmQueryDeviceSupport",
+)
+#: Those that even the first drivers with MIG (450) do not have.
+SINCE_450 = (
+    *SINCE_470,
+    "nvmlDeviceGetComputeRunningProcesses_v2",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+    "nvmlDeviceGetMPSComputeRunningProcesses",
+    "nvmlDeviceGetAttributes_v2",
+    "nvmlDeviceGetGpuInstancePossiblePlacements_v2",
+    "nvmlComputeInstanceGetInfo_v2",
+    "nvmlEventSetWait_v2",
+)
 
 #: Lines of the configuration for one MIG-capable GPU: profiles with index, id, slices, most, SMs,
 #: MiB, OFAs, name; placements by profile id. As NVIDIA's MIG User Guide and `nvidia-smi mig -lgip`
@@ -120,6 +145,7 @@ class FakeNvml:
             "FAKE_NVML": str(self.config),
             "FAKE_NVML_LOG": str(self.log),
             "FAKE_NVML_STATE": str(self.state),
+            "FAKE_CUDA": str(self.config.with_name("cuda.conf")),
         }
 
     def environment(self) -> dict[str, str]:
@@ -129,6 +155,10 @@ class FakeNvml:
         temporary = self.config.with_suffix(".new")
         temporary.write_text("\n".join(lines) + "\n")
         temporary.replace(self.config)
+
+    def offer(self, *lines: str) -> None:
+        """What the CUDA driver in the library's folder offers; see fake_cuda.c."""
+        self.config.with_name("cuda.conf").write_text("\n".join(lines) + "\n")
 
     def add(self, *lines: str) -> None:
         """More configuration, besides what there is."""
@@ -161,13 +191,17 @@ class FakeNvml:
         )
 
 
-def build_library(folder: Path) -> Path:
-    """Compile the fake."""
-    library = folder / "libnvidia-ml.so.1"
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", "-o", library, _SOURCE],
-        check=True,
-    )
+def build_library(folder: Path, without: Sequence[str] = ()) -> Path:
+    """Compile the fake, without the functions of this name, and the fake of CUDA beside it."""
+    library, script = folder / "libnvidia-ml.so.1", folder / "exported"
+    script.write_text("{ global: *; local: " + "".join(f"{name}; " for name in without) + "};")
+    hiding = [f"-Wl,--version-script={script}"] if without else []
+    for output, source, options in (
+        (library, _SOURCE, hiding),
+        (folder / "libcuda.so.1", _CUDA_SOURCE, []),
+    ):
+        command = ["cc", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
+        subprocess.run([*command, *options, "-o", output, source], check=True)
     return library
 
 
@@ -189,6 +223,11 @@ def nvml_here(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """The fake as this process's driver; LD_LIBRARY_PATH counts for new processes only."""
     for name, value in nvml.variables().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(nvml.library)))
-    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
+    load(nvml.library, monkeypatch)
     return nvml
+
+
+def load(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a library this process's NVML."""
+    monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
+    monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})

@@ -5,6 +5,7 @@ Postgres refuses to run as root: root runs it as the user ``postgres``, as Debia
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pwd
 import shutil
@@ -18,7 +19,7 @@ from urllib.parse import quote
 
 import psycopg2
 
-from radt.procfs import process_stat
+from radt import procfs
 from tests.support.daemon import (
     LOOPBACK,
     Answers,
@@ -68,6 +69,7 @@ class Postgres(Answers):
         self._port_file = self.folder / "postgres.port"
         self._password = password
         self._settings = dict(settings or {})
+        self._name = f"radt-{hashlib.sha256(str(self.data).encode()).hexdigest()[:12]}"
 
     @property
     def port(self) -> int:
@@ -147,19 +149,17 @@ class Postgres(Answers):
         wait_until(lambda: not self._processes(), "the end of Postgres' processes")
 
     def _processes(self) -> list[int]:
-        """Live processes of this cluster: all have its folder as the current one."""
+        """Live processes of this cluster, by what they are called: root of a container may see no
+        more of another user's processes."""
+        head, child = f"\0{self.data}\0".encode(), f"postgres: {self._name}: ".encode()
         pids = []
-        for entry in Path("/proc").iterdir():
-            if not entry.name.isdigit():
-                continue
-            try:
-                if (entry / "cwd").readlink() != self.data:
-                    continue
-            except OSError:
-                continue  # gone, or the kernel's
-            stat = process_stat(int(entry.name))
-            if stat is not None and stat.alive:
-                pids.append(stat.pid)
+        for pid in procfs.all_pids():
+            words = procfs.read(f"/proc/{pid}/cmdline")
+            program = words.partition(b"\0")[0]
+            if words.startswith(child) or (program.endswith(b"/postgres") and head in words):
+                stat = procfs.process_stat(pid)
+                if stat is not None and stat.alive:
+                    pids.append(pid)
         return pids
 
     def _make(self) -> None:
@@ -187,6 +187,7 @@ class Postgres(Answers):
         settings = {
             "listen_addresses": LOOPBACK,
             "port": str(port),
+            "cluster_name": self._name,
             "unix_socket_directories": "",  # a path of 107 characters at most, and not needed
             "max_connections": "200",
             "password_encryption": "scram-sha-256",

@@ -1,4 +1,4 @@
-"""Real servers for tests: Postgres, S3, MLflow, Slurm, in folders that are removed afterwards.
+"""Real servers for tests: Postgres, S3, MLflow, Slurm, Docker, in folders that are removed after.
 
 Most tests want the fixtures of ``tests/conftest.py``: one server of each kind for the whole test
 run, which all workers share, and a database or a bucket of the test's own. Tests that kill or stop
@@ -30,6 +30,8 @@ from psycopg2 import sql
 from psycopg2.errors import DuplicateDatabase
 
 from tests.support.daemon import Daemon
+from tests.support.docker import DockerEngine, expect_made
+from tests.support.docker_images import IMAGES
 from tests.support.mlflow_server import ArtifactAccess, Auth, Bucket, Database, MlflowServer
 from tests.support.postgres import SUPERUSER, THROWAWAY, Postgres
 from tests.support.s3 import S3Server
@@ -100,6 +102,15 @@ def shared_mlflow(postgres: Postgres, s3: S3Server, *, auth: bool = False) -> Ml
     return server
 
 
+def shared_docker() -> DockerEngine:
+    """The engine that no test stops."""
+    with _starting() as folder:
+        engine = DockerEngine(folder / "docker")
+        engine.start()
+        expect_made(image for image in IMAGES if image.is_usual)
+    return engine
+
+
 # A test's own ------------------------------------------------------------------------------------
 
 
@@ -140,10 +151,16 @@ def postgres_cluster(settings: dict[str, str] | None = None) -> Iterator[Postgre
 
 
 @contextmanager
-def database_of(postgres: Postgres) -> Iterator[str]:
-    """A new database; its URI, as superuser, with the password."""
+def database_of(postgres: Postgres, options: str = "") -> Iterator[str]:
+    """A new database; its URI, as superuser, with the password.
+
+    Args:
+        postgres: The cluster.
+        options: More of ``CREATE DATABASE``.
+    """
     name = f"test_{secrets.token_hex(6)}"
-    run_sql(postgres, sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    create = sql.SQL("CREATE DATABASE {} ").format(sql.Identifier(name)) + sql.SQL(options)
+    run_sql(postgres, create)
     yield postgres.uri(name)
     if postgres.answers:  # a test may have killed it
         run_sql(
@@ -262,6 +279,8 @@ def end_servers(folder: Path) -> None:
     """End whatever was started in a folder, and remove it."""
     for conf in folder.rglob("slurm.conf"):
         kill_cluster(conf.parent)
+    if (folder / "docker").exists():
+        DockerEngine(folder / "docker").stop()
     for note in folder.rglob("*.process"):
         Daemon(note.stem, note.parent).kill()
     for note in folder.rglob("postmaster.pid"):

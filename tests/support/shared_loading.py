@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from radt.loaders import SharedLoader, wire
 from radt.loaders.plan import permutation
 from radt.loaders.shared.factory import Factory
-from radt.loaders.shared.options import ServerOptions
 from radt.loaders.shared.server import Server
+from radt.loaders.shared.starting import ServerOptions
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 Indices = list[list[int]]
@@ -68,7 +68,11 @@ def _die() -> Any:
     return _hang()
 
 
-_FAULTS = {"raises": _raise, "hangs": _hang, "dies": _die, "object": object}
+def _generator() -> Any:
+    return (number for number in range(3))
+
+
+_FAULTS = {"raises": _raise, "hangs": _hang, "dies": _die, "generator": _generator}
 
 
 class Planned(Sampler[int]):
@@ -101,7 +105,7 @@ def make_planned(
 
 def make_faulty(bad: str, samples: int = 9, batch_size: int = 2, workers: int = 0) -> Any:
     """The last of five batches is bad."""
-    collate = list if bad == "object" else None
+    collate = list if bad == "generator" else None
     data = Numbered(samples, bad)
     return DataLoader(data, batch_size, num_workers=workers, collate_fn=collate)
 
@@ -272,7 +276,7 @@ def message_waits(loader: SharedLoader) -> bool:
 def start_forked_server(
     factory: Factory, options: ServerOptions, listening: socket.socket
 ) -> threading.Thread:
-    """Do as `session._start_server`, in a process that need not import PyTorch for two seconds."""
+    """Do as `session.start_server`, in a process that need not import PyTorch for two seconds."""
     process = _CONTEXT.Process(
         target=_serve,
         args=(listening, dict(os.environ), factory.to_json(), asdict(options)),
@@ -280,7 +284,7 @@ def start_forked_server(
     )
     process.start()
     listening.close()
-    thread = threading.Thread(target=process.join, name="radt-loader-server", daemon=True)
+    thread = threading.Thread(target=process.join, name=f"child-{process.pid}", daemon=True)
     thread.start()
     return thread
 

@@ -7,6 +7,7 @@ reach each other over a bridge that nothing outside is on.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -142,7 +143,7 @@ class IsolatedSlurm(Slurm):
                 *("--mount-proc", "bash", "-c", init, name),
                 *(str(self.folder), name, str(Path.home()), *map(str, _kept())),
             ],
-            {},
+            {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},  # the test run's is in /tmp
             Path("/"),
         )
         wait_until(
@@ -201,7 +202,8 @@ def _kept() -> Iterator[Path]:
     """What programs are run from, as far as it lies in folders that machines have of their own."""
     own = (Path(tempfile.gettempdir()).resolve(), Path("/tmp"), Path.home().resolve())
     found: list[Path] = []
-    for path in sorted({_ROOT, Path(sys.prefix), Path(sys.base_prefix)}):
+    programs = filter(Path.is_dir, map(Path, os.environ["PATH"].split(os.pathsep)))
+    for path in sorted({_ROOT, Path(sys.prefix), Path(sys.base_prefix), *programs}):
         inside = any(path.is_relative_to(folder) for folder in own)
         if inside and not any(path.is_relative_to(other) for other in found):
             found.append(path)

@@ -28,6 +28,7 @@ from radt.store.records import (
     SeriesRecord,
     WorkloadRecord,
 )
+from radt.store.summaries import SUMMARIES, summarised
 from radt.store.writer import StoreWriter
 from radt.usage import TOTALS, usage_file
 
@@ -214,7 +215,27 @@ def differences(
                 found.append(name)
         for one in ours.series(ids):
             found += _compared_points(ours, theirs, one)
+        for reader in (ours, theirs):
+            found += wrong_summaries(reader, ids)
         return found
+
+
+def wrong_summaries(reader: StoreReader, run_ids: Sequence[str]) -> list[str]:
+    """The summaries that are not those of all points, a line each; no run may be thinned."""
+    found = []
+    summaries = {summary.series: summary for summary in reader.summary(run_ids)}
+    for series, summary in summaries.items():
+        expected = summarised(series, reader.samples(series.run_id, series.series_no))
+        for name in SUMMARIES.fields:
+            value, plain = getattr(summary, name), getattr(expected, name)
+            if value != plain and not np.isclose(value, plain, rtol=1e-9, equal_nan=True):
+                found.append(f"{series.run_id}, {series.series_no}: {name} {value}, not {plain}")
+    found += [
+        f"{series.run_id}, {series.series_no}: no summary"
+        for series in reader.series(run_ids)
+        if series not in summaries and len(reader.samples(series.run_id, series.series_no))
+    ]
+    return found
 
 
 def _compared(what: str, here: Sequence[Any], there: Sequence[Any]) -> list[str]:

@@ -74,8 +74,8 @@ def test_postgres_wants_the_password_and_listens_on_loopback_only(postgres: Post
         psycopg2.connect(postgres.uri(password="wrong"))
     listening = [
         connection.laddr
-        for connection in psutil.Process(postgres.pid).net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
+        for connection in psutil.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == postgres.port
     ]
     assert listening == [("127.0.0.1", postgres.port)]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from radt import procfs
+from tests.support.privileges import needs_mounts
 from tests.support.servers import ROOT, isolated_slurm_cluster, slurm_cluster
 from tests.support.slurm import Slurm
 from tests.support.waiting import alive, wait_until
@@ -45,6 +46,7 @@ def test_nodes_die_alone_and_nothing_is_left(tmp_path: Path) -> None:
 
 _OWNER = """\
 import signal
+from tests.support.privileges import needs_mounts
 from tests.support.servers import slurm_cluster
 
 with slurm_cluster(1, 1) as slurm:
@@ -96,7 +98,7 @@ def test_any_user_can_have_one() -> None:
         assert not _mentioning(folder)
 
 
-@needs_root
+@needs_mounts
 def test_isolated_nodes_share_a_folder_and_nothing_else() -> None:
     with isolated_slurm_cluster(2, 1) as slurm:
         look = (

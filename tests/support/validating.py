@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -193,3 +194,22 @@ def evaluate_in_training_mode(model: nn.Module, part: int, parts: int) -> Sums:
             module.eval()
     images, labels = data(2)
     return Sums(count=len(labels), loss=functional.cross_entropy(model(images), labels))
+
+
+PRECISIONS = ("none", "ieee", "tf32", "bf16")
+
+
+def precisions() -> dict[str, str]:
+    """Return PyTorch's precisions of operations in float32."""
+    backends: Any = torch.backends
+    places = {
+        "cuda.matmul": backends.cuda.matmul, "cudnn.conv": backends.cudnn.conv,
+        "cudnn.rnn": backends.cudnn.rnn, "mkldnn.matmul": backends.mkldnn.matmul,
+    }  # fmt: skip
+    return {name: place.fp32_precision for name, place in places.items()}
+
+
+def said_precisions(model: nn.Module, part: int, parts: int) -> Sums:
+    """Return them as numbers."""
+    del model, part, parts
+    return Sums(count=1, **{name: PRECISIONS.index(each) for name, each in precisions().items()})

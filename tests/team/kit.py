@@ -19,6 +19,7 @@ from radt.delivery.mlflow.points import hardware_means, series_names, software_p
 from radt.errors import StoreError
 from radt.home import RunDir
 from radt.model import SOFTWARE
+from radt.store import bundle
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.usage import KERNEL
@@ -257,13 +258,13 @@ def _artifact_differences(client: MlflowClient, run: RunRecord) -> list[str]:
     texts = {Path(client.download_artifacts(run.mlflow_run_id, one)).read_text() for one in models}
     if len(models) != 1 or texts != {"weights " * 1000}:
         found.append(f"models {models}")
-    manifest = json.loads(
-        Path(client.download_artifacts(run.mlflow_run_id, "radt/run.json")).read_text()
-    )
-    listed = {f"radt/{part['path']}" for part in manifest["parts"]}
-    have = {path for path in there if path.startswith("radt/") and path != "radt/run.json"}
-    if listed != have:
-        found.append(f"archive's files {sorted(listed ^ have)}")
+    archive = Path(client.download_artifacts(run.mlflow_run_id, "radt"))
+    bundles = sorted(archive.glob("*.radt"), key=lambda one: bundle.number_of(one.name) or 0)
+    expected = [bundle.name_of(run.run_id, number) for number in range(1, len(bundles) + 1)]
+    names = [one.name for one in bundles]
+    others = {one.name for one in archive.iterdir()} - set(names)
+    if not names or names != expected or others != {"run.json", "samples.parquet"}:
+        found.append(f"archive's files {names + sorted(others)}")
     return found
 
 

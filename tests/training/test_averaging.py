@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
 
+import psutil
 import pytest
 import torch
 from torch import nn
 
 from radt.errors import TrainingError, UsageError
-from radt.training import ElasticAverager, Job, lighthouse_search, meeting
-from radt.training.exchange import Exchange, add_quietly
-from radt.training.lighthouse_search import FoundLighthouse
+from radt.home import runtime_dir
+from radt.training import ElasticAverager, Job, averaging, lighthouse, meeting
+from radt.training.exchange import Exchange, cause_of
+from radt.training.lighthouse import answering
 from radt.training.meeting import Attendance, Presence
 from tests.support.averaging import (
     SHORT_HEARTBEAT_S,
@@ -83,6 +87,37 @@ def test_the_mean_is_weighted_by_samples_and_equal_in_all(group: str, outer: boo
                 )
         assert [ends[0].rounds, ends[0].samples] == [2, 35]
         let_leave([one, other])
+
+
+@pytest.mark.parametrize("weights", ["offloaded", "host", "states", "parameters"])
+def test_weights_are_averaged_wherever_they_are(group: str, weights: str) -> None:
+    """And training goes on with the mean: the next step does not bring back what was before it."""
+    with ExitStack() as stack:
+        setups = [Setup(group, at, replicas=2, until=10**6, weights=weights) for at in range(2)]
+        both = started(stack, *setups)
+        joined = [replica.hear("joined") for replica in both]
+        assert joined[0].digest == joined[1].digest
+        is_half = weights in ("states", "parameters")
+        tolerance = 1e-2 if is_half else 1e-5
+        for _ in range(3):
+            mine = both[0].step(12, then="counted").state
+            theirs = both[1].step(6).state
+            both[0].step(0)
+            ends = next_round(*both)
+            assert ends[0].digest == ends[1].digest
+            assert any((mine[name] != theirs[name]).any() for name in PARAMETERS)
+            for name in [name for name in mine if not name.endswith("num_batches_tracked")]:
+                mean = mean_of([(12, mine), (6, theirs)], name).float()
+                found = torch.from_numpy(ends[0].state[name])
+                torch.testing.assert_close(found, mean, rtol=tolerance, atol=tolerance)
+            # What the next step writes into the parameters is the mean, and not what was before it.
+            masters = [name for name in mine if name.startswith(("master", "optimizer"))]
+            assert bool(masters) is is_half
+            for name, master in zip(PARAMETERS, masters, strict=False):
+                rounded = torch.from_numpy(ends[0].state[master]).bfloat16().float()
+                own = torch.from_numpy(ends[0].state[name])
+                torch.testing.assert_close(own, rounded, rtol=tolerance, atol=tolerance)
+        let_leave(both)
 
 
 def test_a_replica_that_did_nothing_changes_nothing(shrinking: str) -> None:
@@ -198,19 +233,24 @@ def test_the_store_does_not_grow_with_rounds(group: str) -> None:
         let_leave(both)
 
 
+@pytest.mark.parametrize("is_local", [True, False], ids=["found by name", "given address"])
 def test_rounds_wait_for_a_lighthouse_that_is_started_again(
-    monkeypatch: pytest.MonkeyPatch,
+    is_local: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = new_group()
     with ExitStack() as stack:
         beacon = stack.enter_context(Lighthouse(own))
-        monkeypatch.setenv(lighthouse_search.ADDRESS_VARIABLE, beacon.address)  # as elsewhere
+        if not is_local:
+            monkeypatch.setenv(lighthouse.ADDRESS_VARIABLE, beacon.address)
         one, other = pair(stack, own)
         for again in range(2):
             mine = one.step(12, then="counted").state
             beacon.kill()
             theirs = other.step(4).state
             assert "the round waits" in other.hear("says").text
+            if is_local and again:  # it gets another port, and replicas follow
+                (note,) = runtime_dir().glob("lighthouse-*")
+                note.unlink()
             beacon.start()
             one.step(0)
             ends = next_round(one, other)
@@ -233,7 +273,7 @@ def test_a_lighthouse_that_fails_each_round_is_one_error(
     monkeypatch.setattr(meeting, "_HEARD_S", 0.1)
     monkeypatch.setattr(meeting, "_BEAT_TIMEOUT", timedelta(seconds=TIMEOUT_S))
     monkeypatch.setattr(meeting, "say", told.append)
-    with closing(FoundLighthouse(group, None)) as found, closing(Attendance(found, group)) as one:
+    with closing(Attendance(answering(group), group)) as one:
         more_than_it_reads = "x" * 5_000_000
         with pytest.raises(TrainingError, match="is there, and failed 3 times to begin a round"):
             one.next_round(Presence(one.replica, "", "", 0, 0, "", 0, more_than_it_reads))
@@ -241,13 +281,11 @@ def test_a_lighthouse_that_fails_each_round_is_one_error(
 
 
 def test_a_client_that_cannot_be_made_is_an_error(
-    group: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(meeting, "_CONNECT_TIMEOUT", timedelta(seconds=0.2))
-    with closing(FoundLighthouse(group, None)) as found:
-        found.address = "http://127.0.0.1:1"
-        with pytest.raises(TrainingError, match=r"at http://127\.0\.0\.1:1 cannot be used"):
-            Attendance(found, group)
+    with pytest.raises(TrainingError, match=r"at http://127\.0\.0\.1:1 cannot be used"):
+        Attendance("http://127.0.0.1:1", "gpt")
     assert "radt-heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
@@ -273,13 +311,78 @@ def _job() -> Job:
     return Job("net", net, torch.optim.SGD(net.parameters(), 0.1), nn.functional.mse_loss)
 
 
-def test_a_lost_lighthouse_at_the_start_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lighthouse_search, "_START_S", 0.5)
+@pytest.mark.parametrize(
+    ("address", "where"),
+    [("http://127.0.0.1:1", r"at http://127\.0\.0\.1:1"), (None, "on this machine")],
+)
+def test_without_a_lighthouse_there_is_one_error(
+    address: str | None, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lighthouse, "_START_S", 0.5)
+    group = new_group()
     with (
-        pytest.raises(TrainingError, match=r"answers at http://127\.0\.0\.1:1 within"),
-        ElasticAverager(_job(), global_batch=8, group="gpt", lighthouse="http://127.0.0.1:1"),
+        pytest.raises(TrainingError, match=f"answers {where} within") as raised,
+        ElasticAverager(_job(), global_batch=8, group=group, lighthouse=address),
     ):
         pass
+    assert f"python -m radt.training.lighthouse --group {group}" in str(raised.value)
+
+
+def test_who_is_missing_is_said(group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas on another machine without the address would wait for one another for ever."""
+
+    class ToldError(Exception):
+        pass
+
+    def tell(text: str) -> None:
+        raise ToldError(text)
+
+    monkeypatch.setattr(averaging, "say", tell)
+    monkeypatch.setattr(averaging, "_PATIENCE_S", 0.0)
+    with (
+        pytest.raises(ToldError, match=r"1 of 2 replicas .* for this machine's replicas only"),
+        ElasticAverager(_job(), global_batch=8, group=group, replicas=2),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1"])
+def test_lighthouse_and_replicas_listen_at_one_address(host: str) -> None:
+    own_group = new_group()
+    with ExitStack() as stack:
+        beacon = stack.enter_context(Lighthouse(own_group, host=host))
+        assert _listening(beacon.process.pid) == {host}
+        both = pair(stack, own_group)  # on this machine they find it by the group's name
+        own = "::1" if host == "::1" else "127.0.0.1"
+        for replica in both:
+            assert replica.process.pid is not None
+            assert _listening(replica.process.pid) == {own}
+        command = [sys.executable, "-m", "radt.training.lighthouse", "--group", own_group]
+        second = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert second.returncode == TrainingError.exit_code
+        assert "has a lighthouse on this machine already, at" in second.stderr
+        let_leave(both)
+
+
+def _listening(pid: int) -> set[str]:
+    """Return the addresses that a process listens at."""
+    connections = psutil.Process(pid).net_connections("inet")
+    return {each.laddr.ip for each in connections if each.status == psutil.CONN_LISTEN}
+
+
+def test_an_empty_address_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(lighthouse.ADDRESS_VARIABLE, "")
+    assert lighthouse.address_of(new_group()) == ""
+
+
+def test_a_lighthouse_that_ends_leaves_nothing_behind() -> None:
+    own = new_group()
+    with Lighthouse(own) as beacon:
+        assert lighthouse.address_of(own) == beacon.address
+        beacon.process.terminate()
+        beacon.process.wait()
+        assert lighthouse.address_of(own) == ""
+        assert not list(runtime_dir().glob("lighthouse-*"))
 
 
 @pytest.mark.parametrize(
@@ -313,12 +416,30 @@ def test_a_connection_to_the_store_that_broke_is_made_again() -> None:
         peer.use_store(own.address)
         assert peer.count("samples", 1) == 1
         _break({int(number) for number in os.listdir("/proc/self/fd") if number not in before})
-        assert add_quietly(peer, "samples", 1) is None
+        assert peer.count("samples", 1) is None
         peer.use_store(own.address)
         assert peer.count("samples", 1) == 2
     finally:
         peer.close()
         own.close()
+
+
+def test_a_peer_that_is_gone_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    """Not a page of PyTorch's C++ frames on standard error."""
+    own, peer = Exchange("127.0.0.1", 60.0), Exchange("127.0.0.1", 60.0)
+    peer.use_store(own.address)
+    peer.count("samples", 1)
+    own.close()
+    with pytest.raises(RuntimeError) as gone:
+        peer.wait(["samples"], 1.0)
+    assert peer.count("samples", 1) is None
+    peer.close()
+    assert "frame #" not in capfd.readouterr().err
+    assert "\n" not in cause_of(gone.value)
+    gloo = RuntimeError(
+        "[/w/gloo/tcp/pair.cc:537] Read error [::1]:5. This is typically caused\nby"
+    )
+    assert cause_of(gloo) == "Read error [::1]:5"
 
 
 def _break(descriptors: set[int]) -> None:
@@ -334,8 +455,8 @@ def _break(descriptors: set[int]) -> None:
 def test_an_address_in_the_environment_is_checked(
     address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lighthouse_search, "_START_S", 0.1)
-    monkeypatch.setenv(lighthouse_search.ADDRESS_VARIABLE, address)
+    monkeypatch.setattr(lighthouse, "_START_S", 0.1)
+    monkeypatch.setenv(lighthouse.ADDRESS_VARIABLE, address)
     with (
         pytest.raises(UsageError, match="expected http://HOST:PORT"),
         ElasticAverager(_job(), global_batch=8, group="gpt"),

@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
-import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.context import ForkProcess
@@ -18,26 +20,19 @@ from multiprocessing.process import BaseProcess
 import pytest
 
 from radt.errors import TrainingError, UsageError
+from radt.files import lock_byte
 from radt.home import runtime_dir
-from radt.training import MultiTrainer
+from radt.training import MultiTrainer, lease
 from radt.training.lease import DeviceLease, Priority, _Lock
 from radt.training.randomness import RandomState
 from tests.support.disk import SmallDisk
+from tests.support.nvml import FakeNvml, nvml, nvml_here, nvml_library
+from tests.training.preempted import LIMIT_S, is_waited_for, until
+
+__all__ = ["nvml", "nvml_here", "nvml_library"]
 
 #: Children are forked, as processes that import PyTorch take seconds.
 _FORK = multiprocessing.get_context("fork")
-_LIMIT_S = 180.0
-
-
-def _until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + _LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"in vain: {what}"
-        os.sched_yield()
-
-
-def _is_waited_for(lease: DeviceLease) -> bool:
-    return lease._marks[lease._other] != 0
 
 
 @contextmanager
@@ -49,7 +44,7 @@ def _child(target: Callable[..., None], *args: object) -> Iterator[BaseProcess]:
         yield process
     finally:
         process.kill()
-        process.join(_LIMIT_S)
+        process.join(LIMIT_S)
 
 
 class Watched:
@@ -110,11 +105,11 @@ def test_threads_and_processes_never_hold_a_device_at_once_and_all_have_turns() 
         here = threading.Thread(target=_users, args=(watched, 6))
         here.start()
         try:
-            _until(lambda: all(watched.turns(user) >= 30 for user in users), "turns of all")
+            until(lambda: all(watched.turns(user) >= 30 for user in users), "turns of all")
         finally:
             watched.let_go()
             for waited_for in (here, one, other):
-                waited_for.join(_LIMIT_S)
+                waited_for.join(LIMIT_S)
         assert one.exitcode == other.exitcode == 0
     assert watched.met == 0
 
@@ -144,7 +139,7 @@ def test_low_priority_has_turns_beside_high_that_never_pauses() -> None:
         DeviceLease("cpu") as lease,
     ):
         lease.release()
-        _until(lambda: watched.turns(2) > 100 and watched.turns(3) > 100, "high priority")
+        until(lambda: watched.turns(2) > 100 and watched.turns(3) > 100, "high priority")
         for _ in range(10):
             with lease:
                 pass
@@ -186,7 +181,7 @@ def test_a_killed_holder_frees_the_device() -> None:
         lease = DeviceLease("cpu")
         killer.start()
         with lease:
-            assert not _is_waited_for(lease)
+            assert not is_waited_for(lease)
         killer.join()
 
 
@@ -209,10 +204,10 @@ def _wait_for(lease_priority: Priority) -> None:
 def test_a_killed_waiter_is_forgotten(priority: Priority) -> None:
     held = DeviceLease("cpu", Priority.LOW if priority is Priority.HIGH else Priority.HIGH)
     with held, _child(_wait_for, priority) as waiter:
-        _until(lambda: _is_waited_for(held), "the waiter")
+        until(lambda: is_waited_for(held), "the waiter")
         waiter.kill()
-        waiter.join(_LIMIT_S)
-        while _is_waited_for(held):  # for low, until its share is due
+        waiter.join(LIMIT_S)
+        while is_waited_for(held):  # for low, until its share is due
             held.boundary()
         assert held._handovers == 0
     with DeviceLease("cpu", priority):
@@ -225,7 +220,7 @@ def test_ctrl_c_while_waiting_leaves_nothing_locked() -> None:
     assert main is not None
 
     def interrupt() -> None:
-        _until(lambda: _is_waited_for(held), "the waiter")
+        until(lambda: is_waited_for(held), "the waiter")
         signal.pthread_kill(main, signal.SIGINT)
 
     with held:
@@ -241,16 +236,18 @@ def test_ctrl_c_while_waiting_leaves_nothing_locked() -> None:
 
 
 @pytest.mark.parametrize("priority", Priority)
-def test_ctrl_c_just_after_a_lock_leaves_nothing_locked(priority: Priority) -> None:
-    class Interrupted(DeviceLease):
-        def _lock(self, lock: _Lock) -> None:
-            super()._lock(lock)
-            raise KeyboardInterrupt
+def test_ctrl_c_just_after_a_lock_leaves_nothing_locked(
+    priority: Priority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(descriptor: int, byte: int, *, wait: bool = False) -> bool:
+        lock_byte(descriptor, byte, wait=wait)
+        raise KeyboardInterrupt
 
+    own, other = DeviceLease("cpu", priority), DeviceLease("cpu")
+    monkeypatch.setattr(lease, "lock_byte", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Interrupted("cpu", priority).acquire()
-    other = DeviceLease("cpu")
-    assert all(other._try_lock(lock) for lock in _Lock)
+        own.acquire()
+    assert all(lock_byte(other._descriptor, lock) for lock in _Lock)
     other.close()
 
 
@@ -283,7 +280,7 @@ def test_random_states_of_the_interrupted_are_its_own() -> None:
         drawn = [random.random()]
         thread = threading.Thread(target=draw)
         thread.start()
-        _until(lambda: _is_waited_for(low), "the other thread")
+        until(lambda: is_waited_for(low), "the other thread")
         low.boundary()
         assert low._handovers == 1
         assert [*drawn, random.random()] == expected
@@ -337,6 +334,31 @@ def test_a_closed_lease_is_free_and_cannot_be_used() -> None:
     lease.close()
     with DeviceLease("cpu"), pytest.raises(UsageError, match="closed"):
         lease.acquire()
+
+
+PROCESS = """
+import types, torch
+from radt.home import runtime_dir
+from radt.training.lease import DeviceLease
+
+torch.cuda.is_initialized = lambda: True  # by the call that follows
+torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(uuid="of-the-gpu")
+torch.cuda.device_count = lambda: 1
+torch.cuda.current_device = lambda: 0
+DeviceLease("cuda").close()
+print(*sorted(file.name for file in runtime_dir().glob("lease-cuda-*")))
+"""
+
+
+def test_mig_devices_of_one_gpu_have_leases_of_their_own(nvml_here: FakeNvml) -> None:
+    gpu, *own = (digit * 32 for digit in "0ab")
+    nvml_here.offer(*(f"{gpu} {mig}" for mig in own))
+    for device in "01":  # each process sees one of them
+        command = [sys.executable, "-c", PROCESS]
+        environment = nvml_here.environment() | {"CUDA_VISIBLE_DEVICES": device}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [f"lease-cuda-MIG-{uuid.UUID(mig)}" for mig in own]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from radt.training import Job, offload
 from radt.training.job import Each
 from radt.training.offloading import OffloadedStep
 from radt.training.offloading.stores import Budget, Buffers
+from tests.support import host_gpu
 from tests.support.waiting import TIMEOUT_S
 
 Batches = list[list[tuple[Tensor, Tensor]]]
@@ -92,6 +93,7 @@ def _plain(
     optimizer_class: Callable[..., Optimizer],
     batches: Batches,
     loss: Callable[[Any, Any], Tensor] = _loss,
+    clip_norm: float | None = None,
 ) -> tuple[list[float], Optimizer]:
     """The loop that users write."""
     optimizer = optimizer_class(model.parameters())
@@ -102,6 +104,8 @@ def _plain(
             part = loss(model(inputs), target) / len(micro_batches)
             part.backward()
             total = total + part.detach()
+        if clip_norm is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total.item())
@@ -114,23 +118,51 @@ def _assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert not different
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-@pytest.mark.parametrize("count", [1, 3])
-@pytest.mark.parametrize("optimizer_class", [_ADAMW, _MOMENTUM])
-@pytest.mark.parametrize("tied", [False, True])
+def _decaying(parameters: Iterable[nn.Parameter]) -> Optimizer:
+    """Matrices decay, and learn at another rate."""
+    chosen = list(parameters)
+    matrices, others = (
+        [p for p in chosen if (p.dim() > 1) is is_matrix] for is_matrix in (True, False)
+    )
+    groups = [{"params": matrices, "weight_decay": 0.1, "lr": 2e-2}, {"params": others}]
+    return AdamW(groups, lr=1e-2, weight_decay=0.0)
+
+
+@pytest.mark.parametrize("store", ["file", "host"])
+@pytest.mark.parametrize(
+    ("recompute", "count", "optimizer_class", "tied", "clip_norm"),
+    [
+        (False, 1, _MOMENTUM, False, None),
+        (False, 3, _ADAMW, True, None),
+        (True, 1, _ADAMW, False, 0.5),
+        (True, 3, _MOMENTUM, True, None),
+        (True, 3, _decaying, True, 0.5),
+        (False, 3, _decaying, False, None),
+    ],
+)  # fmt: skip
 def test_bits_are_those_of_the_plain_loop(
-    recompute: bool, count: int, optimizer_class: Callable[..., Optimizer], tied: bool
+    store: str,
+    recompute: bool,
+    count: int,
+    optimizer_class: Callable[..., Optimizer],
+    tied: bool,
+    clip_norm: float | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if store == "host":
+        pinned = host_gpu.install(monkeypatch)
     torch.manual_seed(0)
     model = _Language(tied)
     plain = copy.deepcopy(model)
     batches = _tokens(4, count)
     torch.manual_seed(1)
-    expected, optimizer = _plain(plain, optimizer_class, batches)
+    expected, optimizer = _plain(plain, optimizer_class, batches, clip_norm=clip_norm)
     expected_draw = torch.rand(3)
 
     torch.manual_seed(1)
     memory = 390_000 if recompute else 120_000 + 230_000 * count
+    if store == "host" and count > 1 and not recompute:
+        memory -= 150_000  # the optimiser's states do not count
     with offload(
         model,
         optimizer_class=optimizer_class,
@@ -138,6 +170,7 @@ def test_bits_are_those_of_the_plain_loop(
         sample=batches[0][0],
         memory=memory,
         accumulate=count,
+        clip_norm=clip_norm,
         recompute=recompute,
     ) as step:
         assert len(step.plan.segments) >= 2  # how many depends on measured times
@@ -145,9 +178,13 @@ def test_bits_are_those_of_the_plain_loop(
         draw = torch.rand(3)
         state = step.job.state_dict()["optimizer"]
         assert 0 < step.peak_bytes <= step.plan.peak_bytes <= memory
-        planned = [len(batches) * loads for loads in step.plan.loads]
+        again = int(clip_norm is not None and store == "file")
+        planned = [len(batches) * (loads + again) for loads in step.plan.loads]
         planned[0] += 1  # for the first step
         assert step.loads == planned
+        if store == "host":  # not rounded to powers of two
+            parameter_bytes = sum(parameter.nbytes for parameter in plain.parameters())
+            assert parameter_bytes <= sum(pinned) < 2.5 * parameter_bytes
     assert losses == expected
     assert torch.equal(draw, expected_draw)
     _assert_same(model.state_dict(), plain.state_dict())
@@ -156,6 +193,41 @@ def test_bits_are_those_of_the_plain_loop(
     assert state["state"].keys() == wanted["state"].keys()
     for number, values in wanted["state"].items():
         _assert_same(state["state"][number], values)
+    if store == "host":
+        assert not pinned
+
+
+@pytest.mark.parametrize("store", ["file", "host"])
+def test_a_call_without_gradients_is_that_of_the_whole_model(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if store == "host":
+        host_gpu.install(monkeypatch)
+    torch.manual_seed(0)
+    model = _Language()
+    plain = copy.deepcopy(model)
+    batches = _tokens(2, 1)
+    torch.manual_seed(1)
+    expected, _ = _plain(plain, _ADAMW, batches)
+    torch.manual_seed(1)
+    with _started(model, batches) as step:
+        losses = []
+        for micro_batches in batches:
+            losses.append(step(micro_batches).item())
+            before = step.loads
+            with torch.no_grad():
+                found = model.eval()(micro_batches[0][0])
+            model.train()
+            assert sum(step.loads) - sum(before) >= len(step.plan.segments) - 1
+            assert [parameter.numel() for parameter in model.layers.parameters()].count(0) > 0
+        assert step.peak_bytes <= step.plan.memory_bytes
+        with pytest.raises(UsageError, match=r"called with gradients outside of a step.*no_grad"):
+            model(batches[0][0][0])
+        with pytest.raises(UsageError, match="blocks, the model has one argument"):
+            offload(plain, optimizer_class=_ADAMW, sample=batches[0][0], memory=1, blocks=[plain])
+    assert losses == expected
+    with torch.no_grad():
+        assert torch.equal(found, plain.eval()(batches[-1][0][0]))
 
 
 class _Precise(Optimizer):
@@ -294,6 +366,50 @@ def test_listed_blocks_where_tracing_fails() -> None:
     _assert_same(model.state_dict(), plain.state_dict())
 
 
+class _Steep(torch.autograd.Function):
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: Tensor) -> Tensor:
+        return 3 * gradient
+
+
+class _OwnGradients(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        steep: Tensor = _Steep.apply(x)
+        return steep
+
+
+def test_gradients_that_a_graph_would_lose_are_refused() -> None:
+    """In the model's own code; those of modules that are blocks are as in the plain loop."""
+    torch.manual_seed(0)
+    sample = torch.randn(4, 64), torch.randn(4, 64)
+    common: dict[str, Any] = {
+        "optimizer_class": _ADAMW, "loss": functional.mse_loss, "sample": sample,
+        "memory": "200KB", "accumulate": 1,
+    }  # fmt: skip
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+            self.steep = _OwnGradients()
+
+        def forward(self, x: Tensor) -> Tensor:
+            steep: Tensor = self.steep(self.linear(x))
+            return steep
+
+    with pytest.raises(TrainingError, match=r"it calls _Steep, an autograd\.Function"):
+        offload(Model(), **common)
+    model = nn.Sequential(nn.Linear(64, 64), _OwnGradients(), nn.Linear(64, 64))
+    plain = copy.deepcopy(model)
+    expected, _ = _plain(plain, _ADAMW, [[sample]] * 3, functional.mse_loss)
+    with offload(model, **common) as step:
+        assert [step([sample]).item() for _ in range(3)] == expected
+
+
 def _started(model: nn.Module, batches: Batches, **options: Any) -> OffloadedStep:
     settings: dict[str, Any] = {
         "optimizer_class": _ADAMW, "loss": _loss, "sample": batches[0][0], "memory": _SMALL,
@@ -367,7 +483,7 @@ def test_auto_plans_and_prints() -> None:
         text = str(step.plan)
         assert f"C = {step.plan.accumulate} micro-batches a segment" in text
         assert "of the speed with everything in memory" in text
-        assert sum(len(segment.blocks) for segment in step.plan.segments) == 12
+        assert step.plan.ends[-1] == 12
         step(_tokens(1, step.plan.accumulate)[0])
 
 
@@ -397,20 +513,17 @@ def test_a_model_that_cannot_be_cut() -> None:
         offload(model, optimizer_class=_ADAMW, loss=functional.mse_loss, sample=sample, memory=9000)
 
 
-def _grouped(parameters: Iterable[nn.Parameter]) -> Optimizer:
-    return SGD([{"params": [parameter]} for parameter in parameters], lr=0.1)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory": "6 apples"}, "expected bytes or a size"),
+        ({"memory": "6 apples"}, "expected a number of bytes"),
         ({"accumulate": 0}, "expected \"auto\" or 1 or more"),
         ({"recompute": "often"}, "expected \"auto\", True or False"),
-        ({"sample": torch.zeros(3)}, "not a micro-batch"),
+        ({"sample": torch.zeros(3)}, "a batch is a Tensor, expected"),
+        ({"clip_norm": 0}, "clip_norm is 0"),
         ({"optimizer_class": SGD, "folder": "/nonexistent"}, "cannot be made: No such file"),
         ({"optimizer_class": torch.optim.LBFGS}, "optimizer_class cannot train"),
-        ({"optimizer_class": _grouped}, "several groups of parameters"),
+        ({"optimizer_class": lambda _: SGD([nn.Parameter(torch.ones(2))])}, "not the model's"),
         ({"blocks": ["head"]}, "expected modules of the model"),
     ],
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given
@@ -15,7 +15,6 @@ from radt.training.offloading.partition import (
     coarsened,
     expected_s,
 )
-from radt.training.segments import Block
 
 _times = st.integers(0, 20).map(lambda ms: ms / 1000)
 
@@ -25,9 +24,14 @@ def _block(draw: st.DrawFn) -> OffloadBlock:
     parameters = draw(st.integers(0, 20))
     states = draw(st.integers(0, 2)) * parameters
     return OffloadBlock(
-        Block("", draw(_times), draw(_times), parameters, draw(st.integers(0, 9))),
+        "",
+        forward_s=draw(_times),
+        backward_s=draw(_times),
+        parameter_bytes=parameters,
+        output_bytes=draw(st.integers(0, 9)),
         load_s=draw(_times),
         update_s=draw(_times),
+        update_compute_s=0.0,
         gradient_bytes=parameters,
         largest_gradient_bytes=parameters // 2,
         update_bytes=2 * parameters + states,
@@ -68,8 +72,8 @@ def test_no_cuts_are_better(
 
 
 def _equal_blocks(count: int, load_s: float) -> list[OffloadBlock]:
-    block = Block("block", 0.01, 0.02, 100, 1)
-    return [OffloadBlock(block, load_s, load_s, 100, 100, 200, 1) for _ in range(count)]
+    block = OffloadBlock("block", 0.01, 0.02, 100, 1, load_s, load_s, 0.0, 100, 100, 200, 1)
+    return [block] * count
 
 
 def test_loads_hide_behind_enough_micro_batches() -> None:
@@ -79,7 +83,10 @@ def test_loads_hide_behind_enough_micro_batches() -> None:
         memory = Memory(1000, 0, count, recompute=False)
         cuts = Partitioner(blocks, memory).best()
         assert cuts
-        visible.append(expected_s(blocks, cuts, memory) - count * 8 * 0.03)
+        segments = [
+            OffloadBlock.joined(blocks[begin:end]) for begin, end in pairwise([0, *cuts, 8])
+        ]
+        visible.append(expected_s(segments, memory) - count * 8 * 0.03)
     assert visible[0] > visible[1] > visible[2]
     # At C·compute >= load, what is left is the update of the first segment.
     assert visible[2] == pytest.approx(0.03)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -10,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from radt.errors import UsageError
+from radt.training.preemption import Block, measured, plan, stretches
 from radt.training.randomness import RandomState
-from radt.training.segments import Block, plan, profile
 
 
 class Reader(nn.Module):
@@ -35,24 +35,22 @@ class Reader(nn.Module):
 _SAMPLE = torch.arange(20).reshape(4, 5)
 
 
+def _alone() -> None:
+    """Nobody else wants the device."""
+
+
 def test_blocks_are_the_innermost_calls_in_their_order() -> None:
-    blocks = profile(Reader(), _SAMPLE)
+    blocks = measured(Reader(), _SAMPLE, _alone)
     names = ["words", "memory", "body.0", "body.1", "body.2", "head"]
     assert [block.name for block in blocks] == names
     assert all(block.forward_s > 0 and block.backward_s > 0 for block in blocks)
-    head = blocks[-1]
-    assert (head.parameter_bytes, head.output_bytes) == (4 * (12 * 20 + 20), 4 * 4 * 20)
-
-
-def test_a_given_block_is_measured_as_one_with_its_buffers() -> None:
-    body, head = profile(Reader(), _SAMPLE, ["body", "head"], device="cpu")
-    assert (body.name, head.name) == ("body", "head")
-    assert body.parameter_bytes == 4 * 12 * 4 + 8
 
 
 def test_a_module_that_is_called_twice_is_two_blocks() -> None:
     linear = nn.Linear(4, 4)
-    assert len(profile(nn.Sequential(linear, nn.ReLU(), linear), torch.ones(2, 4))) == 3
+    blocks = measured(nn.Sequential(linear, nn.ReLU(), linear), torch.ones(2, 4), _alone)
+    assert [block.name for block in blocks] == ["0", "1", "0"]
+    assert all(block.forward_s > 0 and block.backward_s > 0 for block in blocks)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -68,7 +66,7 @@ def test_nothing_of_the_model_or_the_random_states_changes(training: bool) -> No
     values = [tensor.detach().clone() for tensor in tensors]
     before = RandomState.current().state_dict()
 
-    profile(model, _SAMPLE)
+    measured(model, _SAMPLE, _alone)
 
     after = RandomState.current().state_dict()
     assert before["python"][1].equal(after["python"][1])
@@ -88,22 +86,9 @@ def test_an_exception_of_the_model_leaves_nothing_behind() -> None:
     model = Reader()
     statistics = model.body[0].running_mean.clone()
     with pytest.raises(IndexError):
-        profile(model, _SAMPLE + 1)
+        measured(model, _SAMPLE + 1, _alone)
     assert model.body[0].running_mean.equal(statistics)
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
-
-
-@pytest.mark.parametrize(
-    ("blocks", "message"),
-    [
-        (["tail"], 'no module "tail"'),
-        (["unused"], 'does not call block "unused"'),
-        (["body", "body.0"], 'block "body.0" is within block "body"'),
-    ],
-)
-def test_blocks_that_cannot_be_measured_are_refused(blocks: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        profile(Reader(), _SAMPLE, blocks)
 
 
 _DURATIONS = st.integers(1, 20)
@@ -113,13 +98,40 @@ _DURATIONS = st.integers(1, 20)
 def test_segments_are_no_longer_than_asked_and_no_more_than_needed(
     durations: list[tuple[int, int]], longest: int
 ) -> None:
-    blocks = [Block(str(i), f, b, 0, 0) for i, (f, b) in enumerate(durations)]
+    blocks = [Block(str(i), f, b) for i, (f, b) in enumerate(durations)]
     segments = plan(blocks, longest)
     assert [block for segment in segments for block in segment.blocks] == blocks
     for segment in segments:
-        short = max(segment.forward_s, segment.backward_s) <= longest
-        assert short or len(segment.blocks) == 1
+        assert _longest_s(segment.blocks) <= longest or len(segment.blocks) == 1
     for segment, after in pairwise(segments):
-        forward_s = segment.forward_s + after.blocks[0].forward_s
-        backward_s = segment.backward_s + after.blocks[0].backward_s
-        assert max(forward_s, backward_s) > longest
+        assert _longest_s((*segment.blocks, after.blocks[0])) > longest
+
+
+def _longest_s(blocks: Sequence[Block]) -> float:
+    return max(sum(block.forward_s for block in blocks), sum(block.backward_s for block in blocks))
+
+
+class Functional(nn.Module):
+    """Most of its work is outside of modules."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter, self.leave = nn.Linear(300, 300), nn.Linear(300, 1)
+
+    def forward(self, values: Tensor) -> Tensor:
+        found = self.enter(values)
+        for _ in range(30):
+            found = found @ found
+        result: Tensor = self.leave(found)
+        return result
+
+
+def test_code_between_modules_belongs_to_the_stretch_before_it() -> None:
+    net, sample = Functional(), torch.zeros(300, 300)
+    found = stretches(net, plan(measured(net, sample, _alone), 1e-9), sample)
+    places = [(each.begin, each.is_backward) for each in found]
+    forward = [("the first module", False), ("leave", False)]
+    assert places == [*forward, ("leave", True), ("enter", True)]
+    first, leave, *_ = found
+    assert first.duration_s > 5 * leave.duration_s
+    assert all(parameter.grad is None for parameter in net.parameters())

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import OrderedDict, UserDict
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from radt.errors import TrainingError, UsageError
+from radt.loaders.batches import tensors_of
 from radt.training import Job, MultiTrainer
 from radt.training.job import JobStatus
 from radt.training.policies import POLICIES, Candidate, Policy
@@ -450,3 +453,69 @@ def test_a_closed_trainer_and_an_unknown_job_are_refused() -> None:
         list(trainer.run())
     with pytest.raises(UsageError, match="closed"):
         trainer.add(kept.job("two", 1))
+
+
+# Batches ---------------------------------------------------------------------------------------
+
+
+class _Pair(NamedTuple):
+    inputs: Tensor
+    target: Tensor
+
+
+@dataclass(frozen=True)
+class _Record:
+    inputs: Tensor
+    note: str = "kept as it is"
+
+
+class _Far(nn.Module):
+    """A model on a device, which says where its arguments are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3, device="meta")
+        self.seen: set[str] = set()
+
+    def forward(self, inputs: Any, scale: Tensor | None = None) -> Any:
+        self.seen |= {str(tensor.device) for tensor in tensors_of([inputs, scale])}
+        return inputs
+
+
+_X = torch.zeros(2, 4)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "round_robin", "shared"])
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (_X, _X),
+        _Pair(_X, _X),
+        ({"a": [_X, (_X,)]}, _X),
+        {"inputs": _X, "scale": _X},
+        OrderedDict(inputs={"deep": _X}),
+        UserDict(inputs=_X, scale=_X),
+        _Record(_X),
+    ],
+    ids=lambda batch: type(batch).__name__,
+)
+def test_batches_of_any_structure_come_to_the_device_of_the_job(policy: str, batch: Any) -> None:
+    """PyTorch's device without memory stands for a GPU."""
+    targets: set[str] = set()
+
+    def loss(_output: Any, target: Any) -> Tensor:
+        targets.update(str(tensor.device) for tensor in tensors_of(target))
+        return torch.zeros((), requires_grad=True)
+
+    loader = [batch, batch]
+    models = [_Far(), _Far()]
+    jobs = [
+        Job(str(at), net, torch.optim.SGD(net.parameters(), 0.1), loss, loader)
+        for at, net in enumerate(models)
+    ]
+    shared = {"share_input": True} if policy == "shared" else {"policy": policy}
+    with MultiTrainer(jobs, **shared) as trainer:
+        assert [job.failure for job in trainer.run()] == [None, None]
+    assert [net.seen for net in models] == [{"meta"}, {"meta"}]
+    assert targets == {"meta"}
+    assert {str(tensor.device) for tensor in tensors_of(batch)} == {"cpu"}

@@ -22,7 +22,7 @@ from torch import Tensor
 from radt.errors import TrainingError
 from radt.training import Job, MultiTrainer
 from radt.training.checkpoints import Checkpoints
-from radt.training.failures import Attempts
+from radt.training.failures import train
 from radt.training.job import FailureKind, JobStatus
 from radt.training.memory import Admission
 from tests.support.waiting import TIMEOUT_S, alive, wait_until
@@ -254,8 +254,7 @@ def _needed_bytes(job: Job) -> int:
     admission = Admission(10**12)
     assert job.loader is not None
     (batch, *_) = list(job.loader)
-    attempts = Attempts(job)
-    admission.measure(job, lambda: attempts.step(batch, stop_at_nan=False, others=[]))
+    admission.measure(job, lambda: train(job, batch, stop_at_nan=False, others=[]))
     return admission.needed_bytes(job, [job])
 
 
@@ -410,9 +409,9 @@ def _guarded(folder: Path, fault: str) -> list[str]:
     return [sys.executable, "-m", "radt.training.guard", str(folder / "states"), *script]
 
 
-def test_jobs_that_end_their_process_fail_and_the_others_go_on(tmp_path: Path) -> None:
-    done = subprocess.run(
-        _guarded(tmp_path, "both"),
+def _done(folder: Path, fault: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        _guarded(folder, fault),
         cwd=ROOT,
         env=dict(os.environ, PYTHONPATH=str(ROOT)),
         capture_output=True,
@@ -420,6 +419,10 @@ def test_jobs_that_end_their_process_fail_and_the_others_go_on(tmp_path: Path) -
         timeout=TIMEOUT_S,
         check=False,
     )
+
+
+def test_jobs_that_end_their_process_fail_and_the_others_go_on(tmp_path: Path) -> None:
+    done = _done(tmp_path, "both")
     assert done.returncode == 0, done.stderr
     for guilty in ("guilty", "behind"):
         assert f"job {guilty} ended its process" in done.stderr
@@ -452,15 +455,7 @@ def test_who_ended_the_process_is_known_until_its_state_says_so(
 
 
 def test_a_process_that_is_told_to_end_is_not_started_again(tmp_path: Path) -> None:
-    done = subprocess.run(
-        _guarded(tmp_path, "terminate"),
-        cwd=ROOT,
-        env=dict(os.environ, PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = _done(tmp_path, "terminate")
     assert done.returncode == 128 + signal.SIGTERM
     assert done.stdout == done.stderr == ""
 

@@ -6,7 +6,9 @@ import pickle
 import resource
 import socket
 import threading
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 from radt.errors import TrainingError
 from radt.training import transport
-from radt.training.transport import StateServer, check_sendable, fetch, packed, unpacked
+from radt.training.transport import StateServer, check_sendable, fetch, own_secret, packed, unpacked
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 SECRET = "of the workload"
@@ -58,15 +60,33 @@ def test_tied_and_strided_tensors_are_sent_by_value() -> None:
     assert same(unpacked(packed(state)), state)
 
 
+class Pair(NamedTuple):
+    one: int
+    other: int
+
+
 def test_what_cannot_be_sent_is_named_before_training() -> None:
     with pytest.raises(TrainingError, match=r"state\['scheduler'\]\['rule'\] is a function"):
         check_sendable({"scheduler": {"rule": same}})
+    with pytest.raises(TrainingError, match="namedtuple class"):
+        check_sendable({"optimiser": Pair(1, 2)})
 
 
 @pytest.mark.parametrize("data", [b"", b"nothing", pickle.dumps({"a": 1}), packed({"a": 1})[:-1]])
 def test_other_bytes_are_refused(data: bytes) -> None:
     with pytest.raises(TrainingError, match="a peer sent a state that cannot be read"):
         unpacked(data)
+
+
+def test_the_replicas_of_a_machine_have_one_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RADT_RUNTIME_DIR", str(tmp_path / "runtime"))
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: own_secret(), range(64)))
+    assert [len(secret) for secret in found] == [64]
+    (path,) = (tmp_path / "runtime").iterdir()
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_peer_waits_for_the_round_that_it_wants() -> None:

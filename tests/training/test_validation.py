@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -122,6 +123,23 @@ def test_what_a_process_draws_is_its_own() -> None:
         with torch.no_grad():
             sums = validating.evaluate_drawing(drawing.model.eval(), 0, 1)
         assert metrics["drawn"] == sums.sums["drawn"] / sums.count
+
+
+@pytest.mark.skipif(not hasattr(torch.backends, "fp32_precision"), reason="before PyTorch 2.9")
+def test_precision_is_that_of_training_however_it_was_set() -> None:
+    """PyTorch refuses to say it by its older names once it was set by the newer ones."""
+    backends: Any = torch.backends
+    before = backends.cuda.matmul.fp32_precision, backends.cudnn.rnn.fp32_precision
+    try:
+        backends.cuda.matmul.fp32_precision, backends.cudnn.rnn.fp32_precision = "tf32", "ieee"
+        expected = validating.precisions()
+        assert expected["cuda.matmul"] == "tf32"
+        with OverlappedValidator(validating.said_precisions, made()[0]) as validator:
+            validator.submit(1)
+            found = validator.wait(1).metrics
+    finally:
+        backends.cuda.matmul.fp32_precision, backends.cudnn.rnn.fp32_precision = before
+    assert {name: validating.PRECISIONS[int(at)] for name, at in found.items()} == expected
 
 
 def test_a_thread_refuses_to_draw_what_training_draws_from() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from radt.cli import COMMANDS, GROUPS, group, main
@@ -77,7 +78,7 @@ def test_what_cannot_be_understood(args: list[str]) -> None:
             ["a.csv", "--repeat", "none"],
             "--repeat: expected a whole number of at least 1, got 'none'",
         ),
-        (["a.csv", "--cooldown", "soon"], "--cooldown: 'soon' is no length of time"),
+        (["a.csv", "--cooldown", "soon"], "--cooldown: 'soon' is not a length of time"),
         (["a.csv", "--busy", "wate"], "--busy: 'wate' is not one of wait, fail, ignore"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -129,6 +130,17 @@ def test_radt_02s_name_of_trace_is_understood() -> None:
 def test_a_file_that_is_not_there_cannot_be_attached_to(capsys: pytest.CaptureFixture[str]) -> None:
     error = said(capsys, "attach", "none.csv")
     assert "Expected an experiment file, got none.csv, which does not exist" in error
+
+
+def test_a_wrong_call_is_an_error_like_others(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "export") == "radt: Missing argument 'RUN'.\n  Run `radt export --help`\n"
+
+
+def test_shells_complete_commands_options_and_files() -> None:
+    completed = ShellComplete(group, {}, "radt", "_RADT_COMPLETE").get_completions
+    assert [item.value for item in completed([], "st")] == ["status", "stop", "st"]
+    assert completed([], "my")[-1].type == "file"
+    assert [item.value for item in completed(["ls"], "--so")] == ["--sort"]
 
 
 def test_help_groups_the_commands() -> None:

@@ -12,14 +12,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from radt import settings
+from radt import api, settings
 from radt.collector.start import CollectorSettings, problems
 from radt.collocation.busy import BusyPolicy
 from radt.errors import UsageError
 from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE, TRACKING_VARIABLE, Home
+from radt.lifetime import Wait
 from radt.run.target import MODE_VARIABLE
-from radt.runner.pending import ExperimentOptions, SyncPoint, experiment_options
+from radt.runner.options import StartOptions, SyncPoint
 from radt.settings import Level, Setting, Settings
+from radt.store.locate import Places
 from radt.units import duration_text, parse_duration_s, seconds_text
 from tests.support.bench import RADT
 from tests.support.waiting import wait_until
@@ -88,6 +90,7 @@ VALUES: list[tuple[Setting[Any], object, str, object]] = [
     (settings.NOTIFY, "notify-send radt", "notify-send radt", "notify-send radt"),
     (settings.ON, "slurm:gpu", " slurm:gpu", "slurm:gpu"),
     (settings.YES, True, "1", True),
+    (settings.WAIT, True, "1", True),
     (settings.QUIET, True, "on", True),
 ]
 
@@ -111,16 +114,19 @@ def test_each_option_is_set_by_file_variable_and_command_line(
 
 
 def test_options_of_a_start_are_what_the_settings_say(project: Path) -> None:
-    assert experiment_options(Settings.of(project, environ={})) == ExperimentOptions()
+    nothing = StartOptions.of(Settings.of(project, environ={}))
+    home = nothing.home
+    assert nothing == StartOptions(home=home, tracking_uri=home.default_tracking_uri)
     write(
         project,
         "".join(f"{setting.name} = {json.dumps(value)}\n" for setting, value, *_ in VALUES),
     )
-    assert experiment_options(
-        Settings.of(project, environ={}), rerun=True, only=("a",)
-    ) == ExperimentOptions(
+    assert StartOptions.of(
+        Settings.of(project, environ={}), rerun=True, only=("a",), devices="cpu"
+    ) == StartOptions(
         rerun=True,
         only=("a",),
+        devices="cpu",
         repeat=3,
         cooldown_s=90.0,
         wait_for_file_s=120.0,
@@ -131,7 +137,11 @@ def test_options_of_a_start_are_what_the_settings_say(project: Path) -> None:
         busy=BusyPolicy.IGNORE,
         notify="notify-send radt",
         yes=True,
+        wait=Wait.MUST,
         quiet=True,
+        home=Home(project / "data"),
+        tracking_uri="http://mlflow",
+        store_uri="postgresql+psycopg2://db/x",
     )
 
 
@@ -139,16 +149,16 @@ def test_options_of_a_start_are_what_the_settings_say(project: Path) -> None:
     ("line", "message"),
     [
         ("repeat = 0", "repeat: expected a whole number of at least 1, got '0'"),
-        ("repeat = true", "repeat: True is not a value for it"),
-        ("repeat = [1]", "repeat: [1] is not a value for it"),
-        ("cooldown = 'soon'", "cooldown: 'soon' is no length of time"),
-        ("cooldown = -1", "cooldown: '-1' is no length of time"),
-        ("cooldown = nan", "cooldown: 'nan' is no length of time"),
+        ("repeat = true", "repeat: True is not a valid value"),
+        ("repeat = [1]", "repeat: [1] is not a valid value"),
+        ("cooldown = 'soon'", "cooldown: 'soon' is not a length of time"),
+        ("cooldown = -1", "cooldown: '-1' is not a length of time"),
+        ("cooldown = nan", "cooldown: 'nan' is not a length of time"),
         ("max-time = 0", "max-time: a limit of 0 leaves no time"),
         ("sync = 'contxt'", "sync: 'contxt' is not one of start, context"),
         ("fail-fast = 'maybe'", "fail-fast: 'maybe' is neither on nor off"),
-        ("fail-fast = 1.5", "fail-fast: 1.5 is not a value for it"),
-        ("home = 3", "home: 3 is not a value for it"),
+        ("fail-fast = 1.5", "fail-fast: 1.5 is not a valid value"),
+        ("home = 3", "home: 3 is not a valid value"),
         ("repeats = 3", "unknown setting 'repeats'"),
         ("runtime-dir = 'x'", "unknown setting 'runtime-dir'"),
     ],
@@ -161,6 +171,15 @@ def test_what_is_wrong_in_a_file_is_named_with_file_and_key(
         Settings.of(project, environ={}).check()
     assert caught.value.message == f"{path}: {message}"
     assert caught.value.remedy
+
+
+def test_who_has_a_store_in_the_settings_can_do_without_it(project: Path) -> None:
+    write(project, "store-uri = 'postgresql://db/x'\n")
+    values = Settings.of(project, environ={settings.STORE_URI.variables[0]: "None"})
+    values.check()
+    assert Home(project).store_uri(StartOptions.of(values).store_uri) == ""
+    assert Places.of(project, "none").shared is None
+    assert Places.of(None, "none").stores
 
 
 def test_a_bad_value_further_away_does_not_matter(project: Path) -> None:
@@ -239,11 +258,11 @@ def test_config_shows_each_value_and_where_it_is_from(
     monkeypatch.setenv("RADT_DASHBOARD_TOKEN", "token-of-mine")
     text = radt("config", folder=project, code=0)
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
-    assert lines["repeat"] == ["3", "radt.toml"]
-    assert lines["notify"] == ["https://hooks.example.org/***", "radt.toml"]
-    assert lines["tracking-uri"] == ["https://***@mlflow.example.org", "RADT_TRACKING_URI"]
-    assert lines["RADT_DASHBOARD_TOKEN"] == ["***", "RADT_DASHBOARD_TOKEN"]
-    assert lines["cooldown"] == ["0", "s", "default"]
+    assert lines["repeat"] == ["radt.toml", "3"]
+    assert lines["notify"] == ["radt.toml", "https://hooks.example.org/***"]
+    assert lines["tracking-uri"] == ["RADT_TRACKING_URI", "https://***@mlflow.example.org"]
+    assert lines["RADT_DASHBOARD_TOKEN"] == ["RADT_DASHBOARD_TOKEN", "***"]
+    assert lines["cooldown"] == ["default", "0", "s"]
     as_json = radt("config", "--json", folder=project, code=0)
     for secret in ("secret", "password", "token-of-mine"):
         assert secret not in text + as_json
@@ -313,5 +332,17 @@ def test_lengths_of_time_are_read_as_they_are_shown(seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "s", "1x", "1h30", "-1", "1e3", "inf", "1 2", "9" * 400])
 def test_what_is_no_length_of_time(text: str) -> None:
-    with pytest.raises(UsageError, match="no length of time"):
+    with pytest.raises(UsageError, match="not a length of time"):
         parse_duration_s(text)
+
+
+def test_options_of_python_are_those_of_the_command_line(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RADT_WAIT", "on")
+    given = api._texts(
+        {"wait": False, "cooldown_s": 1.5, "max_epoch": None, "sync": SyncPoint.CONTEXT}
+    )
+    options = StartOptions.of(Settings.of(project, given))
+    assert options.wait is Wait.NO
+    assert (options.cooldown_s, options.max_epoch, options.sync) == (1.5, None, SyncPoint.CONTEXT)

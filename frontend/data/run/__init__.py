@@ -1,1 +1,1 @@
-"""What the Run page shows of a run, as data."""
+"""The content of the Run page, as data."""

@@ -1,7 +1,7 @@
-"""A figure of plotly in the HTML file that ``write_html``, and so MLflow's ``log_figure``, wrote.
+"""Read a plotly figure from an HTML file of ``write_html``, which MLflow's ``log_figure`` uses.
 
 The file ends with ``Plotly.newPlot("id", [traces], {layout}, …)``, whose arguments are JSON: they
-are read, and nothing of the file runs. What reaches the browser is limited
+are parsed, and nothing in the file is executed. The content sent to the browser is limited
 (`radt.frontend.data.run.figure_content`).
 """
 
@@ -22,9 +22,9 @@ TRACES = frozenset(
         *("heatmap", "contour", "histogram2d", "histogram2dcontour"),
     }
 )
-#: What is drawn as something else: the same attributes, without WebGL.
+#: Trace types that are replaced by an equivalent without WebGL.
 _SAME = {"scattergl": "scatter"}
-#: A larger one would keep a browser busy for seconds.
+#: A larger figure would keep a browser busy for seconds.
 MAX_BYTES = 2 * 2**20
 
 _PLACE = 'class="plotly-graph-div"'

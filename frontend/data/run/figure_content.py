@@ -1,8 +1,8 @@
-"""What a logged figure may contain: attributes by name, and how many things they make.
+"""Restrict logged figures: which attributes they may contain, and how many elements these create.
 
-Only the attributes of this module reach the browser. What makes Plotly create many things from few
-bytes (ticks, bins, contour lines, subplots) is limited, texts keep their bold and line breaks but
-neither links nor styles, and images are those that the figure has in it.
+Only the attributes of this module reach the browser. Attributes that make Plotly create many
+elements from few bytes (ticks, bins, contour lines, subplots) are limited, texts keep bold and line
+breaks but not links or styles, and images must be embedded in the figure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from radt.frontend.data.run.figure_extents import MAX_DEPTH, Extents, NotDrawnError, direction_of
 from radt.frontend.data.run.images import MAX_PIXELS, embedded_pixels
 
-#: Traces, axes, annotations, buttons and whatever else is described one by one.
+#: Maximum number of traces, axes, annotations, buttons and other individually described elements.
 _MAX_OBJECTS = 2000
 _MAX_AXES = 200
 _MAX_TICKS = 200
@@ -26,8 +26,8 @@ _MAX_CONTOURS = 200
 #: The smallest tile of a pattern, in pixels.
 _MIN_PATTERN = 2
 
-#: Names of attributes that are kept, wherever they are. Background, font and size of the figure are
-#: those of the page, and what animates, edits or fetches is not among them.
+#: Attributes that are kept, wherever they are. Background, font and size of the figure are those of
+#: the page. Attributes that animate, edit or fetch are excluded.
 _NAMES = frozenset(
     """
     a aaxis active activebgcolor align alignmentgroup anchor angle annotations args args2 array
@@ -66,20 +66,20 @@ _NAMES = frozenset(
     xref xshift xside xsizemode y y0 y1 yanchor yaxes yaxis ybingroup ybins ygap yhoverformat ypad
     yperiod yperiod0 yperiodalignment yref yshift yside ysizemode z zauto zeroline zerolinecolor
     zerolinelayer zerolinewidth zhoverformat zmax zmid zmin zorder zsmooth
-    """.split()  # noqa: SIM905 - a list would have a line for each
+    """.split()  # noqa: SIM905 - a list would take a line for each
 )
-#: Attributes of the layout that are the page's.
+#: Attributes of the layout that the page sets.
 _OURS = frozenset({"font", "width", "height", "uirevision"})
-#: Axes, legends and colours that a figure may have several of: ``xaxis2``.
+#: Axes, legends and colours that can be numbered: ``xaxis2``.
 _NUMBERED = re.compile(r"([xyabc]axis|coloraxis|legend|ternary)[1-9]\d{0,2}")
-#: ``yaxis.type`` and ``shapes[0].x0``, as the buttons of a figure name what they change.
+#: Indices in paths such as ``shapes[0].x0``, by which buttons of a figure name their targets.
 _PLACES = re.compile(r"\[\d{1,4}\]")
-#: What has steps, and what says how many.
+#: Attributes with steps, and the attribute that sets their number.
 _STEPPED = frozenset({"xbins", "ybins", "contours"})
 _STEPS = ("start", "end", "size")
 _DASHES = frozenset({"solid", "dot", "dash", "longdash", "dashdot", "longdashdot"})
 _MONTHS = re.compile(r"M\d{1,3}|D[12]")
-#: HTML tags that Plotly draws; their attributes are removed.
+#: HTML tags other than those that Plotly draws.
 _TAG = re.compile(r"<(?!/?(?:b|i|u|s|em|br|sub|sup|span|strong|extra)\s*/?>)", re.IGNORECASE)
 _TAG_WITH_ATTRIBUTES = re.compile(r"<(/?[a-z]+)\s[^<>]*>", re.IGNORECASE)
 _LINK = re.compile(r"</?a\s*/?>", re.IGNORECASE)
@@ -87,7 +87,7 @@ _LINK = re.compile(r"</?a\s*/?>", re.IGNORECASE)
 
 @dataclass
 class FigureContent:
-    """Keeps what a figure may contain."""
+    """Filters the content of a figure."""
 
     extents: Extents
     objects: int = 0
@@ -96,10 +96,10 @@ class FigureContent:
 
     @classmethod
     def of(cls, traces: list[dict[str, Any]], layout: dict[str, Any]) -> dict[str, Any]:
-        """Return ``data`` and ``layout`` of a figure with what is allowed in them.
+        """Return ``data`` and ``layout`` of a figure with only the allowed content.
 
         Raises:
-            NotDrawnError: The figure has too many of something.
+            NotDrawnError: The figure has too many elements of some kind.
         """
         extents = Extents(traces, layout)
         cleaner = cls(extents)
@@ -114,12 +114,12 @@ class FigureContent:
         return content
 
     def cleaned(self, value: Any, name: str = "", along: str = "", depth: int = 0) -> Any:
-        """Return the value of an attribute with what is allowed in it, along x, y or neither."""
+        """Return the allowed content of an attribute's value, along x, y or neither."""
         if depth > MAX_DEPTH:
             raise NotDrawnError(f"A figure nested deeper than {MAX_DEPTH} levels")
         if isinstance(value, list):
             if name in ("args", "args2") and len(value) > 1 and isinstance(value[0], str):
-                value = [{value[0]: value[1]}, *value[2:]]  # the same, with its name
+                value = [{value[0]: value[1]}, *value[2:]]  # the same, with an explicit name
             items = (self.cleaned(item, name, along, depth + 1) for item in value)
             return [item for item in items if item is not _DROPPED]
         if isinstance(value, str):
@@ -158,7 +158,7 @@ class FigureContent:
         return _TAG.sub("&lt;", _LINK.sub("", _TAG_WITH_ATTRIBUTES.sub(r"<\1>", text)))
 
     def _is_allowed(self, parent: str, name: str, along: str, value: Any) -> bool:
-        """Return whether an attribute makes Plotly create no more than what is reasonable."""
+        """Return True if Plotly creates a reasonable number of elements for an attribute."""
         number = value if isinstance(value, int | float) else None
         if name == "dtick":
             if number is None:
@@ -178,7 +178,7 @@ class FigureContent:
         return True
 
 
-#: Stands for what is left out.
+#: Sentinel for removed values.
 _DROPPED = object()
 
 
@@ -193,7 +193,7 @@ def _animates(menu: Mapping[str, Any]) -> bool:
 
 
 def _limited(kept: dict[str, Any], name: str) -> dict[str, Any]:
-    """Leave out the steps of bins and contours if there are too many, or nobody knows how many."""
+    """Remove the steps of bins and contours if there are too many, or an unknown number."""
     if name not in _STEPPED:
         return kept
     most = _MAX_CONTOURS if name == "contours" else _MAX_BINS

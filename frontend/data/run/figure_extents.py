@@ -1,4 +1,4 @@
-"""How far the numbers of a figure reach: with the distance of ticks, that is how many there are."""
+"""Compute the extent of a figure's numbers. With the distance of ticks, it gives their count."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from contextlib import suppress
 from typing import Any
 
 MAX_DEPTH = 20
-#: Values of traces; and those of which each is drawn as an element of its own.
+#: Maximum number of values of traces, and of values that are each drawn as an element.
 _MAX_VALUES = 1_000_000
 _MAX_ELEMENTS = 50_000
-#: Traces whose axes have sums or counts of values.
+#: Traces whose axes show sums or counts of values.
 _ADDING = frozenset({"bar", "box", "violin", "histogram", "histogram2d", "histogram2dcontour"})
-#: Numbers outside of arrays that axes and scales of colours reach to.
+#: Scalar attributes that extend axes and colour scales.
 _COORDINATES = frozenset({"x", "y", "x0", "x1", "y0", "y1", "cmin", "cmax", "zmin", "zmax", "sum"})
 _DATE = re.compile(r"\s*(-?\d{4}|\d\d)(?:-(\d?\d)(?:-(\d?\d))?)?")
 _DAY_MS = 24 * 3600 * 1000
@@ -27,7 +27,7 @@ class NotDrawnError(Exception):
 
 
 class Extents:
-    """How far the numbers of a figure reach along x, along y and otherwise (""), at most.
+    """The maximum extent of a figure's numbers along x, along y and otherwise ("").
 
     Args:
         traces: The traces, with their types.
@@ -41,7 +41,7 @@ class Extents:
         self.values = self.elements = 0
         self._ranges: dict[str, tuple[float, float]] = {}
         self._texts: Counter[str] = Counter()
-        self._total = 0.0  # of what may be stacked or counted
+        self._total = 0.0  # sum of values that may be stacked or counted
         for trace in traces:
             before = self.values
             adds = trace.get("type") in _ADDING or "stackgroup" in trace
@@ -51,10 +51,10 @@ class Extents:
             count = self.values - before
             self.elements += count if _has_elements(trace) else 0
             for direction in ("x", "y"):
-                if not trace.get(direction):  # counts instead
+                if not trace.get(direction):  # counts on this axis
                     self._add(direction, 0)
                     self._add(direction, count)
-                if "fill" in trace:  # perhaps to zero
+                if "fill" in trace:  # may extend to zero
                     self._add(direction, 0)
         if self.values > _MAX_VALUES or self.elements > _MAX_ELEMENTS:
             raise NotDrawnError(f"A figure with {max(self.values, self.elements):,} values")
@@ -83,7 +83,7 @@ class Extents:
 
 
 def _numbers_in(text: str) -> list[float]:
-    """Return what Plotly may read a text as: a number, the first and last moment of a date."""
+    """Return the numbers that Plotly may read in a text: a number, or both ends of a date."""
     numbers = []
     with suppress(ValueError):
         numbers.append(float(text))
@@ -95,7 +95,7 @@ def _numbers_in(text: str) -> list[float]:
 
 
 def _has_elements(trace: dict[str, Any]) -> bool:
-    """Return whether a trace draws its values one by one, rather than as a line or a picture."""
+    """Return True if a trace draws each value as an element, rather than a line or a picture."""
     kind = trace.get("type")
     if kind in ("scatter", "scatterternary"):
         return bool(trace.get("mode", "lines") != "lines")
@@ -103,13 +103,13 @@ def _has_elements(trace: dict[str, Any]) -> bool:
 
 
 def direction_of(along: str, name: str) -> str:
-    """Return the direction of an attribute that is within one of ``along``."""
+    """Return the direction of an attribute inside one with direction ``along``."""
     first = name.removeprefix("error_").removeprefix("d")[:1]
     return first if first in ("x", "y") else along
 
 
 def _numbers(value: object, along: str = "", depth: int = 0) -> Iterator[tuple[str, object]]:
-    """Yield the items of arrays, also of those in base64, and coordinates, with their direction."""
+    """Yield array items (also base64-encoded) and coordinates, with their direction."""
     if depth > MAX_DEPTH:
         return
     if isinstance(value, list):
@@ -131,16 +131,16 @@ def _numbers(value: object, along: str = "", depth: int = 0) -> Iterator[tuple[s
 
 
 def _reached(key: str, value: object) -> object:
-    """Return the coordinate that an attribute names; None if it names none."""
+    """Return the coordinate that an attribute stands for; None if it is not one."""
     if key in _COORDINATES:
         return value
-    if key == "rangemode":  # perhaps from zero
+    if key == "rangemode":  # may extend from zero
         return 0
     return value * _MAX_VALUES if key in ("dx", "dy") and isinstance(value, int | float) else None
 
 
 def _packed(data: str, kind: str) -> Iterator[float]:
-    import numpy as np  # imported here: it takes a tenth of a second
+    import numpy as np  # takes a tenth of a second to import
 
     try:
         numbers = np.frombuffer(base64.b64decode(data), np.dtype(kind.replace("u1c", "u1")))

@@ -1,7 +1,7 @@
-"""The size at which browsers would decode an image, read from its first bytes.
+"""Find the size at which browsers would decode an image, from its first bytes.
 
-A PNG of a few kilobytes may have billions of pixels, and an SVG may repeat its shapes as often as
-it likes. Such files are not sent to be shown. Nothing is decoded here.
+A PNG of a few kilobytes may have billions of pixels, and an SVG may repeat its shapes without
+limit. Such files are not sent for display. Nothing is decoded here.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ import struct
 from typing import BinaryIO
 from xml.parsers import expat
 
-#: As many as a browser keeps in 200 MB of memory.
+#: The number of pixels that a browser stores in 200 MB of memory.
 MAX_PIXELS = 50_000_000
-#: How much of a JPEG may come before its size: profiles and previews.
+#: Maximum size of a JPEG's data before its dimensions: profiles and previews.
 _HEAD_BYTES = 256 * 1024
 _SVG_BYTES = 8 * 2**20
-#: Elements of an SVG once each that refers to another is replaced by that one.
+#: Maximum number of elements of an SVG after resolving its references.
 _MAX_ELEMENTS = 200_000
 
-#: Frames of a JPEG, of all kinds of compression (ITU-T T.81, table B.1).
+#: Markers of JPEG frames, for all kinds of compression (ITU-T T.81, table B.1).
 _JPEG_SIZES = frozenset({*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC})
 _TARGET = re.compile(r"\s*#([^\"')]*)|.*?url\(\s*[\"']?#([^\"')]*)", re.DOTALL)
 _RASTER = re.compile(r"\s*data:image/(?:png|jpe?g|gif|webp);base64,", re.IGNORECASE)
 
 
 def too_large(file: BinaryIO, media_type: str) -> str:
-    """Return why an image is not to be shown; nothing if it may be, or if it is not an image.
+    """Return why an image must not be shown; "" if it may, or if the file is not an image.
 
-    The file is at its beginning afterwards.
+    Afterwards, the file is at its beginning.
     """
     try:
         if media_type == "image/svg+xml":
@@ -42,7 +42,7 @@ def too_large(file: BinaryIO, media_type: str) -> str:
         size = pixel_size(file.read(_HEAD_BYTES))
     finally:
         file.seek(0)
-    if size is None:  # browsers decode other formats under these names, too
+    if size is None:  # browsers also decode other formats under these names
         return "Not shown: it does not begin as a PNG, JPEG, GIF or WebP image of known size"
     if math.prod(size) <= MAX_PIXELS:
         return ""
@@ -53,9 +53,9 @@ def too_large(file: BinaryIO, media_type: str) -> str:
 
 
 def pixel_size(head: bytes) -> tuple[int, int] | None:
-    """Return width and height of an image that begins like this; None if it is not known.
+    """Return width and height of an image with these first bytes; None if unknown.
 
-    Browsers go by how a file begins, not by its name.
+    Browsers detect formats by the first bytes, not by the name.
     """
     try:
         if head.startswith(b"\x89PNG\r\n\x1a\n"):
@@ -68,7 +68,7 @@ def pixel_size(head: bytes) -> tuple[int, int] | None:
             return _webp_size(head)
         else:
             return None
-    except struct.error:  # ends within its header
+    except struct.error:  # truncated within its header
         return None
     return width, height
 
@@ -111,10 +111,10 @@ def _too_large_svg(file: BinaryIO) -> str:
         return f"Not shown: the SVG has {size / 1e6:.1f} MB, more than {_SVG_BYTES / 1e6:.1f} MB"
     drawing = _Svg()
     try:
-        # At once: long tokens take quadratic time in parts.
+        # In one call: with a token split over calls, parsing takes quadratic time.
         drawing.parser.Parse(file.read(_SVG_BYTES), True)
     except expat.ExpatError:
-        pass  # browsers show what comes before an error
+        pass  # browsers show the part before an error
     if drawing.has_entities:
         return "Not shown: the SVG defines entities of its own"
     if drawing.expands_too_far():
@@ -128,7 +128,7 @@ def _too_large_svg(file: BinaryIO) -> str:
 
 
 def embedded_pixels(address: str) -> float:
-    """Return the number of pixels of an image in a ``data:`` address; infinite if not known."""
+    """Return the number of pixels of an image in a ``data:`` URL; infinite if unknown."""
     if (begin := _RASTER.match(address)) is None:
         return math.inf
     head = "".join(address[begin.end() : begin.end() + 2 * _HEAD_BYTES].split())
@@ -140,12 +140,12 @@ def embedded_pixels(address: str) -> float:
 
 
 class _Svg:
-    """Counts of the things that a browser draws for an SVG."""
+    """Counts the elements that a browser draws for an SVG."""
 
     def __init__(self) -> None:
         self.has_entities = False
         self.pixels = 0.0
-        self._targets: list[list[str]] = []  # of each element, in the order of the file
+        self._targets: list[list[str]] = []  # for each element, in the order of the file
         self._ends: dict[int, int] = {}
         self._by_id: dict[str, int] = {}
         self._opened: list[int] = []
@@ -155,7 +155,7 @@ class _Svg:
         self.parser.EntityDeclHandler = self._entity
 
     def expands_too_far(self) -> bool:
-        """Return whether it has too many elements once references are replaced; cycles do."""
+        """Return True if it has too many elements after resolving references, or a cycle."""
         count, waiting = 0, [(0, len(self._targets))]
         while waiting:
             first, end = waiting.pop()

@@ -1,6 +1,6 @@
-"""How a file is shown, by the end of its name.
+"""Choose how to show a file, by its suffix.
 
-Only these media types are ever sent to be shown; none of them runs scripts (`radt.frontend.files`).
+Only these media types are ever sent for display; none of them runs scripts (`radt.frontend.files`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ class Kind(StrEnum):
     TABLE = "table"
     JSON = "json"
     MARKDOWN = "markdown"
-    FIGURE = "figure"  # if it is one of plotly, else text
-    TEXT = "text"  # if it is one
+    FIGURE = "figure"  # if it is a plotly figure, else text
+    TEXT = "text"  # if it is text
 
 
-#: Kinds that browsers show themselves, with their media types.
+#: Kinds that browsers display natively, with their media types.
 MEDIA_TYPES = {
     ".png": "image/png",
     ".jpg": "image/jpeg",
@@ -49,12 +49,12 @@ _OTHERS = {
 
 
 def suffix_of(path: str) -> str:
-    """Return the end of a name in lower case: ``.png``."""
+    """Return the suffix in lower case: ``.png``."""
     return PurePosixPath(path).suffix.lower()
 
 
 def kind_of(path: str) -> Kind:
-    """Return how a file is shown."""
+    """Return the way to show a file."""
     suffix = suffix_of(path)
     if suffix in MEDIA_TYPES:
         return Kind(MEDIA_TYPES[suffix].partition("/")[0])

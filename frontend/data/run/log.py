@@ -1,6 +1,6 @@
-"""Parts of a log by their place in the file, so that a log of any length is never read whole.
+"""Read parts of a log by byte offset, so that a log of any length is never read as a whole.
 
-A part is whole lines. Places are bytes from the file's beginning.
+Parts consist of whole lines.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from radt.frontend.data.run_files import shown_line
 
 PART_BYTES = 64 * 1024
 MAX_MATCHES = 200
-#: Longer searches go on where they stopped.
+#: Longer searches stop and can be resumed.
 _SEARCH_S = 1.0
 _BLOCK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Lines from ``start`` to ``end`` of a log that has ``size`` bytes.
+    """Lines from ``start`` to ``end`` of a log of ``size`` bytes.
 
-    ``rest`` is the log's last line while that has no end, such as a progress bar.
+    ``rest`` is the log's last line while it is incomplete, such as a progress bar.
     """
 
     start: int
@@ -34,20 +34,20 @@ class Part:
 
 
 def part_before(file: BinaryIO, end: int | None) -> Part:
-    """Return the lines before a place; the last ones if it is None."""
+    """Return the lines before an offset; the last lines for None."""
     size = os.fstat(file.fileno()).st_size
     end = size if end is None else min(end, size)
     start = max(0, end - PART_BYTES)
     data = _read(file, start, end)
     if start:
         first = data.find(b"\n") + 1
-        if 0 < first < len(data):  # else the part is within one line
+        if 0 < first < len(data):  # otherwise the part is within one line
             data, start = data[first:], start + first
     return _part(data, start, size)
 
 
 def part_after(file: BinaryIO, start: int) -> Part:
-    """Return the lines after a place, where a line begins."""
+    """Return the lines after an offset, at which a line begins."""
     size = os.fstat(file.fileno()).st_size
     start = min(start, size)
     return _part(_read(file, start, start + PART_BYTES), start, size)
@@ -73,7 +73,7 @@ def _part(data: bytes, start: int, size: int) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A line with the text: where it begins, its number (from 1), and itself."""
+    """A line with the text: its offset, its number (from 1), and its content."""
 
     start: int
     number: int
@@ -84,8 +84,8 @@ class Match:
 class Found:
     """Lines with a text.
 
-    ``scanned`` is how far the search came, and ``lines`` how many lines it passed; it did not come
-    to the end if that is before ``size``, after `MAX_MATCHES` or a second.
+    ``scanned`` is the offset that the search reached, and ``lines`` the number of lines up to
+    there. It stops before ``size`` after `MAX_MATCHES` or a second.
     """
 
     matches: tuple[Match, ...]
@@ -95,7 +95,7 @@ class Found:
 
 
 def search(file: BinaryIO, text: str, scanned: int = 0, lines: int = 0) -> Found:
-    """Return lines that contain a text, in any case (of ASCII letters), from a place on."""
+    """Return lines that contain a text from an offset on, ignoring the case of ASCII letters."""
     size = os.fstat(file.fileno()).st_size
     wanted = text.encode("utf-8", "replace").lower()
     matches: list[Match] = []
@@ -122,5 +122,5 @@ def search(file: BinaryIO, text: str, scanned: int = 0, lines: int = 0) -> Found
         lines += data.count(b"\n", 0, length)
         scanned += length
         if not data:
-            break  # it became shorter
+            break  # the file became shorter
     return Found(tuple(matches), scanned, lines, size)

@@ -1,10 +1,10 @@
-"""Images, figures, tables and texts of a run by name and step, found by the paths of its artifacts.
+"""Images, figures, tables and texts of a run by name and step, derived from artifact paths.
 
-A file ``FOLDER/step-N.SUFFIX`` is step N of a sequence, whoever wrote it (`radt.run.media`).
-MLflow's ``log_image`` with a key writes ``images/NAME+step+N+timestamp+T+ID.png`` (earlier versions
-``%`` for ``+``), with ``~`` (earlier ``#``) for ``/`` in the name, beside a smaller copy, which is
-not shown. Its ``log_table`` and ``log_figure`` write any name, so those files are known by how they
-begin.
+A file ``FOLDER/step-N.SUFFIX`` is step N of a sequence, whatever program wrote it
+(`radt.run.media`). MLflow's ``log_image`` with a key writes
+``images/NAME+step+N+timestamp+T+ID.png`` (earlier versions ``%`` for ``+``), with ``~`` (earlier
+``#``) for ``/`` in the name, and a smaller copy, which is not shown. Its ``log_table`` and
+``log_figure`` accept any name, so their files are recognised by their first bytes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from radt.frontend.data.run.kinds import Kind, kind_of
 from radt.home import IMAGES, TABLES
 
-#: Enough of a file for `begins_as_logged`.
+#: Number of bytes that `begins_as_logged` needs.
 HEAD_BYTES = 4096
-#: How a table begins that MLflow's or radt's ``log_table`` wrote.
+#: First bytes of a table written by MLflow's or radt's ``log_table``.
 _TABLE_BEGINS = b'{"columns":'
 
 _STEP = re.compile(r"(?P<name>.+)/step-(?P<step>-?\d{1,19})(?P<suffix>\.[^./]+)")
@@ -26,7 +26,7 @@ _MLFLOW = re.compile(
     r"images/(?P<name>[^/]+?)[+%]step[+%](?P<step>-?\d{1,19})[+%]timestamp[+%](?P<time>\d+)"
     r"[+%](?P<copy>[0-9a-f-]+)(?P<suffix>\.png|[+%]compressed\.webp)"
 )
-#: Folders of radt's own files: pictures in them belong to a profile or an archive.
+#: Folders of radt's own files, whose pictures belong to a profile or an archive.
 _OWN = ("profiles/", "radt/", "environment/")
 #: Kinds of which only some files are shown.
 _SOME = (Kind.JSON, Kind.FIGURE)
@@ -34,7 +34,7 @@ _SOME = (Kind.JSON, Kind.FIGURE)
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A file of a sequence; ``step`` None if it has none."""
+    """A file of a sequence. ``step`` is None if it has none."""
 
     step: int | None
     path: str
@@ -50,16 +50,16 @@ class Sequence:
 
 
 def sequences_of(paths: Iterable[str], is_logged: Callable[[str], bool]) -> list[Sequence]:
-    """Return what the script logged by name, those with steps first; other files are left out.
+    """Return the sequences that the script logged, those with steps first; skip other files.
 
-    ``is_logged`` tells whether a file in JSON is a table, and one in HTML a figure.
+    ``is_logged`` returns True for a JSON file with a table, and for an HTML file with a figure.
     """
     found: dict[tuple[str, str], dict[int | None, str]] = {}
     for path in sorted(paths):
         if path.startswith(_OWN):
             continue
         if match := _MLFLOW.fullmatch(path):
-            if match["suffix"] == ".png":  # by time: the last of a step counts
+            if match["suffix"] == ".png":  # sorted by time: the last file of a step counts
                 name = f"{IMAGES}/{match['name'].replace('~', '/').replace('#', '/')}"
                 found.setdefault((name, ".png"), {})[int(match["step"])] = path
         elif match := _STEP.fullmatch(path):
@@ -72,12 +72,12 @@ def sequences_of(paths: Iterable[str], is_logged: Callable[[str], bool]) -> list
 
 
 def begins_as_logged(path: str, head: bytes) -> bool:
-    """Return whether a file in JSON begins as a table, or one in HTML as a figure of plotly."""
+    """Return True if a JSON file begins like a table, or an HTML file like a plotly figure."""
     return head.startswith(_TABLE_BEGINS) if kind_of(path) is Kind.JSON else b"Plotly" in head
 
 
 def is_copy(path: str) -> bool:
-    """Return whether MLflow wrote the file as a smaller copy of an image."""
+    """Return True if the file is MLflow's smaller copy of an image."""
     match = _MLFLOW.fullmatch(path)
     return match is not None and match["suffix"] != ".png"
 

@@ -1,9 +1,8 @@
-"""The beginning of a file as text or as a table, or its figure.
+"""Return the beginning of a file as text or as a table, or its figure.
 
-What is read, decoded and answered is limited, whatever the file is: scripts may write anything
-under any name, and a small file may decode to gigabytes. This runs in a helper process with a
-memory limit (`radt.frontend.data.run.previews`), which is what holds where a library decodes more
-than it was asked for.
+Reading, decoding and the answer are limited for all files: scripts may write anything under any
+name, and a small file may decode to gigabytes. This runs in a helper process with a memory limit
+(`radt.frontend.data.run.previews`), which also holds if a library decodes more than requested.
 """
 
 from __future__ import annotations
@@ -25,24 +24,24 @@ from radt.frontend.data.run.kinds import Kind, kind_of, suffix_of
 MAX_ROWS = 1000
 _MAX_COLUMNS = 200
 _MAX_CELL = 500
-#: All cells of a table together; browsers take seconds for more.
+#: Maximum size of all cells of a table; browsers take seconds for more.
 _TABLE_CHARS = 2 * 2**20
 _TEXT_BYTES = 256 * 1024
 _CSV_BYTES = 8 * 2**20
 _JSON_BYTES = 16 * 2**20
-#: What may begin a link, an emphasis or the like, in a paragraph or a list.
+#: Characters that may begin a link, emphasis and so on, in a paragraph or a list.
 _MARKS = re.compile(r"[\[*_`~!<]")
 _MAX_MARKS = 600
-#: A line that begins this many quotations and lists within each other.
+#: A line with this many nested quotations and lists.
 _NESTED = re.compile(r"^[ \t]*(?:>[ \t]*|[*+-][ \t]+){50}", re.MULTILINE)
 _JSON_DEPTH = 50
-#: Stands for what is nested deeper.
+#: Placeholder for deeper nesting.
 _LEFT_OUT = "{…}"
-#: The whole library of plotly may be in the file, 5 MB.
+#: Large enough for a file that includes all of plotly.js (5 MB).
 _HTML_BYTES = 16 * 2**20
-#: Decoded, over all groups of rows.
+#: Maximum decoded size, over all row groups.
 _PARQUET_BYTES = 64 * 2**20
-#: Rows that are decoded at once: each of them may be large.
+#: Number of rows decoded at once, as each may be large.
 _PARQUET_ROWS = 8
 _DELIMITERS = ",;\t|"
 
@@ -51,8 +50,8 @@ _DELIMITERS = ",;\t|"
 class Preview:
     """A file as the page shows it: a text, a table, a figure, or a note why it is none of them.
 
-    ``numeric`` are the columns with numbers only; ``rows`` have texts, None where there is no
-    value. ``figure`` is that of plotly, in JSON. ``note`` says what is left out.
+    ``numeric`` are the columns with only numbers. ``rows`` have texts, None for missing values.
+    ``figure`` is a plotly figure as JSON. ``note`` says what is left out.
     """
 
     kind: Kind | None
@@ -65,7 +64,7 @@ class Preview:
 
 
 def preview(file: BinaryIO, path: str) -> Preview:
-    """Return the beginning of a file, as its name says it is to be read.
+    """Return the beginning of a file, in the format that its name indicates.
 
     Raises:
         OSError: The file cannot be read.
@@ -95,7 +94,7 @@ def _text(file: BinaryIO, kind: Kind = Kind.TEXT) -> Preview:
 
 
 def _markdown(file: BinaryIO) -> Preview:
-    """Return Markdown as a text if browsers would take minutes to parse it."""
+    """Return Markdown as plain text if browsers would take minutes to parse it."""
     read = _text(file, Kind.MARKDOWN)
     blocks = re.split(r"\n\s*\n", read.text)
     if any(len(_MARKS.findall(block)) > _MAX_MARKS for block in blocks) or _NESTED.search(
@@ -115,7 +114,7 @@ def _json(file: BinaryIO) -> Preview:
         return _text(file)
     try:
         content = json.loads(file.read(_JSON_BYTES))
-        # As MLflow's and radt's log_table write it, and pandas (orient="split").
+        # The format of log_table of MLflow and radt, and of pandas (orient="split").
         if isinstance(content, dict) and {"columns", "data"} <= set(content):
             columns, data = content["columns"], content["data"]
             if isinstance(columns, list) and all(isinstance(row, list) for row in data):
@@ -139,7 +138,7 @@ def _json(file: BinaryIO) -> Preview:
 
 
 def _pieces(value: object, indent: str = "") -> Iterator[str]:
-    """Yield a value as indented JSON, so that writing it can end anywhere."""
+    """Yield a value as indented JSON in pieces, so that writing can stop anywhere."""
     if not isinstance(value, dict | list) or not value:
         yield json.dumps(value, ensure_ascii=False)
     elif len(indent) == 2 * _JSON_DEPTH:
@@ -185,20 +184,20 @@ def _separated(file: BinaryIO, suffix: str) -> Preview:
 
 
 def _parquet(file: BinaryIO) -> Preview:
-    import pyarrow as pa  # imported here: it takes half a second
+    import pyarrow as pa  # takes half a second to import
     import pyarrow.parquet as pq
 
-    pa.set_memory_pool(pa.system_memory_pool())  # the others keep what they got
+    pa.set_memory_pool(pa.system_memory_pool())  # other pools keep freed memory
     try:
         metadata = pq.read_metadata(file)
         leaves = (metadata.schema.column(place) for place in range(metadata.num_columns))
-        # A value that many rows have is decoded once.
+        # Decode a value that many rows share only once.
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         content = pq.ParquetFile(
             file,
             metadata=metadata,
             read_dictionary=[path for path in texts if "." not in path],
-            buffer_size=1 << 16,  # pages one by one, not all of a group of rows
+            buffer_size=1 << 16,  # read page by page, not a whole row group
         )
         names = content.schema_arrow.names
         batches = content.iter_batches(
@@ -212,11 +211,11 @@ def _parquet(file: BinaryIO) -> Preview:
 
 
 def _rows(batches: Iterable[Any]) -> Iterator[list[object]]:
-    """Yield the rows of record batches, until they have taken `_PARQUET_BYTES`."""
+    """Yield the rows of record batches, up to `_PARQUET_BYTES`."""
     room = _PARQUET_BYTES
     for batch in batches:
         columns = batch.columns
-        for place in range(batch.num_rows):  # not all at once: a cell is cut before the next one
+        for place in range(batch.num_rows):  # one by one: a cell is cut before the next is decoded
             yield [column[place].as_py() for column in columns]
         room -= batch.nbytes
         if room < 0:
@@ -224,7 +223,7 @@ def _rows(batches: Iterable[Any]) -> Iterator[list[object]]:
 
 
 def _table(columns: Sequence[object], data: Iterable[Sequence[Any]], total: int | None) -> Preview:
-    """Return the beginning of a table; ``total`` None if the number of its rows is not known."""
+    """Return the beginning of a table. ``total`` is None if the number of rows is unknown."""
     names = [_cell(name) or "" for name in columns[:_MAX_COLUMNS]]
     width = len(names)
     rows: list[tuple[str | None, ...]] = []

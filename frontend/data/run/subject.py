@@ -1,4 +1,4 @@
-"""The run that the page shows, and the runs to choose from and to compare it with."""
+"""The run that the page shows, the run to compare it with, and the runs to choose from."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.workload.subject import experiment_of
 from radt.frontend.view import View
 
-#: The length of the list of other runs; a search finds the rest.
+#: Maximum length of the list of other runs; a search finds the rest.
 MAX_OFFERED = 80
-#: The view's option with the run that the shown one is compared with.
+#: The view's option with the run to compare with.
 OTHER = "run.other"
 
 
 @dataclass(frozen=True)
 class RunSubject:
-    """A run among those of its experiment, and the one that it is compared with, if any.
+    """A run among those of its experiment, and the run to compare it with, if any.
 
     ``automatic``: it is shown because it is the newest.
     """
@@ -42,7 +42,7 @@ class RunSubject:
 def find_run(source: Source, view: View) -> RunSubject:
     """Return the run of a view, by default the newest of the experiment in focus.
 
-    It is compared with the run that the view names, by default the one before it.
+    It is compared with the run that the view names, by default the previous one.
 
     Raises:
         RunNotFoundError: There is no such run.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.workload.run_facts import Machine
 from radt.frontend.data.workload.subject import Subject
-from radt.store.records import SummaryRecord
+from radt.store.summaries import SeriesSummary
 from radt.tags import (
     CPU_COUNT,
     CPUS,
@@ -37,7 +37,7 @@ _OF_RUN = "process.gpu.memory"
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A run on a device. ``percentage`` is its cap on threads under MPS, None for no cap.
+    """A run on a device. ``percentage`` is its MPS limit on threads, None for no limit.
 
     ``peak_bytes`` is the peak memory of its processes there, None if not recorded.
     """
@@ -51,7 +51,7 @@ class Tenant:
 class Instance:
     """A MIG instance: ``size`` memory slices from ``start`` on; ``start`` None if not recorded.
 
-    ``identity`` distinguishes it from others of its profile.
+    ``identity`` distinguishes instances of the same profile.
     """
 
     profile: str
@@ -65,8 +65,8 @@ class Instance:
 
 
 @dataclass(slots=True)
-class Card:
-    """A GPU; its runs are in MIG instances, under MPS (``mps``) or side by side (``naive``)."""
+class UsedGpu:
+    """A GPU. Its runs are in MIG instances, under MPS (``mps``) or side by side (``naive``)."""
 
     host: str
     index: int
@@ -94,7 +94,7 @@ class Card:
 
     @property
     def free_slices(self) -> list[tuple[int, int]]:
-        """Start and size of each stretch without an instance of the workload, if known."""
+        """Start and size of each range of slices without an instance of the workload, if known."""
         if any(instance.start is None for instance in self.instances):
             taken = sum(instance.size for instance in self.instances)
             return [(taken, self.slices - taken)] if taken < self.slices else []
@@ -114,7 +114,7 @@ class Card:
 class Processor:
     """The cores of a machine.
 
-    ``pinned`` are the cores by run id, None for a run whose cores are unknown; runs that were not
+    ``pinned`` are the cores by run id, None for a run whose cores are unknown. Runs that were not
     pinned share all cores and are left out.
     """
 
@@ -126,7 +126,7 @@ class Processor:
 
     @property
     def has_pinned(self) -> bool:
-        """Whether any run is known to be pinned."""
+        """True if any run is known to be pinned."""
         return any(self.pinned.values())
 
     def owners(self, core: int) -> list[RunEntry]:
@@ -135,10 +135,10 @@ class Processor:
 
 
 @dataclass(frozen=True, slots=True)
-class Devices:
+class UsedDevices:
     """All devices of a workload."""
 
-    cards: tuple[Card, ...]
+    cards: tuple[UsedGpu, ...]
     processors: tuple[Processor, ...]
 
 
@@ -146,8 +146,8 @@ def devices_of(
     subject: Subject,
     tags: Mapping[str, Mapping[str, str]],
     machines: Mapping[str, Machine],
-    summaries: Iterable[SummaryRecord],
-) -> Devices:
+    summaries: Iterable[SeriesSummary],
+) -> UsedDevices:
     """Assign the runs to devices.
 
     Args:
@@ -157,7 +157,7 @@ def devices_of(
         summaries: Summaries of its series, for peak memory.
     """
     memory = _Memory(summaries, subject.runs)
-    cards: dict[tuple[str, int], Card] = {}
+    cards: dict[tuple[str, int], UsedGpu] = {}
     by_host: dict[str, list[RunEntry]] = {}
     for run in subject.whole:
         if not run.record.devices:
@@ -179,11 +179,11 @@ def devices_of(
         for host, runs in by_host.items()
     )
     ordered = sorted(cards.values(), key=lambda card: (card.host, card.index))
-    return Devices(tuple(ordered), processors)
+    return UsedDevices(tuple(ordered), processors)
 
 
 def indices(devices: str) -> tuple[int, ...]:
-    """Return the GPUs of a run's devices: (1, 2) of ``1+2``, none of ``cpu``."""
+    """Return the GPUs of a run's devices: (1, 2) for ``1+2``, none for ``cpu``."""
     parts = [part.strip() for part in devices.split("+")]
     return tuple(int(part) for part in parts if part.isdigit() and len(part) < 5)
 
@@ -210,7 +210,7 @@ def pinned_cores(tags: Mapping[str, str]) -> frozenset[int] | None:
     """Return the cores that a run was pinned to: none if it was not, None if unknown.
 
     Before radt had a separate tag for the number of CPUs, runs that were not pinned stored it in
-    `CPUS`: a single number is then ambiguous.
+    `CPUS`, so a single number is ambiguous.
     """
     numbers = tags.get(CPUS, "")
     if CPU_COUNT not in tags and numbers.isdecimal():
@@ -231,7 +231,7 @@ def cores(text: str) -> frozenset[int]:
 class _Memory:
     """Peak memory per device and run, from recorded samples."""
 
-    def __init__(self, summaries: Iterable[SummaryRecord], runs: Mapping[str, RunEntry]) -> None:
+    def __init__(self, summaries: Iterable[SeriesSummary], runs: Mapping[str, RunEntry]) -> None:
         self._peaks: dict[tuple[str, str, str], float] = {}
         self._of_runs: dict[tuple[str, str], float] = {}
         self._of_instance: dict[tuple[str, str, str], float] = {}
@@ -266,11 +266,11 @@ class _Memory:
         return self._of_instance.get((run_id, _MIG_TOTAL if total else _MIG_USED, f"gpu{index}"))
 
 
-def _card(host: str, index: int, machine: Machine, memory: _Memory) -> Card:
-    name = machine.gpus[index] if index < len(machine.gpus) else ""
-    known = machine.gpu_memory_bytes[index] if index < len(machine.gpu_memory_bytes) else None
+def _card(host: str, index: int, machine: Machine, memory: _Memory) -> UsedGpu:
+    name = machine.gpus.get(index, "")
+    known = machine.gpu_memory_bytes.get(index)
     small = any(word in name for word in _SMALL)
-    return Card(
+    return UsedGpu(
         host,
         index,
         name,
@@ -280,7 +280,7 @@ def _card(host: str, index: int, machine: Machine, memory: _Memory) -> Card:
     )
 
 
-def _seat(card: Card, run: RunEntry, tags: Mapping[str, str], memory: _Memory) -> None:
+def _seat(card: UsedGpu, run: RunEntry, tags: Mapping[str, str], memory: _Memory) -> None:
     text = run.record.collocation.strip()
     mig, _, rest = text.partition("+") if _PROFILE.match(text) else ("", "", text)
     is_mps = "mps" in rest.lower()
@@ -303,7 +303,7 @@ def _seat(card: Card, run: RunEntry, tags: Mapping[str, str], memory: _Memory) -
     )
 
 
-def _instance(card: Card, run: RunEntry, asked: str, tags: Mapping[str, str]) -> Instance:
+def _instance(card: UsedGpu, run: RunEntry, asked: str, tags: Mapping[str, str]) -> Instance:
     profile = tags.get(MIG_PROFILE, "") or asked.partition("#")[0]
     start, size = _placement(tags.get(MIG_PLACEMENT, ""))
     identity = tags.get(MIG_UUID, "") or (asked if "#" in asked else run.run_id)
@@ -314,7 +314,7 @@ def _instance(card: Card, run: RunEntry, asked: str, tags: Mapping[str, str]) ->
     match = _PROFILE.match(profile)
     slices = int(match["g"]) if match else 1
     if size is None:
-        # Seven compute slices go with eight memory slices, three with four.
+        # Seven compute slices correspond to eight memory slices, three to four.
         size = {7: 8, 3: 4}.get(slices, slices) if card.slices == _MEMORY_SLICES else slices
     made = Instance(profile, start, min(max(size, 1), card.slices), identity=identity)
     card.instances.append(made)
@@ -329,7 +329,7 @@ def _placement(text: str) -> tuple[int | None, int | None]:
     return int(start), int(size)
 
 
-def _fit(card: Card) -> None:
+def _fit(card: UsedGpu) -> None:
     """Widen a GPU to the slices that its instances occupy."""
     ends = [
         instance.start + instance.size for instance in card.instances if instance.start is not None

@@ -1,8 +1,8 @@
 """Lanes of the timeline: the spans of each run below its bar, by name.
 
-The same name has the same hue in all runs of a workload, one that no run has; spans of a job have
-that of its child run. With many runs there is room for fewer lanes; spans beyond them share the
-last lane, and without room they are drawn within the run's bar.
+A name has the same hue in all runs of a workload, which no run has; spans of a job have that of its
+child run. With many runs there is space for fewer lanes. Further spans share the last lane, and
+without any space spans are drawn within the run's bar.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import count
 
 from radt.frontend.data.workload.model import Bar, BarKind, Life
 
-#: The limits on lanes of a run and of a workload.
+#: Maximum number of lanes of a run, and of a workload.
 _MAX_LANES = 6
 _MAX_LANES_IN_ALL = 48
 
@@ -58,7 +58,7 @@ def _lanes(spans: Sequence[Bar], hues: dict[str, int], limit: int) -> tuple[Lane
     for bar in spans:
         by_name.setdefault(bar.label, []).append(bar)
     names = list(by_name)
-    if len(names) > limit:  # the longest in all keep their lanes
+    if len(names) > limit:  # the names with the longest total time keep their lanes
         length_s = {name: sum(bar.end_s - bar.start_s for bar in by_name[name]) for name in names}
         kept = set(sorted(names, key=lambda name: -length_s[name])[: limit - 1])
         names = [name for name in names if name in kept]

@@ -11,13 +11,13 @@ from typing import Any
 
 from radt.analysis.windows import after_first
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.model import STATUS_WORDS
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
 from radt.frontend.data.workload.model import Bar, BarKind, Life
 from radt.frontend.data.workload.subject import Subject
-from radt.model import MarkerKind
-from radt.store.records import MarkerRecord, SummaryRecord
+from radt.model import STATUS_WORDS, MarkerKind
+from radt.store.records import MarkerRecord
+from radt.store.summaries import SeriesSummary
 from radt.units import duration
 
 _SHORTEST_S = 1.0
@@ -25,7 +25,7 @@ _SHORTEST_S = 1.0
 _SETUP_SHARE = 0.14
 
 
-def lives(source: Source, subject: Subject, summaries: Iterable[SummaryRecord]) -> tuple[Life, ...]:
+def lives(source: Source, subject: Subject, summaries: Iterable[SeriesSummary]) -> tuple[Life, ...]:
     """Return the lifetimes of a workload's runs.
 
     Raises:
@@ -50,7 +50,7 @@ def lives(source: Source, subject: Subject, summaries: Iterable[SummaryRecord]) 
 
 
 def life_of(run: RunEntry, markers: Sequence[MarkerRecord], origin_ns: int, now_ns: int) -> Life:
-    """Return the lifetime of one run; ``now_ns`` is the end of a run that has not ended."""
+    """Return the lifetime of one run. ``now_ns`` is the end of a run that has not ended."""
     record = run.record
     end_ns = record.ended_ns
     if end_ns is None:
@@ -69,7 +69,7 @@ def life_of(run: RunEntry, markers: Sequence[MarkerRecord], origin_ns: int, now_
     bars = [setup] if record.created_ns < origin_ns or record.started_ns is None else []
     start_s = None if record.started_ns is None else at(record.started_ns)
     if start_s is not None:
-        took = duration(at(end_ns) - start_s)
+        took = duration(record.lasted_s(end_ns))
         text = f"{STATUS_WORDS[record.status]} · {took}"
         bars.append(Bar(BarKind.ALIVE, start_s, at(end_ns), text, is_open=not record.status.ended))
     own = [marker for marker in markers if not marker.process]
@@ -127,7 +127,7 @@ def whole_window(lives: Sequence[Life]) -> Window:
 def overlap(lives: Sequence[Life]) -> float | None:
     """Return the share of the time from the first start to the last end in which all runs ran.
 
-    None for fewer than two runs, and before all have started. Runs within runs do not count.
+    None for fewer than two runs, and before all have started. Child runs do not count.
     """
     lives = [life for life in lives if life.run.parent is None]
     started = [life for life in lives if life.start_s is not None]

@@ -1,19 +1,16 @@
-"""Lives of runs, strips and stacks, ready to be drawn. Nothing here reads a store."""
+"""Lifetimes of runs, strips and stacks, ready to be drawn. Nothing here reads a store."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from radt.frontend.data.model import STATUS_WORDS, BoolArray, Quantity
+from radt.frontend.data.model import Line, Quantity
 from radt.frontend.data.spec import Window
-from radt.model import RunStatus
-from radt.store.records import Float64Array, SeriesRecord
+from radt.model import STATUS_WORDS, RunStatus
+from radt.store.records import BoolArray, Float64Array, SeriesRecord
 from radt.units import duration
 
 if TYPE_CHECKING:
@@ -32,12 +29,12 @@ class BarKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of a run; ``end_s`` equals ``start_s`` for an instant.
+    """A time span of a run. ``end_s`` equals ``start_s`` for an instant.
 
-    ``count`` is the number of merged bars, ``busy`` the share of the stretch that they take;
-    ``text`` describes it, ``label`` is short: an epoch's number, a span's name, a workload's, of
-    whose runs ``mark`` tells one from the others; ``is_open`` says that it has not ended. ``key``
-    and ``hue`` are what it belongs to and its colour index, where bars of several lie in one row.
+    ``count`` is the number of merged bars, ``busy`` the share of the span that they cover. ``text``
+    describes it, ``label`` is short: an epoch's number, a span's name, or a workload's name, with
+    ``mark`` for the run. ``is_open`` says that it has not ended. ``key`` and ``hue`` are its owner
+    and its colour index, if bars of several owners are in one row.
     """
 
     kind: BarKind
@@ -85,7 +82,7 @@ class Life:
 
 
 def binned(bars: Iterable[Bar], window: Window, shortest_s: float) -> list[Bar]:
-    """Return the bars of one kind in a window, by start; thin neighbours are merged."""
+    """Return the bars of one kind in a window, by start, with thin neighbours merged."""
     bins: list[Bar] = []
     group: list[Bar] = []
 
@@ -135,56 +132,11 @@ def _together(group: Sequence[Bar]) -> Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
-    """Points in time order: seconds since the barrier (N,), values (N,); NaN is a gap.
-
-    ``interval_s`` is None for irregular readings. ``counted_from_s`` is set for a counter's rates:
-    when the first one began. Each holds since the one before, also over a gap.
-    """
-
-    at_s: Float64Array
-    values: Float64Array
-    interval_s: float | None = None
-    counted_from_s: float | None = None
-
-    @property
-    def known_s(self) -> Float64Array:
-        """Times with a value."""
-        times_s: Float64Array = self.at_s[np.isfinite(self.values)]
-        return times_s
-
-    def mean(self, window: Window) -> float:
-        """Return the mean over the time within a window; NaN without a value there.
-
-        A value holds since the one before: a counter's rate is the mean since then.
-        """
-        if self.counted_from_s is None:
-            held_s = np.diff(self.at_s, prepend=self.at_s[0] - (self.interval_s or 0.0))
-        else:
-            held_s = np.zeros(len(self.at_s))
-            held_s[np.isfinite(self.values)] = np.diff(self.known_s, prepend=self.counted_from_s)
-        inside = self._inside(window)
-        values, held_s = self.values[inside], held_s[inside]
-        if not held_s.sum():
-            return float(values.mean()) if len(values) else math.nan
-        return float(np.average(values, weights=held_s))
-
-    def peak(self, window: Window) -> float:
-        """Return the largest value within a window; NaN without one."""
-        values = self.values[self._inside(window)]
-        return float(values.max()) if len(values) else math.nan
-
-    def _inside(self, window: Window) -> BoolArray:
-        inside: BoolArray = (self.at_s >= window.start) & (self.at_s <= window.end)
-        return inside & np.isfinite(self.values)
-
-
-@dataclass(frozen=True, slots=True)
 class Band:
     """One run's share: values (M,) on the grid, 0 outside its lifetime, NaN if unknown.
 
-    ``runs`` has several runs if their shares are summed. ``mean`` and ``peak`` are those of the
-    visible part of its lifetime, zeros included; NaN without a reading there.
+    ``runs`` has several runs if their shares are summed. ``mean`` and ``peak`` cover the visible
+    part of its lifetime, zeros included; NaN without a reading there.
     """
 
     runs: tuple[RunEntry, ...]
@@ -202,13 +154,12 @@ class Band:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The value of the whole device; ``owner`` is the only run on a device, if any.
+    """The value of the whole device. ``owner`` is the only run on a device, if any.
 
-    ``mean`` and ``peak`` are those of the visible time; NaN without a value there.
+    ``mean`` and ``peak`` cover the visible time; NaN without a value there.
     """
 
-    name: str
-    readings: Readings
+    line: Line
     mean: float
     peak: float
     owner: RunEntry | None = None
@@ -216,7 +167,7 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class StackData:
-    """Data of a strip; ``edges_s`` (M + 1,) of its cells.
+    """Data of a strip. ``edges_s`` (M + 1,) are the edges of its cells.
 
     ``known`` (M,) is False where a run's share is unknown, so that nothing is stacked.
     """
@@ -239,9 +190,9 @@ class StackData:
 class Resource:
     """A shared resource: the metrics of runs and devices that measure it, best first.
 
-    ``peak`` says that the maximum counts, not the mean: memory that was needed once was needed.
-    ``of_cores``: the device's value is a share of all cores, the runs' values are cores. ``whole``
-    says why the resource has no shares, if it has none.
+    ``peak`` says that the maximum counts, not the mean, as for memory. ``of_cores``: the device's
+    value is a share of all cores, while the runs' values are cores. ``whole`` says why the resource
+    has no shares, if it has none.
     """
 
     key: str
@@ -255,7 +206,7 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSeries:
-    """The series of a whole device, as its runs recorded it; ``entity`` is empty for a machine."""
+    """The series of a whole device, as its runs recorded it. ``entity`` is empty for a machine."""
 
     entity: str
     listener: str
@@ -264,7 +215,7 @@ class DeviceSeries:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One run's part of a resource on one device: its series, whose values add up."""
+    """One run's part of a resource on one device: its series, whose values are added."""
 
     run: RunEntry
     series: tuple[SeriesRecord, ...]
@@ -272,7 +223,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """One resource of one device. ``without`` are its runs that have no share."""
+    """One resource of one device. ``without`` are its runs without a share."""
 
     resource: Resource
     host: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from radt import units
-from radt.analysis.quantities import joules
+from radt.analysis.recording import ListenerOverhead, TrackerOverhead, read_overhead
 from radt.errors import RunNotFoundError
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.run_files import folders_of, opened
@@ -19,11 +19,11 @@ from radt.model import MissingReason
 from radt.parts import from_tag
 from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, LedgerRecord, RunRecord
-from radt.store.totals import is_of_totals, totals_of
+from radt.store.totals import read_totals
 from radt.tags import CLUSTER_PARTS, CPU, GPUS, HOST
 from radt.usage import lower_bound
 
-#: Written by `radt.inventory` before the run starts.
+#: Written by `radt.provenance` before the run starts.
 HARDWARE_FILE = "environment/hardware.json"
 _MAX_FILE_BYTES = 1_000_000
 _MAX_TEXT = 4000
@@ -31,7 +31,7 @@ _MAX_TEXT = 4000
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One line of a table: a name and a value for each run, in their order; None where it has none.
+    """One line of a table: a name and a value per run, in the order of the runs; None if missing.
 
     ``differs`` says that the runs have different values.
     """
@@ -46,7 +46,10 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine as recorded by a run; unknown values are None or empty."""
+    """The machine as recorded by a run. Unknown values are None or empty.
+
+    ``gpus`` are names and ``gpu_memory_bytes`` sizes, both by NVML's index.
+    """
 
     host: str = ""
     system: str = ""
@@ -54,8 +57,8 @@ class Machine:
     logical_cores: int | None = None
     memory_bytes: int | None = None
     driver: str = ""
-    gpus: tuple[str, ...] = ()
-    gpu_memory_bytes: tuple[int | None, ...] = ()
+    gpus: Mapping[int | None, str] = field(default_factory=dict)
+    gpu_memory_bytes: Mapping[int | None, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,40 +98,40 @@ def facts_of(source: Source, subject: Subject) -> Facts:
         for run_id, run in subject.runs.items()
     }
     return Facts(
-        _table(run_ids, params),
-        _table(run_ids, tags),
-        _table(run_ids, about, sort=False),
-        _table(run_ids, _totals_of(source, subject), sort=False),
+        facts_table(run_ids, params),
+        facts_table(run_ids, tags),
+        facts_table(run_ids, about, sort=False),
+        facts_table(run_ids, _totals_of(source, subject), sort=False),
     )
 
 
-#: Totals on the page, with their names and formats.
-_TOTALS: Mapping[str, tuple[str, Callable[[float], str]]] = {
-    "cpu_time_s": ("CPU time", units.duration),
-    "rss_peak_bytes": ("peak RSS of the largest process", units.size),
-    "io_read_bytes": ("read", units.size),
-    "io_written_bytes": ("written", units.size),
-    "context_switches_voluntary": ("context switches, voluntary", "{:,.0f}".format),
-    "context_switches_involuntary": ("context switches, involuntary", "{:,.0f}".format),
-    "page_faults_minor": ("page faults, minor", "{:,.0f}".format),
-    "page_faults_major": ("page faults, major", "{:,.0f}".format),
-    "gpu_energy_j": ("energy of its GPUs", joules),
-    "cpu_energy_j": ("energy of the machine's processors", joules),
+#: Totals on the page, with their names and units.
+_TOTALS: Mapping[str, tuple[str, str]] = {
+    "cpu_time_s": ("CPU time", "s"),
+    "rss_peak_bytes": ("peak RSS of the largest process", "By"),
+    "io_read_bytes": ("read", "By"),
+    "io_written_bytes": ("written", "By"),
+    "context_switches_voluntary": ("context switches, voluntary", ""),
+    "context_switches_involuntary": ("context switches, involuntary", ""),
+    "page_faults_minor": ("page faults, minor", ""),
+    "page_faults_major": ("page faults, major", ""),
+    "gpu_energy_j": ("energy of its GPUs", "J"),
+    "cpu_energy_j": ("energy of the machine's processors", "J"),
 }
 
 
 def _totals_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, str]]:
     def read(reader: StoreReader) -> Mapping[str, Mapping[str, str]]:
         texts = {}
-        for run_id, run in subject.runs.items():
-            series = [record for record in reader.series([run_id]) if is_of_totals(record)]
-            points = [(each, reader.samples(run_id, each.series_no)) for each in series]
-            totals = totals_of(run.record, points)
+        records = [run.record for run in subject.runs.values()]
+        for run_id, totals in read_totals(reader, records).items():
             texts[run_id] = {
-                name: text(totals[key]) for key, (name, text) in _TOTALS.items() if key in totals
+                name: units.in_unit(totals[key], unit)
+                for key, (name, unit) in _TOTALS.items()
+                if key in totals
             } | {
-                name: f"at least {text(totals[lower_bound(key)])}"
-                for key, (name, text) in _TOTALS.items()
+                name: f"at least {units.in_unit(totals[lower_bound(key)], unit)}"
+                for key, (name, unit) in _TOTALS.items()
                 if lower_bound(key) in totals
             }
         return texts
@@ -137,7 +140,7 @@ def _totals_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, st
 
 
 def tags_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, str]]:
-    """Return tags by run id; runs without tags are left out.
+    """Return tags by run id, without runs that have none.
 
     Raises:
         StoreError: The store cannot be read.
@@ -146,9 +149,10 @@ def tags_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, str]]
     return source.remember(("tags", run_ids), lambda reader: reader.tags_of(run_ids))
 
 
-def _table(
+def facts_table(
     run_ids: Sequence[str], texts: Mapping[str, Mapping[str, str]], *, sort: bool = True
 ) -> tuple[Fact, ...]:
+    """Return a table of texts by run and name, with differing ones first."""
     names = dict.fromkeys(name for run_id in run_ids for name in texts.get(run_id, ()))
     facts = [
         Fact(
@@ -183,7 +187,9 @@ def machine_on(source: Source, record: RunRecord, tags: Mapping[str, str], node:
 def _described(host: str, facts: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
     gpus = facts.get("gpus")
     names = tags.get(GPUS, "")
-    known = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
+    listed = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
+    # A list may lack unresponsive GPUs, so positions in it are not indices.
+    known = {_count(gpu.get("index", place)): gpu for place, gpu in enumerate(listed)}
     return Machine(
         host=host,
         system=str(facts.get("system") or ""),
@@ -191,9 +197,9 @@ def _described(host: str, facts: Mapping[str, Any], tags: Mapping[str, str]) -> 
         logical_cores=_count(facts.get("logical_cores")),
         memory_bytes=_count(facts.get("memory_bytes")),
         driver=str(facts.get("driver") or ""),
-        gpus=tuple(str(gpu.get("name") or "") for gpu in known)
-        or tuple(name for name in names.split(", ") if name),
-        gpu_memory_bytes=tuple(_count(gpu.get("memory_bytes")) for gpu in known),
+        gpus={index: str(gpu.get("name") or "") for index, gpu in known.items()}
+        or dict(enumerate(names.split(", "))),
+        gpu_memory_bytes={index: _count(gpu.get("memory_bytes")) for index, gpu in known.items()},
     )
 
 
@@ -204,7 +210,7 @@ def _hardware(source: Source, record: RunRecord, path: str) -> Mapping[str, Any]
                 with opened(folder.path, path) as file:
                     content = json.loads(file.read(_MAX_FILE_BYTES))
             except (RunNotFoundError, OSError, ValueError):
-                continue  # uploaded already, or written by hand
+                continue  # already uploaded, or written by hand
             if isinstance(content, dict):
                 return content
         return {}
@@ -217,7 +223,17 @@ def _count(value: object) -> int | None:
     return value if is_count and isinstance(value, int) else None
 
 
-#: The limit on gaps of one listener that are listed individually.
+def overhead_of(source: Source, subject: Subject) -> TrackerOverhead:
+    """Return the overhead of recording the workload, as in a report.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    run_ids = subject.run_ids
+    return source.remember(("overhead", run_ids), lambda reader: read_overhead(reader, run_ids))
+
+
+#: Maximum number of gaps of one listener that are listed individually.
 MAX_GAPS = 6
 
 
@@ -236,16 +252,9 @@ class Entry:
         return self.record.late_ns / count / 1e9 if count else None
 
     @property
-    def cost_s(self) -> float | None:
-        """Mean duration of a reading."""
-        count = self.record.received
-        return self.record.sampling_ns / count / 1e9 if count else None
-
-    @property
-    def cost_share(self) -> float | None:
-        """Share of the time that readings took."""
-        span_s = self.record.expected * self.record.interval_s
-        return self.record.sampling_ns / 1e9 / span_s if span_s > 0 else None
+    def overhead(self) -> ListenerOverhead:
+        """Overhead of its readings."""
+        return ListenerOverhead.of(self.record)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 A strip is one resource of one device over time: the runs' shares stacked if they are measured or
 estimated for each run, and the whole device's own value as a line above them. A value that exists
-for the whole device only is not divided among the runs.
+only for the whole device is not divided among the runs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from radt.model import Scope
 from radt.store.records import SeriesRecord
 
 _Part = tuple[RunEntry, SeriesRecord]
-#: The limit on strips; the rest are counted, not drawn. A machine with 16 GPUs exceeds it.
+#: Maximum number of strips; the rest is counted, not drawn. A machine with 16 GPUs exceeds it.
 MAX_STRIPS = 32
 
 
@@ -67,7 +67,7 @@ RESOURCES = (
     Resource("io-write", "Write calls", ("process.io.written",), ()),
     Resource("net-in", "Network in", (), ("system.network.rx",)),
     Resource("net-out", "Network out", (), ("system.network.tx",)),
-    # Measured by MLflow itself, for runs that were not started by radt, in MLflow's units.
+    # Measured by MLflow, in MLflow's units, for runs that were not started by radt.
     Resource("mlflow-cpu", "CPU", (), ("system/cpu_utilization_percentage",), whole=_OF_MLFLOW),
     Resource(
         "mlflow-memory",
@@ -175,7 +175,7 @@ def _totals(
 ) -> dict[tuple[str, str], list[DeviceSeries]]:
     """Return series of whole devices by machine and device, from their first existing metric.
 
-    They come from one listener; a machine's disks, links and so on are replaced by their sum if it
+    They come from one listener. A machine's disks, links and so on are replaced by their sum if it
     exists.
     """
     order = {run_id: place for place, run_id in enumerate(subject.runs)}
@@ -188,7 +188,8 @@ def _totals(
             if record.scope is Scope.HOST:
                 device = ""
             if run.record.is_from_mlflow:
-                # The letter separates machines that may differ; on this page the runs do.
+                # The letter separates machines that may differ. On this page, the runs already do
+                # that.
                 device = device.removesuffix(f" {run.record.letter}")
             place = of_metric.setdefault((host, device), {})
             place.setdefault((record.listener, record.entity_there), []).append((run, record))
@@ -240,7 +241,7 @@ def _natural(place: tuple[str, str]) -> tuple[str, int, str]:
 
 @dataclass(frozen=True)
 class Reading:
-    """The data of a workload that several parts of the page need."""
+    """Data of a workload that several parts of the page need."""
 
     subject: Subject
     summaries: Summaries
@@ -270,7 +271,7 @@ def _read_all(source: Source, subject: Subject) -> Reading:
     run_ids = subject.run_ids
     summaries = summaries_of(source, run_ids)
     lives_ = lives(source, subject, summaries.values())
-    # A declared series that was never read has no curve.
+    # A declared series without readings has no curve.
     known = {
         metric: tuple(
             record for record in records if (record.run_id, record.series_no) in summaries

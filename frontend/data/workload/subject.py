@@ -1,37 +1,24 @@
-"""The workload that the page shows, its neighbours, and its slowdown against solo runs.
-
-The slowdown follows the rule of `radt.analysis.baselines`: a run's baseline is a run of the same
-experiment with the same file, parameters, devices and machine that ran alone, without a profiler,
-preferably on an undivided device; repeats are averaged and the newest workload wins. On a cluster,
-where none ran on the same node, those of nodes with the same hardware count. Only candidates for
-the runs of one workload are read, and only current attempts count.
-"""
+"""The workload that the page shows, and its neighbours."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 from sqlalchemy import text
 
-from radt.analysis.attempts import NO_COLLOCATION, Attempt, attempts_of, current_attempts
-from radt.analysis.baselines import BaselineKey, is_undivided, keys_of, place_of, ran_alone
-from radt.analysis.windows import after_first
 from radt.errors import RunNotFoundError
 from radt.frontend.data.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog, tint
 from radt.frontend.data.source import Source
 from radt.frontend.selection import latest_experiment
 from radt.frontend.view import View
-from radt.model import MarkerKind, RunStatus
+from radt.model import RunStatus
 from radt.store.reader import StoreReader
-from radt.store.records import MarkerRecord
-from radt.tags import CLUSTER_HARDWARE
 
-#: The limit on drawn runs; the page says how many are left out.
+#: Maximum number of drawn runs; the page says how many are left out.
 MAX_RUNS = 64
-#: The length of the list of other workloads; a search finds the rest.
+#: Maximum length of the list of other workloads; a search finds the rest.
 MAX_OFFERED = 80
 
 _OF_ID = text(
@@ -42,10 +29,9 @@ _OF_ID = text(
 
 @dataclass(frozen=True)
 class Subject:
-    """One workload among those of its experiment; ``automatic``: it is shown because it is the
-    newest.
+    """One workload among those of its experiment.
 
-    ``left_out`` counts runs beyond `MAX_RUNS`.
+    ``automatic``: it is shown because it is the newest. ``left_out`` counts runs beyond `MAX_RUNS`.
     """
 
     catalog: Catalog
@@ -64,7 +50,7 @@ class Subject:
 
     @property
     def whole(self) -> tuple[RunEntry, ...]:
-        """The shown runs without runs within runs, which share processes and devices with them."""
+        """The shown runs without child runs, which share processes and devices with them."""
         return tuple(run for run in self.workload.runs if run.parent is None)
 
     @property
@@ -85,7 +71,7 @@ class Subject:
 
     @property
     def is_from_mlflow(self) -> bool:
-        """Whether all of its runs were imported from MLflow: it has no barrier and no files."""
+        """True if all of its runs were imported from MLflow: it has no barrier and no files."""
         runs = self.workload.runs
         return bool(runs) and all(run.record.is_from_mlflow for run in runs)
 
@@ -160,7 +146,7 @@ def option_label(workload: WorkloadEntry) -> str:
 
 
 def experiment_of(source: Source, view: View) -> str:
-    """Return the experiment in focus: the chosen one, that of the workload or of the last pick.
+    """Return the experiment in focus: the chosen one, or that of the workload or the last pick.
 
     Raises:
         NothingRecordedError: No experiment is stored.
@@ -210,140 +196,3 @@ def _place(source: Source, beginning: str) -> tuple[str, str] | None:
         return None if row is None else (str(row[0]), str(row[1]))
 
     return source.remember(("workload-place", beginning), read)
-
-
-#: The limit on candidates: the newest solo workloads of the experiment.
-_MAX_CANDIDATES = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Slowdown:
-    """A run and its baseline: seconds per epoch of both, and the machine of the baseline."""
-
-    epoch_s: float
-    solo_s: float
-    solo_host: str
-
-    @property
-    def ratio(self) -> float:
-        return self.epoch_s / self.solo_s
-
-
-def slowdowns(source: Source, subject: Subject) -> dict[str, Slowdown]:
-    """Return slowdowns by run id; runs without a baseline or an ended epoch are left out.
-
-    Runs that failed have none, as in reports; those still running use their epochs so far.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    key = ("workload-slowdowns", subject.workload_id)
-    return source.remember(key, lambda reader: _read(reader, subject))
-
-
-def _read(reader: StoreReader, subject: Subject) -> dict[str, Slowdown]:
-    compared = [
-        run
-        for run in subject.workload.trained
-        if run.record.status in (RunStatus.FINISHED, RunStatus.RUNNING)
-    ]
-    hardware = reader.tagged(CLUSTER_HARDWARE, subject.workload.record.experiment)
-    candidates = _candidates(subject, compared, hardware)
-    if not candidates:
-        return {}
-    baselines = _baselines(reader, subject, candidates)
-    ids = [run.run_id for run in compared]
-    keys = keys_of(reader, [run.record for run in compared], reader.params_of(ids))
-    epochs = _epochs(reader, ids)
-    slowdowns: dict[str, Slowdown] = {}
-    for run in compared:
-        alone = baselines.get(keys[run.run_id], {})
-        known = alone.get(run.record.host) or _of_other_nodes(alone.values())
-        mine_s = after_first(epochs.get(run.run_id, ())).time_per_epoch_s
-        if known is None or mine_s is None or known.workload_id == subject.workload_id:
-            continue
-        slowdowns[run.run_id] = Slowdown(mine_s, fmean(known.times_s), known.host)
-    return slowdowns
-
-
-def _candidates(
-    subject: Subject, compared: Sequence[RunEntry], hardware: Mapping[str, str]
-) -> list[WorkloadEntry]:
-    places = {place_of(run.record, hardware) for run in compared}
-    runs = subject.workload.trained
-    alone = len(runs) == 1 and runs[0].record.collocation in NO_COLLOCATION
-    if alone and not subject.workload.is_profiled:
-        return []  # the workload is itself a baseline
-    candidates = [
-        workload
-        for workload in subject.catalog.workloads
-        if len(workload.trained) == 1
-        and not workload.is_profiled
-        and workload.trained[0].record.status is RunStatus.FINISHED
-        and place_of(workload.trained[0].record, hardware) in places
-    ]
-    return candidates[-_MAX_CANDIDATES:]
-
-
-@dataclass(frozen=True, slots=True)
-class _Alone:
-    """A workload whose run was alone: seconds per epoch of each repeat, and the machine."""
-
-    times_s: Sequence[float]
-    host: str
-    workload_id: str
-    created_ns: int
-    is_undivided: bool
-
-
-def _baselines(
-    reader: StoreReader, subject: Subject, candidates: Sequence[WorkloadEntry]
-) -> dict[BaselineKey, dict[str, _Alone]]:
-    """Return the baseline of each key on each machine."""
-    labels = {workload.record.label for workload in candidates}
-    of_labels = [w for w in subject.catalog.workloads if w.record.label in labels]
-    records = [run.record for w in of_labels for run in w.runs]
-    tags = reader.tags_of([record.run_id for record in records])
-    entries = {run.run_id: run.record for w in of_labels for run in w.runs}
-    attempts = current_attempts(attempts_of(records, tags))
-    alone = sorted(filter(ran_alone, attempts), key=is_undivided)  # the last one counts
-    finished = [_finished(repeats) for repeats in alone]
-    ids = [run_id for of_row in finished for run_id in of_row]
-    keys = keys_of(reader, [entries[run_id] for run_id in ids], reader.params_of(ids))
-    epochs = _epochs(reader, ids)
-    baselines: dict[BaselineKey, dict[str, _Alone]] = {}
-    for repeats, of_row in zip(alone, finished, strict=True):
-        times = [after_first(epochs.get(run_id, ())).time_per_epoch_s for run_id in of_row]
-        known = [time_s for time_s in times if time_s is not None]
-        if known:
-            newest = entries[of_row[-1]]
-            baselines.setdefault(keys[newest.run_id], {})[newest.host] = _Alone(
-                known, newest.host, newest.workload_id, newest.created_ns, is_undivided(repeats)
-            )
-    return baselines
-
-
-def _of_other_nodes(alone: Collection[_Alone]) -> _Alone | None:
-    """Return the best of them, with the times of all nodes that have one as good."""
-    best = max(alone, key=lambda one: (one.is_undivided, one.created_ns), default=None)
-    if best is None:
-        return None
-    alike = [one for one in alone if one.is_undivided == best.is_undivided]
-    return replace(best, times_s=[time_s for one in alike for time_s in one.times_s])
-
-
-def _finished(repeats: Sequence[Attempt]) -> list[str]:
-    return [
-        run.run_id
-        for attempt in repeats
-        for run in attempt.trained
-        if run.status is RunStatus.FINISHED
-    ]
-
-
-def _epochs(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:
-    epochs: dict[str, list[MarkerRecord]] = {}
-    for marker in reader.markers(run_ids):
-        if marker.kind is MarkerKind.EPOCH and not marker.process:
-            epochs.setdefault(marker.run_id, []).append(marker)
-    return epochs

@@ -1,4 +1,4 @@
-"""Locations of archives: a folder, S3, or the artifacts of an MLflow run, wherever those are kept.
+"""Locations of archives: a folder, S3, or the artifacts of an MLflow run, wherever they are.
 
 boto3 and MLflow are imported when an address needs them.
 """
@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +18,14 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol, Self
 from urllib.parse import unquote, urlsplit
 
 from radt.beneath import list_files, open_below
-from radt.delivery.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE
-from radt.delivery.s3 import S3Error, S3Folder
+from radt.delivery.archive import ARCHIVE_FOLDER, DESCRIPTION_FILE, FileMissingError
+from radt.delivery.mlflow.variables import FOR_COMMANDS, direct_uri, set_client_defaults
+from radt.delivery.s3 import S3Folder
 from radt.errors import ArchiveError, UsageError
 from radt.home import Home
 from radt.masking import masked
 from radt.settings import DASHBOARD_ARTIFACT_ROOT, Level, variable
+from radt.store.bundle import SUFFIX
 from radt.store.records import RunRecord
 from radt.tags import RUN_ID
 
@@ -32,38 +35,38 @@ if TYPE_CHECKING:
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 #: ``runs:/ID``, and a folder in its artifacts.
 _RUN_URI = re.compile(r"runs:/+(?P<run>[^/]+)(?:/(?P<path>.*))?")
-#: Addresses of artifacts that name a server, and those that MLflow replaces by another address.
+#: Schemes of artifact addresses on a server, and those that MLflow resolves to another address.
 _SERVERS = frozenset({"http", "https", "mlflow-artifacts", "ftp", "sftp"})
 _INDIRECT = frozenset({"runs", "models"})
 #: Remedy for an address without an archive.
 HINT = (
-    "Give the folder or URI that contains run.json, or runs:/ID for the artifacts of an MLflow run"
+    "Give a file RUN.radt, the folder or URI that contains such files, or runs:/ID for the "
+    "artifacts of an MLflow run"
 )
-
-
-class FileMissingError(ArchiveError):
-    """An archive, or one of its files, is missing."""
 
 
 class Location(Protocol):
     """A folder, local or remote."""
 
-    def local(self, path: str) -> Path | None:
-        """Return the file itself if it is on this machine."""
+    def sizes(self) -> dict[str, int]:
+        """Return the sizes in bytes of the files directly in it, by name; none if it is missing.
+
+        Raises:
+            ArchiveError: The folder cannot be listed.
+        """
 
     def fetch(self, path: str, target: Path) -> None:
         """Copy a file of the folder.
 
         Raises:
-            FileMissingError: The file does not exist.
-            ArchiveError: The file cannot be read or copied.
+            ArchiveError: The file does not exist, or cannot be read or copied.
         """
 
     def below(self, folder: str) -> Location:
         """Return a subfolder."""
 
-    def archives(self) -> Iterator[str]:
-        """Return the folders with archives below it, at any depth.
+    def paths(self) -> Iterator[str]:
+        """Yield the paths of all files below it; none in MLflow, where archives have one place.
 
         Raises:
             ArchiveError: The folder cannot be listed.
@@ -79,8 +82,13 @@ class LocalFolder:
     def __str__(self) -> str:
         return str(self.path)
 
-    def local(self, path: str) -> Path | None:
-        return self.path / path
+    def sizes(self) -> dict[str, int]:
+        with _files(str(self)):
+            try:
+                entries = list(os.scandir(self.path))
+            except (FileNotFoundError, NotADirectoryError):
+                return {}
+            return {entry.name: entry.stat().st_size for entry in entries if entry.is_file()}
 
     def fetch(self, path: str, target: Path) -> None:
         with _files(f"{self}/{path}"):
@@ -89,63 +97,32 @@ class LocalFolder:
     def below(self, folder: str) -> LocalFolder:
         return LocalFolder(self.path / folder)
 
-    def archives(self) -> Iterator[str]:
+    def paths(self) -> Iterator[str]:
         for folder, folders, names in os.walk(self.path):
             folders.sort()
-            path = Path(folder)
-            if MANIFEST_FILE in names and path.name == ARCHIVE_FOLDER:
-                yield str(path.relative_to(self.path))
-
-
-@dataclass(frozen=True, slots=True)
-class S3Location:
-    """A prefix in a bucket."""
-
-    folder: S3Folder
-
-    def __str__(self) -> str:
-        return str(self.folder)
-
-    def local(self, path: str) -> Path | None:  # noqa: ARG002 - nothing is
-        return None
-
-    def fetch(self, path: str, target: Path) -> None:
-        try:
-            with _files(f"{self}/{path}"):
-                self.folder.fetch(path, target)
-        except S3Error as error:
-            if error.missing:
-                raise FileMissingError(error.message, error.remedy) from error
-            raise
-
-    def below(self, folder: str) -> S3Location:
-        return S3Location(S3Folder(self.folder.bucket, self.folder.key(folder)))
-
-    def archives(self) -> Iterator[str]:
-        end = f"{ARCHIVE_FOLDER}/{MANIFEST_FILE}"
-        for path in self.folder.paths():
-            if path == end or path.endswith(f"/{end}"):
-                yield path.removesuffix(f"/{MANIFEST_FILE}")
+            yield from (str(Path(folder, name).relative_to(self.path)) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
 class _OwnFolder:
-    """A folder of this machine that may be shown although MLflow names it."""
+    """A local folder from MLflow that the dashboard may show."""
 
     root: Path
     folder: str
 
     @classmethod
     def of(cls, path: Path) -> Self:
-        """
+        """Return the folder if it may be shown.
+
         Raises:
-            ArchiveError: It may not be shown: it is elsewhere, or a link leads there.
+            ArchiveError: It is elsewhere, or a link leads out of its root.
         """
         allowed = variable(DASHBOARD_ARTIFACT_ROOT)
         roots = [Home.resolve().artifacts]
         roots += [] if allowed.level is Level.DEFAULT else [allowed.value]
         for root in roots:
-            # Links may lead to the root, which its owner chose, but none from there.
+            # Links in the root's own path are allowed, as its owner chose it; links below it are
+            # not.
             if path.is_absolute() and path.is_relative_to(root):
                 own = cls(root.resolve(), str(path.relative_to(root)))
                 if own.root / own.folder == (own.root / own.folder).resolve():
@@ -160,14 +137,14 @@ class _OwnFolder:
         return open_below(self.root, f"{self.folder}/{path}")
 
     def files(self, below: str) -> Iterator[tuple[str, int]]:
-        """Yield path and size in bytes of each file below a folder of it."""
+        """Yield path and size in bytes of each file below one of its folders."""
         for path, size in list_files(self.root / self.folder / below):
             yield f"{below}/{path}".lstrip("/"), size
 
 
 @dataclass(frozen=True, slots=True)
 class MlflowLocation:
-    """A folder of an MLflow run's artifacts, read through MLflow, mostly by its server."""
+    """A folder in an MLflow run's artifacts, usually read through MLflow's server."""
 
     tracking_uri: str
     run_id: str
@@ -178,9 +155,9 @@ class MlflowLocation:
 
     @classmethod
     def of(cls, record: RunRecord) -> Self | None:
-        """Return the place of a run in MLflow; None unless the settings name the same MLflow.
+        """Return a run's location in MLflow; None unless the settings name the same MLflow.
 
-        A store may name any address, and MLflow's credentials go to it.
+        A store may name any address, and MLflow's credentials are sent to it.
         """
         if not record.mlflow_run_id or not record.tracking_uri:
             return None
@@ -192,52 +169,52 @@ class MlflowLocation:
             return None
         return cls(record.tracking_uri, record.mlflow_run_id, "")
 
-    def local(self, path: str) -> Path | None:  # noqa: ARG002 - nothing is
-        return None
-
-    def fetch(self, path: str, target: Path) -> None:
-        os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # on stderr
-        where = f"{self}/{path}"
-        inside = f"{self.path}/{path}".lstrip("/")
-        artifacts = self._artifacts()
-        folder = target.parent / f"{target.name}.download"
-        folder.mkdir()
-        try:
-            with _mlflow(where), _files(where):
-                if isinstance(artifacts, _OwnFolder):
-                    with artifacts.open(inside) as file, target.open("wb") as copy:
-                        shutil.copyfileobj(file, copy)
-                else:
-                    Path(_downloaded(artifacts, inside, folder)).replace(target)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+    def sizes(self) -> dict[str, int]:
+        return {Path(path).name: size for path, size in self._entries(deep=False)}
 
     def files(self, most: int) -> dict[str, int]:
         """Return the size in bytes of at most ``most`` files below the folder, by path.
 
         Raises:
             FileMissingError: MLflow does not have the run.
-            ArchiveError: The server cannot be asked, or its artifacts may not be read here.
+            ArchiveError: The server cannot be reached, or its artifacts may not be read here.
         """
+        return dict(itertools.islice(self._entries(deep=True), most))
+
+    def _entries(self, *, deep: bool) -> Iterator[tuple[str, int]]:
         artifacts = self._artifacts()
         if isinstance(artifacts, _OwnFolder):
-            return dict(itertools.islice(artifacts.files(self.path), most))
-        sizes: dict[str, int] = {}
+            for path, size in artifacts.files(self.path):
+                if deep or path.rpartition("/")[0] == self.path:
+                    yield path, size
+            return
         with _mlflow(str(self)):
             waiting = [self.path]
-            while waiting and len(sizes) < most:
+            while waiting:
                 for entry in artifacts.list_artifacts(waiting.pop() or None):
-                    if entry.is_dir:
+                    if not entry.is_dir:
+                        yield entry.path, entry.file_size or 0
+                    elif deep:
                         waiting.append(entry.path)
-                    else:
-                        sizes[entry.path] = entry.file_size or 0
-        return sizes
+
+    def fetch(self, path: str, target: Path) -> None:
+        where = f"{self}/{path}"
+        inside = f"{self.path}/{path}".lstrip("/")
+        artifacts = self._artifacts()
+        with _mlflow(where), _files(where):
+            if isinstance(artifacts, _OwnFolder):
+                with artifacts.open(inside) as file, target.open("wb") as copy:
+                    shutil.copyfileobj(file, copy)
+                return
+            with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+                copied: str = artifacts.download_artifacts(inside, folder)  # type: ignore[no-untyped-call]
+                Path(copied).replace(target)
 
     def _artifacts(self) -> _OwnFolder | ArtifactRepository:
-        """Return where the run's artifacts are: a folder of this machine, or MLflow's access.
+        """Return the location of the run's artifacts: a folder of this machine, or MLflow's access.
 
-        Anybody who may create an experiment in MLflow chooses where, so it may be a path of this
-        machine, or a server that is to get MLflow's credentials.
+        Anybody who may create an experiment in MLflow chooses the location. So it may be a path of
+        this machine, or a server that is to receive MLflow's credentials.
 
         Raises:
             ArchiveError: They may not be read here.
@@ -257,7 +234,7 @@ class MlflowLocation:
                 "Look at it in MLflow",
             )
         with _mlflow(str(self)):
-            # Not by the run's id: MLflow would be asked again where the artifacts are.
+            # Not by the run's id, because MLflow would be asked again for the location.
             return get_artifact_repository(uri, tracking_uri=self.tracking_uri)
 
     def set_tags(self, tags: Mapping[str, str]) -> None:
@@ -265,9 +242,9 @@ class MlflowLocation:
 
         Raises:
             FileMissingError: MLflow does not have the run.
-            ArchiveError: The server cannot be asked.
+            ArchiveError: The server cannot be reached.
         """
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # somebody waits
+        set_client_defaults(FOR_COMMANDS)
         from mlflow.entities import RunTag
         from mlflow.tracking import MlflowClient
 
@@ -281,8 +258,8 @@ class MlflowLocation:
     def below(self, folder: str) -> MlflowLocation:
         return MlflowLocation(self.tracking_uri, self.run_id, f"{self.path}/{folder}".strip("/"))
 
-    def archives(self) -> Iterator[str]:
-        return iter(())  # a run has one archive, at a fixed path
+    def paths(self) -> Iterator[str]:
+        return iter(())
 
 
 def is_address(given: str | Path) -> bool:
@@ -293,7 +270,11 @@ def is_address(given: str | Path) -> bool:
     """
     if isinstance(given, Path) or "://" in given or given.startswith("runs:/"):
         return True
-    return "/" in given or (Path(given) / MANIFEST_FILE).exists() or _below(Path(given)).exists()
+    if "/" in given or given.endswith(SUFFIX):
+        return True
+    folder = LocalFolder(Path(given))
+    names = [*folder.sizes(), *folder.below(ARCHIVE_FOLDER).sizes()]
+    return any(is_of_archive(f"{ARCHIVE_FOLDER}/{name}") for name in names)
 
 
 def location_of(given: str | Path, tracking_uri: str = "") -> Location:
@@ -305,15 +286,13 @@ def location_of(given: str | Path, tracking_uri: str = "") -> Location:
         ArchiveError: The text is none of these, or MLflow does not have the run.
     """
     text = str(given)
-    if text.endswith(f"/{MANIFEST_FILE}"):
-        return location_of(text.removesuffix(f"/{MANIFEST_FILE}"), tracking_uri)
     if isinstance(given, Path):
         return LocalFolder(given.absolute())
     if match := _RUN_URI.fullmatch(text):
         return _of_run(match["run"], (match["path"] or "").strip("/"), tracking_uri)
     scheme = urlsplit(text).scheme if "://" in text or text.startswith("file:") else ""
     if scheme == "s3":
-        return S3Location(S3Folder.of(text))
+        return S3Folder.of(text)
     if scheme == "file":
         return LocalFolder(Path(unquote(urlsplit(text).path)))
     if scheme:
@@ -325,44 +304,31 @@ def location_of(given: str | Path, tracking_uri: str = "") -> Location:
     return LocalFolder(Path(text).absolute())
 
 
-def _below(path: Path) -> Path:
-    return path / ARCHIVE_FOLDER / MANIFEST_FILE
+def is_of_archive(path: str) -> bool:
+    """Return whether a file indicates that its folder is an archive."""
+    folder, _, name = path.rpartition("/")
+    if name.endswith(SUFFIX):
+        return True
+    return name == DESCRIPTION_FILE and folder.rpartition("/")[2] == ARCHIVE_FOLDER
 
 
 def _of_run(run_id: str, path: str, tracking_uri: str) -> Location:
     """Return the location of a run's artifacts; ``run_id`` is MLflow's or radt's."""
-    found_id, uri = _artifact_uri(run_id, tracking_uri)
+    found_id, kept_at = _artifact_uri(run_id, tracking_uri)
+    uri = direct_uri(kept_at)
     scheme = urlsplit(uri).scheme
     location: Location
     if scheme in ("", "file"):
         location = LocalFolder(Path(unquote(urlsplit(uri).path) if scheme else uri))
     elif scheme == "s3":
-        location = S3Location(S3Folder.of(uri))
+        location = S3Folder.of(uri)
     else:
         location = MlflowLocation(tracking_uri, found_id, "")
     return location.below(path) if path else location
 
 
-def _downloaded(artifacts: ArtifactRepository, path: str, folder: Path) -> str:
-    """Return the file in ``folder`` that MLflow has copied there.
-
-    Raises:
-        FileNotFoundError: MLflow's listing does not have it.
-        MlflowException: It cannot be copied.
-    """
-    from mlflow.exceptions import MlflowException
-
-    try:
-        copied: str = artifacts.download_artifacts(path, str(folder))  # type: ignore[no-untyped-call]
-    except MlflowException as error:  # does not say why
-        above = path.rpartition("/")[0]
-        if path not in {entry.path for entry in artifacts.list_artifacts(above or None)}:
-            raise FileNotFoundError(path) from error
-        raise
-    return copied
-
-
 def _artifact_uri(run_id: str, tracking_uri: str) -> tuple[str, str]:
+    set_client_defaults()
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 

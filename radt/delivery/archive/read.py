@@ -1,193 +1,253 @@
-"""Read an archive: its manifest, and its parts after checking them."""
+"""Find archives, and import them into a store: bit for bit, without duplicating points."""
 
 from __future__ import annotations
 
+import re
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from radt.delivery.archive.locations import HINT, FileMissingError, Location, location_of
-from radt.delivery.archive.manifest import (
+from radt.delivery.archive import (
     ARCHIVE_FOLDER,
-    MANIFEST_FILE,
-    Manifest,
-    Part,
-    PartKind,
-    Stretch,
-    sha256_of,
+    DESCRIPTION_FILE,
+    FileMissingError,
+    parquet,
 )
-from radt.delivery.archive.markers import check_columns, read_markers
+from radt.delivery.archive.locations import (
+    HINT,
+    Location,
+    is_of_archive,
+    location_of,
+)
 from radt.errors import ArchiveError
-from radt.model import NO_STEP
-from radt.store.chunks import joined, time_sorted
-from radt.store.records import MarkerRecord, Samples, SeriesRecord
-from radt.store.tidy import NUMBERED_SCHEMA, SERIES_NO
+from radt.store import bundle
+from radt.store.applying import OtherRunError, apply
+from radt.store.copy import Batch, Position, RunRows, position_of
+from radt.store.pruning import Keep, pruned_run
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+from radt.store.writer import StoreWriter
 
-#: Maximum number of rows in memory at a time.
-_ROWS = 400_000
-_COLUMNS = [SERIES_NO, "time", "value", "step"]
-_SCHEMA = pa.schema([NUMBERED_SCHEMA.field(name) for name in _COLUMNS])
-_OTHER_POINTS = "it has other points than the manifest says"
 _REMEDY = "Download it again from the run's artifacts"
+_ROOM = "Free some disk space, or set TMPDIR to another folder"
 
+#: Exported files may have any name, such as lr-0.1.radt.
+_RUN_ID = re.compile(r"[0-9a-f]{32}")
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Points of one series from number ``first`` on, in the order of writing."""
-
-    series_no: int
-    first: int
-    samples: Samples
+#: Returns the store's position of a run, by the run's id.
+Have = Callable[[str], Position]
 
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An archive of one run. Create one with `open`."""
+    """The archive of one run.
+
+    Attributes:
+        location: Its folder.
+        run_id: The run; empty if only the content of its file tells.
+        files: Names of its bundles, in order.
+        size_bytes: Size of its files.
+        version: Changes whenever the archive grows.
+        manifest: The manifest of an archive from before bundles.
+    """
 
     location: Location
-    manifest: Manifest
+    run_id: str
+    files: tuple[str, ...]
+    size_bytes: int
+    version: str
+    manifest: parquet.Manifest | None = None
 
-    @classmethod
-    def open(cls, where: str | Path | Location, tracking_uri: str = "") -> Archive:
-        """Read the manifest of an archive, or of the one in a folder (`location_of`).
-
-        Raises:
-            FileMissingError: There is no archive.
-            ArchiveError: The archive cannot be read, is damaged, or has a newer format.
-        """
-        location = location_of(where, tracking_uri) if isinstance(where, str | Path) else where
-        with _temporary_folder() as folder:
-            try:
-                folder_location = location
-                file = _fetched(folder_location, MANIFEST_FILE, folder)
-            except FileMissingError as error:
-                folder_location = location.below(ARCHIVE_FOLDER)
-                try:
-                    file = _fetched(folder_location, MANIFEST_FILE, folder)
-                except FileMissingError:
-                    raise FileMissingError(
-                        f"{location} does not contain an archive", error.remedy
-                    ) from error
-            where = f"{folder_location}/{MANIFEST_FILE}"
-            try:
-                text = file.read_bytes()
-            except OSError as error:
-                raise ArchiveError(
-                    f"{where} cannot be read: {error.strerror or error}", "Check its permissions"
-                ) from error
-            return cls(folder_location, Manifest.from_json(text, where))
+    def __str__(self) -> str:
+        return f"{self.location}/{self.files[0]}" if len(self.files) == 1 else str(self.location)
 
     @contextmanager
-    def files(self, parts: Sequence[Part]) -> Iterator[list[Path]]:
-        """Yield the checked files of parts; remote files are copied to this machine.
+    def batches(self, have: Have) -> Iterator[Iterator[Batch]]:
+        """Yield the data that a store lacks, after checking all files that contain it.
+
+        Files are copied to this machine first, so that they cannot change while in use.
 
         Raises:
             ArchiveError: A file is missing or damaged; the message names it.
         """
         with _temporary_folder() as folder:
-            yield [self._checked(part, folder) for part in parts]
+            if self.manifest is not None:
+                points = have(self.run_id).points
+                yield parquet.batches(
+                    self.manifest,
+                    points,
+                    lambda path: self._fetched(path, folder),
+                    str(self.location),
+                )
+            else:
+                with closing(self._from_bundles(have, folder)) as batches:
+                    yield batches
 
-    def _checked(self, part: Part, folder: Path) -> Path:
-        where = f"{self.location}/{part.path}"
+    def _from_bundles(self, have: Have, folder: Path) -> Generator[Batch]:
+        """Read backwards to the first bundle that the store needs: there may be thousands."""
+        needed: list[Path] = []
+        newest: RunRows | None = None
+        following = ""
+        for name in reversed(self.files):
+            where = f"{self.location}/{name}"
+            if following and _number(name) + 1 != _number(following):
+                break
+            file, following = self._fetched(name, folder), name
+            needed.append(file)
+            with _opened(file, where) as opened:
+                run_id, newest = opened.rows.run.run_id, newest or opened.rows
+                if self.run_id not in ("", run_id):
+                    raise ArchiveError(
+                        f"expected run {self.run_id} in {where}, got run {run_id}", _REMEDY
+                    )
+                if have(run_id).covers(opened.since):
+                    return self._each(needed[::-1], newest)
+        run_id, number = bundle.number_of(following) or ("", 1)
+        if number > 1:
+            raise _incomplete(f"{self.location}/{bundle.name_of(run_id, number - 1)}")
+        raise _incomplete(f"what came before {self.location}/{following}")
+
+    def _each(self, files: Sequence[Path], newest: RunRows) -> Generator[Batch]:
+        """Yield bundles as one copy, which ends with the last of them.
+
+        Between two bundles, a store must neither list the run nor treat it as complete.
+        """
+        for file in files:
+            with _opened(file, f"{self.location}/{file.name}") as opened:
+                for batch in opened.batches():
+                    yield replace(
+                        batch,
+                        rows=newest,
+                        is_first=batch.is_first and file == files[0],
+                        is_last=batch.is_last and file == files[-1],
+                    )
+
+    def _fetched(self, path: str, folder: Path) -> Path:
+        """Return a copy of a file in a folder of this machine."""
+        target = folder / path.replace("/", "-")
+        where = f"{self.location}/{path}"
         try:
-            file = _fetched(self.location, part.path, folder)
-            size = file.stat().st_size
-        except FileNotFoundError as error:
-            raise _missing(where) from error
+            self.location.fetch(path, target)
         except FileMissingError as error:
-            raise _missing(where) from error
-        if size != part.size_bytes:
-            raise _damaged(where, f"it has {size:,} bytes instead of {part.size_bytes:,}")
-        try:
-            checksum = sha256_of(file)
+            raise _incomplete(where) from error
         except OSError as error:
-            raise _damaged(where, error.strerror or str(error)) from error
-        if checksum != part.sha256:
-            raise _damaged(where, "its SHA-256 sum is not that of the manifest")
-        return file
+            raise ArchiveError(
+                f"{where} cannot be copied to this machine: {error.strerror or error}", _ROOM
+            ) from error
+        return target
 
-    def pieces(self, part: Part, file: Path) -> Iterator[list[Piece]]:
-        """Yield the points in a part, a block of some series at a time.
 
-        Raises:
-            ArchiveError: The file does not match the manifest.
-        """
-        where = f"{self.location}/{part.path}"
-        next_no = {stretch.series_no: stretch.first for stretch in part.stretches}
-        stretches = {stretch.series_no: stretch for stretch in part.stretches}
-        for block in _guarded(_blocks(file), where):
-            pieces: list[Piece] = []
-            for series_no, samples in block:
-                if series_no not in stretches:
-                    raise _damaged(where, f"it has points of series {series_no}")
-                first = next_no[series_no]
-                next_no[series_no] += len(samples)
-                if next_no[series_no] > stretches[series_no].stop:
-                    raise _damaged(where, _OTHER_POINTS)
-                pieces.append(Piece(series_no, first, _with_steps(samples, stretches[series_no])))
-            yield pieces
-        if next_no != {number: stretch.stop for number, stretch in stretches.items()}:
-            raise _damaged(where, _OTHER_POINTS)
+@contextmanager
+def _opened(file: Path, where: str) -> Iterator[bundle.Bundle]:
+    """Open a local copy of a bundle."""
+    try:
+        with bundle.open(file, where, is_copy=True) as opened:
+            yield opened
+    except OSError as error:
+        raise ArchiveError(f"{where} cannot be opened: {error.strerror or error}", _ROOM) from error
 
-    def markers(self, part: Part, file: Path) -> Iterator[Sequence[MarkerRecord]]:
-        """Yield the markers in a part, in blocks.
 
-        Raises:
-            ArchiveError: The file does not match the manifest.
-        """
-        where = f"{self.location}/{part.path}"
-        count = 0
-        for block in _guarded(read_markers(file, self.manifest.run.run_id), where):
-            count += len(block)
-            yield block
-        if count != part.rows:
-            raise _damaged(where, f"it has {count:,} markers instead of {part.rows:,}")
+def _incomplete(what: str) -> ArchiveError:
+    return ArchiveError(f"the archive is incomplete: {what} is missing", _REMEDY)
 
-    def samples_of(self, series: Sequence[SeriesRecord]) -> list[Samples]:
-        """Return all points of each of the series, as `StoreReader.samples` does.
 
-        Raises:
-            ArchiveError: A part is missing or damaged.
-        """
-        samples: dict[int, list[Samples]] = {record.series_no: [] for record in series}
-        for part in self.manifest.parts:
-            if not any(stretch.series_no in samples for stretch in part.stretches):
-                continue
-            with self.files([part]) as (file,):
-                for pieces in self.pieces(part, file):
-                    for piece in pieces:
-                        if piece.series_no in samples:
-                            samples[piece.series_no].append(piece.samples)
-        return [time_sorted(joined(samples[record.series_no])) for record in series]
+def _number(name: str) -> int:
+    named = bundle.number_of(name)
+    return 0 if named is None else named[1]
 
-    def parts(self, kind: PartKind) -> list[Part]:
-        """Return the parts of a kind, in order."""
-        return [part for part in self.manifest.parts if part.kind is kind]
+
+# -- finding --------------------------------------------------------------------------------------
 
 
 def find_archives(where: str | Path, tracking_uri: str = "") -> list[Archive]:
-    """Return the archive at a location, or else all those below it, by their runs' creation times.
+    """Return the archives in a folder, in its folder ``radt``, or else all archives below it.
+
+    Args:
+        where: Any location that `location_of` accepts, or a single bundle.
+        tracking_uri: MLflow, which may have the run.
 
     Raises:
         FileMissingError: There is no archive.
-        ArchiveError: An archive cannot be read, is damaged, or has a newer format.
+        ArchiveError: The location cannot be read, or an archive of an earlier radt is damaged.
     """
+    folder, name = _split(where)
+    if name.endswith(bundle.SUFFIX) and not Path(where).is_dir():
+        location = location_of(folder, tracking_uri)
+        sizes = location.sizes()
+        if name in sizes:
+            return [_single(location, name, sizes[name])]
+        raise FileMissingError(f"{where} does not exist", HINT)
     location = location_of(where, tracking_uri)
-    try:
-        return [Archive.open(location)]
-    except FileMissingError:
-        archives = [Archive.open(location.below(path)) for path in location.archives()]
-        if not archives:
-            raise
-        return sorted(archives, key=lambda archive: archive.manifest.run.created_ns)
+    archives = _in_folder(location) or _in_folder(location.below(ARCHIVE_FOLDER))
+    if not archives:
+        folders = dict.fromkeys(
+            path.rpartition("/")[0] for path in location.paths() if is_of_archive(path)
+        )
+        archives = [found for path in folders for found in _in_folder(location.below(path))]
+    if not archives:
+        raise FileMissingError(f"{location} does not contain an archive", HINT)
+    return archives
+
+
+def _split(where: str | Path) -> tuple[str | Path, str]:
+    """Split a path into the folder and the name of the file."""
+    if isinstance(where, Path):
+        return where.parent, where.name
+    folder, slash, name = where.rpartition("/")
+    return folder or Path(slash or "."), name
+
+
+def find_archive(where: str | Path, tracking_uri: str = "") -> Archive:
+    """Return the only archive at a location.
+
+    Raises:
+        FileMissingError: There is no archive.
+        ArchiveError: There are several, or see `find_archives`.
+    """
+    archives = find_archives(where, tracking_uri)
+    if len(archives) > 1:
+        raise ArchiveError(
+            f"expected one archive in {where}, found {len(archives):,}",
+            f"Name one of them, such as {archives[0]}",
+        )
+    return archives[0]
+
+
+def _in_folder(location: Location) -> list[Archive]:
+    sizes = location.sizes()
+    is_run_folder = str(location).rpartition("/")[2] == ARCHIVE_FOLDER
+    bundles: dict[str, dict[int, str]] = {}
+    archives = []
+    for name in sorted(sizes):
+        named = bundle.number_of(name)
+        if named is not None and (is_run_folder or _RUN_ID.fullmatch(named[0])):
+            bundles.setdefault(named[0], {})[named[1]] = name
+        elif name.endswith(bundle.SUFFIX):
+            archives.append(_single(location, name, sizes[name]))
+    for run_id, names in bundles.items():
+        files = tuple(names[number] for number in sorted(names))
+        size_bytes = sum(sizes[name] for name in files)
+        archives.append(Archive(location, run_id, files, size_bytes, str(max(names))))
+    if not archives and DESCRIPTION_FILE in sizes:
+        archives += _of_earlier(location)
+    return archives
+
+
+def _single(location: Location, name: str, size_bytes: int) -> Archive:
+    return Archive(location, "", (name,), size_bytes, "")
+
+
+def _of_earlier(location: Location) -> Iterator[Archive]:
+    """Yield the archive of an earlier radt, if ``run.json`` is its manifest."""
+    where = f"{location}/{DESCRIPTION_FILE}"
+    with _temporary_folder() as folder:
+        location.fetch(DESCRIPTION_FILE, folder / DESCRIPTION_FILE)
+        manifest = parquet.Manifest.of((folder / DESCRIPTION_FILE).read_bytes(), where)
+    if manifest is not None:
+        run_id = manifest.rows.run.run_id
+        yield Archive(location, run_id, (), manifest.size_bytes, str(manifest.written_ns), manifest)
 
 
 @contextmanager
@@ -197,69 +257,76 @@ def _temporary_folder() -> Iterator[Path]:
     except OSError as error:
         raise ArchiveError(
             f"cannot create a temporary folder: {error.strerror or error}",
-            "Free some disk space, or set TMPDIR to another folder",
+            _ROOM,
         ) from error
     with folder as name:
         yield Path(name)
 
 
-def _fetched(location: Location, path: str, folder: Path) -> Path:
-    """Return a file of a location: itself, or a copy in ``folder``."""
-    if (local := location.local(path)) is not None:
-        if not local.is_file():
-            raise FileMissingError(f"{local} does not exist", HINT)
-        return local
-    target = folder / path.replace("/", "-")
-    location.fetch(path, target)
-    return target
+# -- importing ------------------------------------------------------------------------------------
 
 
-BlockT = TypeVar("BlockT")
-_Block = list[tuple[int, Samples]]
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """Result of an import.
 
-
-def _blocks(file: Path) -> Iterator[_Block]:
-    """Yield a file of samples by series, with as many rows at a time as fit into memory.
-
-    A writer may make row groups of any size: a billion zeros compress to a few kilobytes.
+    ``points``: number of points added; ``is_new``: the run was not in the store before.
     """
-    check_columns(pq.read_schema(file), _SCHEMA)
-    with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-        for batch in parquet.iter_batches(_ROWS, columns=_COLUMNS):
-            yield _by_series(batch)
+
+    run: RunRecord
+    points: int
+    total_points: int
+    is_new: bool
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the run has ended; otherwise more of it may follow."""
+        return self.run.status.ended
 
 
-def _by_series(batch: pa.RecordBatch) -> _Block:
-    numbers = batch[SERIES_NO].to_numpy()
-    times = batch["time"].cast(pa.int64()).to_numpy()
-    values = batch["value"].to_numpy()
-    steps = batch["step"].fill_null(NO_STEP).to_numpy(zero_copy_only=False)
-    if not len(numbers):
-        return []
-    starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    return [
-        (int(numbers[start]), Samples(times[start:stop], values[start:stop], steps[start:stop]))
-        for start, stop in pairwise(starts)
-    ]
+def import_archive(archive: Archive, writer: StoreWriter) -> Imported:
+    """Add the data of a run that a store lacks.
+
+    All files are checked before anything is written. The run is not uploaded to MLflow from this
+    store.
+
+    Raises:
+        ArchiveError: The archive is damaged, or the store has a different run with this id.
+        StoreError: The store cannot be written.
+    """
+    with StoreReader(writer.address) as reader:
+
+        def have(run_id: str) -> Position:
+            pruned = pruned_run(reader, run_id)
+            if pruned is not None and pruned.kept is Keep.SUMMARIES:
+                return Position()  # a thinned run lacks points from the start on
+            return position_of(reader, run_id)
+
+        points, is_new = 0, False
+        with archive.batches(have) as batches:
+            try:
+                for batch in batches:
+                    applied = apply(writer, batch)
+                    points += applied.points
+                    is_new = is_new or applied.is_new
+            except OtherRunError as error:
+                raise ArchiveError(f"{archive}: {error.message}", error.remedy) from error
+    rows = batch.rows
+    return Imported(rows.run, points, sum(rows.points.values()), is_new)
 
 
-def _with_steps(samples: Samples, stretch: Stretch) -> Samples:
-    return samples if stretch.steps else Samples(samples.times_ns, samples.values)
+@contextmanager
+def as_store(where: str | Path, tracking_uri: str = "") -> Iterator[StoreReader]:
+    """Yield a temporary store with the run of an archive.
 
-
-def _guarded(blocks: Iterator[BlockT], where: str) -> Iterator[BlockT]:
-    """Turn exceptions from reading Parquet into `ArchiveError`."""
-    try:
-        yield from blocks
-    except ArchiveError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, pa.ArrowException) as error:
-        raise _damaged(where, (str(error) or type(error).__name__).splitlines()[0]) from error
-
-
-def _missing(where: str) -> ArchiveError:
-    return ArchiveError(f"the archive is incomplete: {where} is missing", _REMEDY)
-
-
-def _damaged(where: str, detail: str) -> ArchiveError:
-    return ArchiveError(f"{where} is damaged: {detail}", _REMEDY)
+    Raises:
+        FileMissingError: There is no archive.
+        ArchiveError: The archive cannot be read, or is damaged.
+    """
+    archive = find_archive(where, tracking_uri)
+    with _temporary_folder() as folder:
+        store = folder / "radt.db"
+        with StoreWriter(store) as writer:
+            import_archive(archive, writer)
+        with StoreReader(store) as reader:
+            yield reader

@@ -1,58 +1,49 @@
-"""The spool of an archive: folder ``archive`` in the spool folder of its run.
+"""Files of an archive that wait for their upload: folder ``archive`` of a run's spool folder.
 
 ::
 
     runs/RUN_ID/archive/
-    ├── run.json             the manifest: what has been written so far. The parts that it lists
-    │                        and that are not here have been delivered
-    ├── run.json.delivered   which manifest was delivered last: inode, size, time of writing
-    ├── markers.npz          which markers are in the parts, to find those that changed since
-    ├── samples/             parts that wait to be delivered
-    ├── markers-00001.parquet
-    └── lock                 held by the process that writes or delivers parts
+    ├── written.json        number of the last bundle, and the position of the run after it
+    ├── RUN.3.radt          a bundle that waits to be uploaded
+    └── export-47/          samples.parquet and run.json as of the run's revision 47
 
-Parts become valid when the manifest is replaced: parts left by a killed writer are overwritten
-under the same names.
+A bundle only counts once it is recorded in ``written.json``: one left by a killed process is
+written again under the same name.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, Self
 
 from sqlalchemy import text
 
-from radt.delivery.archive.manifest import ARCHIVE_FOLDER, MANIFEST_FILE, Manifest
-from radt.errors import ArchiveError, RunNotFoundError
+from radt.delivery.archive import DESCRIPTION_FILE, SAMPLES_FILE
+from radt.errors import RunNotFoundError
+from radt.files import write_whole
 from radt.home import RunDir
+from radt.store import bundle
+from radt.store.copy import Position, changes, position_of
 from radt.store.reader import StoreReader
-from radt.store.whole_file import whole_file
 
 _PROGRESS = text("SELECT revision, delivery_done_ns IS NOT NULL FROM run WHERE run_id = :run_id")
 
 
-class ArchiveBusyError(ArchiveError):
-    """Another process is writing or delivering this archive."""
-
-
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """A file to be delivered; ``path`` is relative to the run's artifacts."""
+class Written:
+    """Progress of a run's bundles: the number of the last one (0 for none), and its end."""
 
-    path: str
-    file: Path
+    number: int = 0
+    position: Position = field(default_factory=Position)
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSpool:
-    """The archive's spool folder. Use it within `locked`."""
+    """The archive's spool folder; one process at a time writes to it."""
 
     path: Path
 
@@ -61,126 +52,88 @@ class ArchiveSpool:
         return cls(spool.path / "archive")
 
     @property
-    def manifest_file(self) -> Path:
-        return self.path / MANIFEST_FILE
+    def written_file(self) -> Path:
+        return self.path / "written.json"
 
-    @property
-    def prints_file(self) -> Path:
-        return self.path / "markers.npz"
+    def written(self) -> Written | None:
+        """Return the recorded position; None if it is unknown."""
+        try:
+            data = json.loads(self.written_file.read_bytes())
+            return Written(int(data["number"]), Position.from_json(data["position"]))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+            return None  # a lost folder or a broken disk
 
-    @property
-    def _delivered_file(self) -> Path:
-        return self.path / f"{MANIFEST_FILE}.delivered"
-
-    @contextmanager
-    def locked(self, *, wait: bool = False) -> Iterator[None]:
-        """Lock the folder; with `wait`, block until the lock is free.
+    def note(self, written: Written) -> None:
+        """Record the written position; the record survives a power failure.
 
         Raises:
-            ArchiveBusyError: Another process holds the lock.
-            OSError: The folder cannot be created.
+            OSError: The folder cannot be written.
+            UsageError: The same.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / "lock").open("a") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError as error:
-                raise ArchiveBusyError(f"the archive {self.path} is being written") from error
-            yield
+        data = {"number": written.number, "position": written.position.to_json()}
+        write_whole(self.written_file, json.dumps(data), durable=True)
 
-    def manifest(self) -> Manifest | None:
-        """Return the manifest of the parts written so far; None if missing or unreadable."""
-        try:
-            text = self.manifest_file.read_bytes()
-        except FileNotFoundError:
-            return None
-        try:
-            return Manifest.from_json(text, str(self.manifest_file))
-        except ArchiveError:
-            return None  # an upgrade or a broken disk: the archive is rewritten from the start
+    def write_bundle(self, reader: StoreReader, run_id: str) -> Written:
+        """Write the data of the run since the last bundle as the next one, if there is any.
 
-    def waiting(self) -> list[Waiting]:
-        """Return the files to deliver, in order: the manifest follows the files that it lists."""
-        stamp = self._stamp()
-        if not stamp or self._delivered() == stamp:
-            return []
-        manifest = self.manifest()
-        if manifest is None:
-            return []
-        files = [
-            Waiting(f"{ARCHIVE_FOLDER}/{part.path}", self.path / part.path)
-            for part in manifest.parts
-            if (self.path / part.path).is_file()
+        Raises:
+            ArchiveError: A series of the run is damaged.
+            PrunedError: The run was pruned: the store no longer has all of it.
+            StoreError: The store cannot be read.
+            OSError: The folder cannot be written.
+            UsageError: The same.
+        """
+        written = self.written() or Written()
+        since = written.position
+        if not position_of(reader, run_id).covers(since):
+            since = Position()  # the store was replaced, so write a bundle with the whole run
+        batches = changes(reader, run_id, since)
+        first = next(batches, None)
+        if first is None:
+            return written
+        self.path.mkdir(parents=True, exist_ok=True)
+        name = bundle.name_of(run_id, written.number + 1)
+        until = bundle.write(chain([first], batches), self.path / name, since)
+        assert until is not None
+        written = Written(written.number + 1, until)
+        self.note(written)
+        return written
+
+    def waiting(self, run_id: str) -> Iterator[Path]:
+        """Yield the bundles to upload, in order."""
+        written = self.written()
+        numbers = [
+            named[1]
+            for file in self.path.glob(f"*{bundle.SUFFIX}")
+            if (named := bundle.number_of(file.name)) is not None and named[0] == run_id
         ]
-        files.append(Waiting(f"{ARCHIVE_FOLDER}/{MANIFEST_FILE}", self.manifest_file))
-        return files
+        for number in sorted(numbers):
+            if written is not None and number <= written.number:
+                yield self.path / bundle.name_of(run_id, number)
 
-    def delivered(self, waiting: Waiting) -> None:
-        """Record that a file has been delivered, and delete it."""
-        if waiting.file == self.manifest_file:
-            self._delivered_file.write_text(self._stamp(), encoding="ascii")
-        else:
-            waiting.file.unlink()
+    def exported(self, revision: int) -> list[Path]:
+        """Return the files for people without radt as of a revision; none if incomplete."""
+        folder = self.export_folder(revision)
+        files = [folder / SAMPLES_FILE, folder / DESCRIPTION_FILE]
+        # The description is written last.
+        return [file for file in files if file.exists()] if files[-1].exists() else []
 
-    def restore(self, manifest: bytes) -> None:
-        """Adopt the delivered manifest as the written one: the spool itself has lost its state."""
-        # Describes markers in parts that were never delivered.
-        self.prints_file.unlink(missing_ok=True)
-        with whole_file(self.manifest_file) as temporary:
-            temporary.write_bytes(manifest)
-        self.delivered(Waiting("", self.manifest_file))
-
-    def discard_unfinished(self) -> None:
-        """Remove unfinished files of killed writers."""
-        manifest = self.manifest()
-        known = {part.path for part in manifest.parts} if manifest is not None else set()
-        for file in self.path.rglob("*.parquet*"):
-            if str(file.relative_to(self.path)) not in known:
-                file.unlink(missing_ok=True)
-
-    def is_complete(self, run_id: str, revision: int) -> bool:
-        """Return whether an ended run is completely written, up to a revision in the store."""
-        manifest = self.manifest()
-        return (
-            manifest is not None
-            and manifest.complete
-            and (manifest.run.run_id, manifest.revision) == (run_id, revision)
-        )
+    def export_folder(self, revision: int) -> Path:
+        return self.path / f"export-{revision}"
 
     def remove(self) -> None:
-        """Delete the folder after everything has been delivered."""
+        """Delete the folder after everything has been uploaded."""
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def _stamp(self) -> str:
-        """Return a stamp that identifies the manifest; empty without one.
-
-        Its time alone is not enough: the wall clock may be set back.
-        """
-        try:
-            status = self.manifest_file.stat()
-        except FileNotFoundError:
-            return ""
-        return f"{status.st_ino} {status.st_size} {status.st_mtime_ns}"
-
-    def _delivered(self) -> str:
-        try:
-            return self._delivered_file.read_text(encoding="ascii")
-        except FileNotFoundError:
-            return ""
-
-
-def settle(path: Path) -> None:
-    """Flush a file or a folder's entries to disk, so that they survive a power failure."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """``revision`` increases with every write; ``delivered``: MLflow has all, or never will."""
+    """Upload state of a run.
+
+    ``revision`` increases with every write; ``delivered``: MLflow has all of the run, or never
+    will.
+    """
 
     revision: int
     delivered: bool
@@ -198,23 +151,3 @@ def progress_of(reader: StoreReader, run_id: str) -> RunProgress:
     if row is None:
         raise RunNotFoundError(f"there is no run {run_id} in the store")
     return RunProgress(int(row[0]), bool(row[1]))
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """``problem`` is empty if the archive is up to date; ``final``: a retry will not help."""
-
-    run_id: str
-    problem: str = ""
-    final: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def parse(cls, line: str) -> Self:
-        """Parse a line; raise ValueError if it is not an outcome."""
-        try:
-            return cls(**json.loads(line))
-        except TypeError as error:
-            raise ValueError(f"{line!r} is not a result") from error

@@ -1,4 +1,4 @@
-"""Artifacts: the files of a run to upload, their paths, and copies to local folders."""
+"""Artifacts: a run's files to upload, their paths, and copies to local folders."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from radt.delivery.archive.manifest import ARCHIVE_FOLDER
+from radt.delivery.archive import ARCHIVE_FOLDER
 from radt.delivery.mlflow.limits import clean_text
+from radt.files import whole_file
 from radt.home import RunDir
 
-#: MLflow puts paths into URLs unquoted: a file named ``a#b`` would be stored as ``a``, over a real
-#: ``a``; a single quote breaks its client's query for listing a folder. Some stores refuse control
-#: characters and backslashes.
+#: MLflow puts paths into URLs unquoted: a file named ``a#b`` would be stored as ``a``, over an
+#: actual ``a``. A single quote breaks its client's query for listing a folder. Some stores refuse
+#: control characters and backslashes.
 _FORBIDDEN = re.compile(r"[#?%'\\\x00-\x1f\x7f]")
 
 #: Folder of profiler output in a run's artifacts.
@@ -27,7 +28,7 @@ PROFILES = "profiles"
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFile:
-    """A file to deliver; ``path`` is its place in the run's artifacts, with ``/``."""
+    """A file to upload; ``path`` is its path in the run's artifacts, with ``/``."""
 
     path: str
     file: Path
@@ -39,7 +40,7 @@ class ArtifactFile:
 
     @contextmanager
     def named(self) -> Iterator[Path]:
-        """Yield the file under its artifact name, as MLflow takes the name from the file."""
+        """Yield the file under its artifact name, because MLflow takes the name from the file."""
         name = self.path.rpartition("/")[2]
         if name == self.file.name:
             yield self.file
@@ -51,7 +52,7 @@ class ArtifactFile:
 
 
 def artifact_files(spool: RunDir) -> Iterator[ArtifactFile]:
-    """Return everything below the spool's artifacts, then the run's output; no path twice.
+    """Yield everything below the spool's artifacts, then the run's output; no path twice.
 
     Includes only regular files: a named pipe would block forever, and a link to a folder could lead
     anywhere. A link to a file counts as the file.
@@ -70,10 +71,10 @@ def artifact_files(spool: RunDir) -> Iterator[ArtifactFile]:
 
 
 def clean_spool(spool: RunDir, delivered: Collection[str]) -> None:
-    """Remove the delivered files, and folders that are then empty.
+    """Remove uploaded files, and folders that are then empty.
 
-    The run's output stays, because users and messages refer to it, as do the files that `radt
-    trace` reads and files that cannot be removed.
+    The run's output is kept, because users and messages refer to it. So are files that `radt trace`
+    reads and files that cannot be removed.
     """
     kept = spool.artifacts / PROFILES
     for artifact in list(artifact_files(spool)):
@@ -90,7 +91,7 @@ def clean_spool(spool: RunDir, delivered: Collection[str]) -> None:
 
 
 def artifact_path(relative: str) -> str:
-    """Return a path that all artifact stores keep as it is.
+    """Return a path that all artifact stores keep unchanged.
 
     >>> artifact_path("plots/loss #1.png"), artifact_path("100 %?")
     ('plots/loss _1.png', '100 __')
@@ -99,7 +100,7 @@ def artifact_path(relative: str) -> str:
 
 
 def _beside_archive(path: str) -> str:
-    """Rename a script's folder with the archive's name, so that their files do not mix."""
+    """Rename a script's folder that has the archive's name, so that their files do not mix."""
     if path == ARCHIVE_FOLDER or path.startswith(f"{ARCHIVE_FOLDER}/"):
         return path.replace(ARCHIVE_FOLDER, f"{ARCHIVE_FOLDER}_", 1)
     return path
@@ -116,8 +117,7 @@ def _regular_files(spool: RunDir) -> Iterator[Path]:
         yield spool.output_log
 
 
-# -- local folders
-# ----------------------------------------------------------------------------------
+# -- local folders --------------------------------------------------------------------------------
 
 
 def copy_whole(file: Path, target: Path) -> None:
@@ -127,28 +127,20 @@ def copy_whole(file: Path, target: Path) -> None:
         OSError: The file cannot be read or written.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    # Always the same name, so that the next process replaces a killed one's file.
+    # Always the same name, so that the next process replaces the file of a killed one.
     mark = hashlib.sha256(target.name.encode("utf-8", "surrogateescape")).hexdigest()[:16]
     partial = target.with_name(f".radt-{mark}.part")
-    try:
-        partial.unlink(missing_ok=True)
+    with whole_file(target, mode=0o600, durable=True, temporary=partial):
+        partial.unlink()
         if not _linked(file, partial):
-            shutil.copyfile(file, partial)
-            shutil.copystat(file, partial)
-        with partial.open("rb") as copied:
-            os.fsync(copied.fileno())
-        partial.replace(target)
-    except OSError:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
-        raise
+            shutil.copy2(file, partial)
 
 
 def _linked(file: Path, other: Path) -> bool:
     """Create a hard link to a file; return False if it is on another file system.
 
-    Delivered files leave the spool, or stay there as a link at no cost. A user's symbolic link
-    leads to their own file, which they may go on changing.
+    Uploaded files leave the spool, or stay there as a link at no cost. A user's symbolic link leads
+    to the user's own file, which may still change.
     """
     if file.is_symlink():
         return False
@@ -162,8 +154,8 @@ def _linked(file: Path, other: Path) -> bool:
 def shares_folder(folder: Path) -> bool:
     """Return whether this machine shares the artifact folder that a server names.
 
-    ``folder`` is ``ROOT/EXPERIMENT/RUN/artifacts``. A server with a plain folder means its own.
-    Files in a local folder of the same name would be lost, unless it is shared (NFS): then the
-    folder of the experiments exists here, too.
+    ``folder`` is ``ROOT/EXPERIMENT/RUN/artifacts``. A server with a plain folder means its own
+    machine's folder. Files in a local folder of the same name would be lost, unless it is shared
+    (NFS): then the folder of the experiments exists here, too.
     """
     return any(parent.is_dir() for parent in folder.parents[:3] if parent != Path(parent.anchor))

@@ -1,136 +1,66 @@
-"""Create MLflow's SQLite file atomically, and replace a half-built one.
+"""Create MLflow's SQLite file atomically.
 
-MLflow builds a new database in place, table by table, in some fifty steps. Killed in between, it
-leaves a file that it can neither use nor finish ("table _alembic_tmp_metrics already exists"), so
-that no run could be uploaded. Building takes two seconds of CPU time just as the first runs start:
-``schemas/mlflow.sql`` holds the result for one version of MLflow.
+MLflow builds a new database in place, table by table, in some fifty steps. If it is killed in
+between, it leaves a file that it can neither use nor finish ("table _alembic_tmp_metrics already
+exists"), so that no run could be uploaded.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sqlite3
-import time
 from contextlib import closing, suppress
-from importlib import resources
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from mlflow.tracking import MlflowClient
-from mlflow.version import VERSION
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 from radt.paths import sqlite_uri
 
-log = logging.getLogger(__name__)
-
-#: Suffixes of files that SQLite keeps beside a database.
-_COMPANIONS = ("-wal", "-shm", "-journal")
 _TIMEOUT_S = 60.0
-#: MLflow's tables as built by the version in the first line.
-SCHEMA = resources.files("radt.schemas") / "mlflow.sql"
 
 
 def prepare(database: Path) -> None:
-    """Complete a database before MLflow opens it; one with runs in it is left unchanged.
+    """Create a database before MLflow opens it; an existing one is left unchanged.
 
-    The new database is built under another name and renamed atomically. A half-built file is kept
-    as ``mlflow.db.incomplete``.
+    It is built under another name and renamed. Another program, such as MLflow's UI, may be faster.
 
     Raises:
         OSError: The file cannot be written.
-        sqlite3.Error: The file is not a database, or stays locked.
         MlflowException: MLflow cannot build a database.
     """
-    if database.exists() and database.stat().st_size and not _is_incomplete(database):
+    if database.exists():
         return
-    new = _built(database)
-    try:
-        if database.exists():
-            log.warning("%s is incomplete and has no runs; a new one replaces it", database)
-            _rename(database, database.with_name(f"{database.name}.incomplete"))
-        os.link(new, database)
-    except FileExistsError:
-        pass  # another process was faster
-    finally:
-        _remove(new)
+    with TemporaryDirectory(prefix=f".{database.name}-", dir=database.parent) as folder:
+        new = Path(folder) / database.name
+        _build(new, database.parent / "mlruns")
+        with suppress(FileExistsError):
+            os.link(new, database)
 
 
-def _is_incomplete(database: Path) -> bool:
-    """Return whether MLflow was interrupted while building this database.
+def _build(database: Path, artifacts: Path) -> None:
+    """Build a database in WAL mode, so that readers (scripts, MLflow's UI) do not wait for writers.
 
-    MLflow creates the first experiment after its last migration.
+    MLflow itself would put artifacts of the default experiment below the current folder. Syncing is
+    off during the build, because MLflow's 300 statements would each wait for the disk.
     """
-    with closing(sqlite3.connect(database, timeout=_TIMEOUT_S)) as connection:
-        names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        tables = {name for (name,) in names}
-        if not tables:
-            return True
-        if not tables & {"experiments", "alembic_version"}:
-            return False  # not MLflow's
-        return not any(
-            connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608 - our own
-            for table in {"experiments", "runs"} & tables
-        )
+    from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore  # takes 0.8 s
 
+    def connected(connection: Any, _: object) -> None:
+        if isinstance(connection, sqlite3.Connection):  # other threads connect to other databases
+            _, _, path = connection.execute("PRAGMA database_list").fetchone()
+            if path and Path(path) == database.resolve():
+                connection.execute("PRAGMA synchronous = OFF")
 
-def _built(database: Path) -> Path:
-    """Return a complete new database beside another one."""
-    workshop = database.with_name(f".{database.name}.building")
-    new = database.with_name(f".{database.name}.new")
-    for leftover in (workshop, new):
-        _remove(leftover)
+    event.listen(Engine, "connect", connected)
     try:
-        if not _built_from_schema(workshop):
-            MlflowClient(sqlite_uri(workshop)).search_experiments(max_results=1)
-        # A copy, because MLflow keeps connections to the file that it has built.
-        with closing(sqlite3.connect(workshop, timeout=_TIMEOUT_S)) as connection:
-            connection.execute("VACUUM INTO ?", (str(new),))
-        use_wal(new)
+        store = SqlAlchemyStore(sqlite_uri(database), str(artifacts))  # type: ignore[no-untyped-call]
+        store.engine.dispose()
     finally:
-        _remove(workshop)
-    return new
-
-
-def _built_from_schema(database: Path) -> bool:
-    """Build a database as the installed MLflow would if `SCHEMA` has its version."""
-    first, _, statements = SCHEMA.read_text(encoding="utf-8").partition("\n")
-    if first != schema_title(VERSION):
-        return False
-    now_ms = time.time_ns() // 1_000_000
-    with closing(sqlite3.connect(database)) as connection, connection:
-        connection.executescript(statements)
-        # Only the first experiment has a location (MLflow takes a folder below the current one,
-        # which is / for an uploader) and a time.
-        connection.execute(
-            "UPDATE experiments SET artifact_location = ?, creation_time = ?, last_update_time = ?",
-            (str(database.parent / "mlruns" / "0"), now_ms, now_ms),
-        )
-    return True
-
-
-def schema_title(version: str) -> str:
-    """Return the first line of `SCHEMA` for a version of MLflow."""
-    return f"-- The SQLite database of MLflow {version}; see tests/delivery/mlflow/test_database.py"
-
-
-def use_wal(database: Path) -> None:
-    """Use WAL, so that readers (scripts, MLflow's UI) do not wait for writers.
-
-    Raises:
-        sqlite3.Error: The mode cannot be set.
-    """
+        event.remove(Engine, "connect", connected)
     with closing(sqlite3.connect(database, timeout=_TIMEOUT_S)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
-
-
-def _rename(database: Path, name: Path) -> None:
-    """Rename a database with all its files."""
-    _remove(name)
-    for companion in ("", *_COMPANIONS):
-        with suppress(FileNotFoundError):
-            Path(f"{database}{companion}").rename(f"{name}{companion}")
-
-
-def _remove(database: Path) -> None:
-    for companion in ("", *_COMPANIONS):
-        Path(f"{database}{companion}").unlink(missing_ok=True)
+    with database.open("rb") as file:
+        os.fsync(file.fileno())

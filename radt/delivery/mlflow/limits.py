@@ -1,4 +1,4 @@
-"""Keep to MLflow's limits: accepted names, params and tags, and the size of requests."""
+"""Enforce MLflow's limits: valid names, params and tags, and the size of requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import hashlib
 import logging
 import re
 import shlex
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
@@ -105,7 +104,7 @@ def workload_name(label: str) -> str:
 
 
 def run_name(workload: str, letter: str, name: str) -> str:
-    """``(workload letter) name``, or just the name for a run without a workload.
+    """Return ``(workload letter) name``, or just the name for a run without a workload.
 
     >>> run_name("2", "a", "resnet"), run_name("", "a", "resnet")
     ('(2 a) resnet', 'resnet')
@@ -124,8 +123,8 @@ def deliverable_params(params: Mapping[str, str], *, ended: bool) -> dict[str, s
 
     Parameters from the command line (``--lr 1e-3``) wait until the run has ended: MLflow never
     changes a parameter, so a script's own ``mlflow.log_params(vars(args))`` would fail on ``0.001``
-    if radt had already sent ``1e-3``. The script's own value wins. Until then they are all in the
-    parameter ``Params``.
+    if radt had already sent ``1e-3``. The script's own value wins. Until then, only the parameter
+    ``Params`` has them all.
     """
     keys = unique_keys(params)
     waiting = frozenset[str]() if ended else command_line_names(params.get("Params", ""))
@@ -140,7 +139,7 @@ def command_line_names(text: str) -> frozenset[str]:
     """Return the option names in a command line: ``--lr 1 size=3`` has ``lr`` and ``size``."""
     try:
         words = shlex.split(text)
-    except ValueError:  # unbalanced quotes; the names do not need them
+    except ValueError:  # unbalanced quotes, which do not affect the names
         words = text.split()
     return frozenset(word.lstrip("-").partition("=")[0] for word in words)
 
@@ -148,7 +147,7 @@ def command_line_names(text: str) -> frozenset[str]:
 def deliverable_tags(
     run: RunRecord, tags: Mapping[str, str], keys: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the run's tags, its end, and the original names of series whose MLflow key differs."""
+    """Return the run's tags, its outcome, and the names of series whose MLflow key differs."""
     tag_keys = unique_keys(tags)
     texts = {tag_keys[name]: value for name, value in tags.items()}
     for name, key in keys.items():
@@ -165,100 +164,77 @@ def deliverable_tags(
 
 log = logging.getLogger(__name__)
 
-#: Items of a run that MLflow did not accept, in order and each once.
+#: Descriptions of items that MLflow did not accept, in order and without duplicates.
 Notes = dict[str, None]
 
 _Item = TypeVar("_Item")
 
-#: No server's limit is lower: one that refuses so little for its size is misconfigured.
+#: No server has a lower limit: one that refuses so little for its size is misconfigured.
 _SMALL_BYTES = 1000
 
 
-class Sender:
-    """Sends items in batches as large as the server accepts. Thread-safe.
+class Batches:
+    """Sends items in requests as large as the server accepts. Thread-safe.
 
-    ``before_request`` is called before each request and may block until others are done.
+    A request has at most ``most`` items, MLflow's own limit. That number is halved permanently
+    after a request that was refused for its size, and temporarily after the second one in a row
+    that timed out or broke off: the first one may just have used a connection that the server had
+    closed. ``before_request`` is called before each request.
     """
 
-    def __init__(self, before_request: Callable[[], object]) -> None:
+    def __init__(self, most: int, before_request: Callable[[], object]) -> None:
         self._before_request = before_request
+        self._most = most
+        self._ceiling = most
+        self._slow_requests = 0
+        self.limit = most
 
     def send(
-        self,
-        items: Sequence[_Item],
-        send: Callable[[Sequence[_Item]], None],
-        notes: Notes,
-        batch: BatchSize,
+        self, items: Sequence[_Item], send: Callable[[Sequence[_Item]], None], notes: Notes
     ) -> None:
-        """Send all items that MLflow accepts; halve a request that it refuses.
-
-        `notes` collects the omitted items, `batch` adapts to the accepted size.
+        """Send all items that MLflow accepts; `notes` collects the others.
 
         Raises:
             DeliveryError: MLflow failed.
         """
+        while items:
+            part, items = items[: self.limit], items[self.limit :]
+            self._send(part, send, notes)
+
+    def _send(
+        self, items: Sequence[_Item], send: Callable[[Sequence[_Item]], None], notes: Notes
+    ) -> None:
         self._before_request()
         try:
             send(items)
         except DeliveryError as error:
-            if error.slow:
-                batch.slow(len(items))
+            self._learn(error, len(items))
             if error.kind is not ErrorKind.REFUSED:
                 raise
-            if error.too_large:
-                batch.too_large(len(items))
             if len(items) == 1:
-                if error.too_large and len(repr(items[0])) < _SMALL_BYTES:
-                    batch.nonsense()
-                    raise DeliveryError(
-                        ErrorKind.BUSY, "the server refuses requests of any size as too large (413)"
-                    ) from error
-                log.warning("MLflow refused %.200r: %s", items[0], error.message)
-                notes[f"refused: {items[0]!r:.200}"] = None
+                self._leave_out(items[0], error, notes)
                 return
             middle = len(items) // 2
-            self.send(items[:middle], send, notes, batch)
-            self.send(items[middle:], send, notes, batch)
+            self._send(items[:middle], send, notes)
+            self._send(items[middle:], send, notes)
         else:
-            batch.worked(len(items))
+            self._slow_requests = 0
+            if len(items) >= self.limit:
+                self.limit = min(2 * self.limit, self._ceiling)
 
+    def _learn(self, error: DeliveryError, count: int) -> None:
+        half = max(1, count // 2)
+        if error.too_large:
+            self._ceiling = min(self._ceiling, half)
+        self._slow_requests = self._slow_requests + 1 if error.slow else 0
+        if error.too_large or self._slow_requests > 1:
+            self.limit = min(self.limit, half)
 
-class BatchSize:
-    """The number of items for the next request, at most MLflow's own limit. Thread-safe.
-
-    It is halved permanently after a request that was refused for its size, and temporarily after
-    one that timed out.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._lock = threading.Lock()
-        self._most = most
-        self._ceiling = most
-        self._limit = most
-
-    @property
-    def limit(self) -> int:
-        """Return the current number, at least 1."""
-        return self._limit
-
-    def too_large(self, count: int) -> None:
-        """Record that this many items were refused for their size."""
-        with self._lock:
-            self._ceiling = min(self._ceiling, max(1, count // 2))
-            self._limit = min(self._limit, self._ceiling)
-
-    def nonsense(self) -> None:
-        """Record that a request refused for its size was too small for that to be the reason."""
-        with self._lock:
-            self._ceiling = self._limit = self._most
-
-    def slow(self, count: int) -> None:
-        """Record that this many items timed out."""
-        with self._lock:
-            self._limit = min(self._limit, max(1, count // 2))
-
-    def worked(self, count: int) -> None:
-        """Record that this many items were accepted."""
-        with self._lock:
-            if count >= self._limit:
-                self._limit = min(2 * self._limit, self._ceiling)
+    def _leave_out(self, item: object, error: DeliveryError, notes: Notes) -> None:
+        if error.too_large and len(repr(item)) < _SMALL_BYTES:
+            self.limit = self._ceiling = self._most  # its size cannot be the reason
+            raise DeliveryError(
+                ErrorKind.BUSY, "the server refuses requests of any size as too large (413)"
+            ) from error
+        log.warning("MLflow refused %.200r: %s", item, error.message)
+        notes[f"refused: {item!r:.200}"] = None

@@ -1,11 +1,11 @@
 """Points for MLflow: scripts' metrics in full, hardware series as means, and a summary.
 
 Counters are uploaded as rates, because a line that only rises shows little. ``gpu.pcie.rx`` (bytes)
-becomes ``gpu.pcie.rx_per_s``, ``gpu.energy`` (joules) ``gpu.energy_per_s``, which is watts. A
+becomes ``gpu.pcie.rx_per_s``, ``gpu.energy`` (joules) ``gpu.energy_per_s``, which is in watts. A
 counter's total over the whole run is in the summary, under its own name.
 
-Pure functions turn records of the store into points; the same records always give the same points,
-so that points sent twice after a crash are stored once.
+Pure functions turn records of the store into points. The same records always give the same points,
+so that MLflow stores points only once even if they are sent twice after a crash.
 """
 
 from __future__ import annotations
@@ -17,36 +17,38 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radt.delivery.mlflow.limits import BatchSize, Notes, Sender, unique_keys
+from radt.delivery.mlflow.limits import Batches, Notes, unique_keys
 from radt.delivery.mlflow.target import MAX_POINTS, NS_PER_MS, MlflowTarget, Point
 from radt.model import NO_STEP, SOFTWARE, THROUGH_MLFLOW, MarkerKind, SeriesKind
-from radt.store.counters import increases, rate_unit, total_of
+from radt.store.cells import of_samples
+from radt.store.counters import rate_unit
 from radt.store.reader import StoreReader
 from radt.store.records import (
+    GapRecord,
     LedgerRecord,
     MarkerRecord,
     RunRecord,
     Samples,
     SeriesRecord,
-    SummaryRecord,
 )
-from radt.store.totals import KERNEL_KEYS, key_of
+from radt.store.summaries import SeriesSummary
+from radt.store.totals import KERNEL_KEYS, Extent, extents_of, key_of, total_value
 from radt.store.writer import StoreWriter
-from radt.usage import KERNEL
+from radt.usage import KERNEL, lower_bound
 
-#: Length of the stretches that hardware series are averaged over, as in MLflow's own sampler.
+#: Hardware series are averaged over this interval, as in MLflow's own sampler.
 MEAN_INTERVAL_S = 10
 NS_PER_S = 1_000_000_000
 _MEAN_INTERVAL_NS = MEAN_INTERVAL_S * NS_PER_S
 
-#: A counter that could not be read for longer has no rate for that time.
+#: A counter that was not read for longer has no rate for that time.
 _LONGEST_RATE_NS = 60_000_000_000
 _LONGEST_RATE_INTERVALS = 4
 
 EPOCH_KEY = "epoch/duration_s"
-#: MLflow's pages show metrics with one prefix together.
+#: MLflow's pages group metrics by prefix.
 SUMMARY_PREFIX = "summary/"
-#: Summaries of a run that are metrics in MLflow; all are in its file `SUMMARY_FILE`.
+#: Maximum number of summary values that become metrics in MLflow; the file `SUMMARY_FILE` has all.
 MAX_SUMMARIES = 12
 SUMMARY_FILE = "radt-summary.json"
 _SAMPLES = "samples/"
@@ -57,7 +59,7 @@ _FIRST = tuple(
         f"{EPOCH_KEY}/mean",
         "cpu_time_s",
         "rss_peak_bytes",
-        r"gpu\.energy/.*total",
+        r"gpu\.energy/.*total(_at_least)?",
         r"gpu\.utilization/.*mean",
         r"gpu\.memory\.used/.*max",
         r"gpu\.power/.*mean",
@@ -69,8 +71,8 @@ def series_names(series: Sequence[SeriesRecord]) -> dict[int, str]:
     """Return the name of each series of a run by its number: `series_name`, made unique.
 
     Several listeners may read the same metric (``gpu.power`` by NVML and by DCGM). Combined, they
-    would be a line that jumps between two sources, so the first in the run has the name, and later
-    ones get their listener as a suffix.
+    would be a line that jumps between two sources. So the first in the run has the plain name, and
+    later ones get their listener as a suffix.
     """
     return _told_apart(series, series_name)
 
@@ -107,8 +109,8 @@ def _entity_name(series: SeriesRecord) -> str:
 def software_points(key: str, samples: Samples, first_index: int) -> list[Point]:
     """Return all points unchanged. Points without a step get their number in the series as step.
 
-    MLflow truncates histories in which points share a step, so step 0 for all would lose them in
-    its charts. ``first_index`` is the first sample's number in the series.
+    MLflow truncates histories in which points share a step, so its charts would lose them if all
+    had step 0. ``first_index`` is the first sample's number in the series.
     """
     times_ms = (samples.times_ns // NS_PER_MS).tolist()
     indices = range(first_index, first_index + len(samples))
@@ -151,65 +153,44 @@ def hardware_means(
 ) -> Means:
     """Return means (of a counter's rate) over `MEAN_INTERVAL_S` each, since ``origin_ns``.
 
-    A stretch is over when a later sample exists, or when the series has ended (``final``). The step
-    is the stretch's end in seconds since ``origin_ns``. Non-finite values are ignored; a stretch
-    without finite values has no point. An increase of a counter counts at the time of its reading.
+    An interval is complete when a later sample exists, or when the series has ended (``final``).
+    The step is the interval's end in seconds since ``origin_ns``. Non-finite values are ignored; an
+    interval without finite values has no point. A counter's increase is attributed to the time of
+    its reading.
 
     Args:
+        key: MLflow's key of the metric.
+        series: The series.
         samples: Samples in time order, beginning `look_back_ns` before ``since_ns``. Earlier ones
             are ignored except for the last reading of a counter.
+        origin_ns: Start of the first interval.
         since_ns: End of the time already covered, 0 for none.
+        final: Whether the series has ended.
     """
     keep = samples.times_ns >= since_ns
     times = samples.times_ns[keep]
     if not len(times):
         return Means([], since_ns)
-    means = _mean_rates if series.kind is SeriesKind.COUNTER else _mean_values
-    stretches = (times - origin_ns) // _MEAN_INTERVAL_NS
-    numbers = np.unique(stretches)
+    numbers = np.unique((times - origin_ns) // _MEAN_INTERVAL_NS)
     complete = numbers if final else numbers[:-1]
+    cells, _ = of_samples(samples, series, origin_ns)
+    is_new = cells.since_s >= (since_ns - origin_ns) / 1e9
+    if series.kind is SeriesKind.COUNTER:
+        is_new &= cells.weight <= look_back_ns(series) / 1e9
+    means = cells.taken(is_new).grouped(MEAN_INTERVAL_S)
     points = []
-    for number, value in means(series, samples, since_ns, origin_ns).items():
+    for number, value in zip(means.first // MEAN_INTERVAL_S, means.mean.tolist(), strict=True):
         if number > (complete[-1] if len(complete) else -np.inf):
             continue
-        stop_ns = origin_ns + (number + 1) * _MEAN_INTERVAL_NS
-        # Only a point that no earlier, interrupted call can have sent may have its own time.
+        stop_ns = origin_ns + (int(number) + 1) * _MEAN_INTERVAL_NS
+        # A point may have its own time only if no earlier, interrupted call can have sent it.
         time_ns = int(times[-1]) if number == numbers[-1] else stop_ns
-        points.append(Point(key, value, time_ns // NS_PER_MS, (number + 1) * MEAN_INTERVAL_S))
+        points.append(Point(key, value, time_ns // NS_PER_MS, (int(number) + 1) * MEAN_INTERVAL_S))
     if final:
         return Means(points, int(times[-1]) + 1)
     return Means(
         points, int(origin_ns + numbers[-1] * _MEAN_INTERVAL_NS) if len(complete) else since_ns
     )
-
-
-def _mean_values(
-    series: SeriesRecord,  # noqa: ARG001 - as _mean_rates
-    samples: Samples,
-    since_ns: int,
-    origin_ns: int,
-) -> dict[int, float]:
-    """Return the mean of each stretch by its number, in order."""
-    keep = (samples.times_ns >= since_ns) & np.isfinite(samples.values)
-    times, values = samples.times_ns[keep], samples.values[keep]
-    numbers, starts = np.unique((times - origin_ns) // _MEAN_INTERVAL_NS, return_index=True)
-    parts = np.split(values, starts[1:])
-    return {int(number): float(part.mean()) for number, part in zip(numbers, parts, strict=False)}
-
-
-def _mean_rates(
-    series: SeriesRecord, samples: Samples, since_ns: int, origin_ns: int
-) -> dict[int, float]:
-    """Return the mean rate of each stretch by its number, in order, in the unit of `rate_unit`."""
-    grown = increases(samples.times_ns, samples.values, series.wraps_at)
-    took_ns = grown.end_ns - grown.start_ns
-    keep = (grown.end_ns >= since_ns) & (took_ns > 0) & (took_ns <= look_back_ns(series))
-    stretches = (grown.end_ns[keep] - origin_ns) // _MEAN_INTERVAL_NS
-    numbers, places = np.unique(stretches, return_inverse=True)
-    amounts = np.bincount(places, weights=grown.amounts[keep], minlength=len(numbers))
-    seconds = np.bincount(places, weights=grown.seconds[keep], minlength=len(numbers))
-    per_s = amounts / seconds * rate_unit(series.unit).factor
-    return dict(zip(numbers.tolist(), per_s.tolist(), strict=True))
 
 
 def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
@@ -228,39 +209,38 @@ def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
 
 def summary_values(
     run: RunRecord,
-    summaries: Sequence[SummaryRecord],
+    summaries: Sequence[SeriesSummary],
     epochs: Sequence[Point],
     ledger: Sequence[LedgerRecord],
-    totals: Mapping[int, float],
+    gaps: Sequence[GapRecord],
 ) -> dict[str, float]:
-    """Return the run in numbers, by name: what the run's summary file holds.
+    """Return the numbers of a run's summary file, by name.
 
-    Mean and maximum of each hardware series, the increase of counters (``totals``, by number of
-    series), what the kernel counted of its processes (``cpu_time_s``), duration of the run and of
-    its epochs (the mean without the first, which is warm-up, if there are others), and how complete
-    the samples are.
+    Mean and maximum of each hardware series, the increase of counters, the kernel's totals of its
+    processes (``cpu_time_s``), duration of the run and of its epochs (the mean without the first,
+    which is warm-up, if there are others), and the completeness of the samples.
     """
-    values: dict[str, float | None] = {}
-    if run.started_ns is not None and run.ended_ns is not None:
-        values["duration_s"] = (run.ended_ns - run.started_ns) / 1e9
+    values: dict[str, float | None] = {"duration_s": run.lasted_s()}
     durations = [point.value for point in epochs]
     if durations:
         steady = durations[1:] or durations
         values[f"{EPOCH_KEY}/mean"] = sum(steady) / len(steady)
         values[f"{EPOCH_KEY}/max"] = max(steady)
     names = _told_apart([summary.series for summary in summaries], _entity_name)
+    extents = extents_of(run, summaries, gaps)
     for summary in summaries:
         series = summary.series
         if series.listener == SOFTWARE:
             continue
         if series.listener == KERNEL:
             if series.metric in KERNEL_KEYS:
-                total = totals.get(series.series_no, summary.maximum)
-                values[key_of(series)] = total
+                values[key_of(series)] = total_value(summary)
             continue
         name = names[series.series_no]
         if series.kind is SeriesKind.COUNTER:
-            values[f"{name}/total"] = totals.get(series.series_no)
+            key = f"{name}/total"
+            is_part = extents.get(series.series_no) is Extent.PART
+            values[lower_bound(key) if is_part else key] = total_value(summary)
         else:
             values[f"{name}/mean"] = summary.mean
             values[f"{name}/max"] = summary.maximum
@@ -271,10 +251,10 @@ def summary_values(
 
 
 def summary_metrics(values: Mapping[str, float]) -> dict[str, float]:
-    """Return the values that are metrics, too, by name: at most `MAX_SUMMARIES`.
+    """Return the summary values that are also metrics, by name: at most `MAX_SUMMARIES`.
 
-    Tables of MLflow sort runs by them. Durations, CPU and GPUs come first, each quantity for all of
-    its devices or, where there is no room, for none; other series have what is left.
+    MLflow's tables sort runs by them. Durations, CPU and GPUs come first, each quantity for all of
+    its devices or, if there is not enough room, for none; other series get the remaining places.
     """
     chosen: dict[str, float] = {}
     wanted = [name for name in values if not name.startswith(_SAMPLES)]
@@ -290,14 +270,11 @@ def summary_metrics(values: Mapping[str, float]) -> dict[str, float]:
 class PointUploader:
     """Part of `radt.delivery.mlflow.uploader.Uploader`, and equally thread-safe."""
 
-    def __init__(
-        self, target: MlflowTarget, reader: StoreReader, writer: StoreWriter, sender: Sender
-    ) -> None:
+    def __init__(self, target: MlflowTarget, reader: StoreReader, writer: StoreWriter) -> None:
         self._target = target
         self._reader = reader
         self._writer = writer
-        self._sender = sender
-        self._batch = BatchSize(MAX_POINTS)
+        self._batches = Batches(MAX_POINTS, writer.check_in_place)
 
     def send_new(
         self,
@@ -326,12 +303,12 @@ class PointUploader:
             marks.clear()
 
         def room() -> int:
-            return max(1, self._batch.limit - len(points))
+            return max(1, self._batches.limit - len(points))
 
         for series_no, piece, until in self._pieces(run, series, key_of, room):
             points += piece
             marks[series_no] = until
-            if len(points) >= self._batch.limit:
+            if len(points) >= self._batches.limit:
                 flush()
         if marks:
             flush()
@@ -343,7 +320,7 @@ class PointUploader:
         key_of: Mapping[int, str],
         room: Callable[[], int],
     ) -> Iterator[tuple[int, list[Point], int]]:
-        """Return new points by series, as many as fit: number, points, position."""
+        """Yield new points by series, as many as fit: number, points, position."""
         delivered = self._reader.delivered(run.run_id)
         counts = self._reader.point_counts(run.run_id)
         for record in series:
@@ -393,7 +370,7 @@ class PointUploader:
             yield points, until_ns
 
     def send_summary(self, run: RunRecord, mlflow_id: str, notes: Notes) -> dict[str, float]:
-        """Send the run in a few numbers, and the durations of its epochs; return all numbers.
+        """Send the run's summary and the durations of its epochs; return all summary values.
 
         Raises:
             DeliveryError: MLflow failed.
@@ -402,7 +379,8 @@ class PointUploader:
         epochs = epoch_points(self._reader.markers([run.run_id]))
         summaries = self._reader.summary([run.run_id])
         ledger = self._reader.ledger([run.run_id])
-        values = summary_values(run, summaries, epochs, ledger, self._totals(summaries))
+        gaps = self._reader.gaps([run.run_id])
+        values = summary_values(run, summaries, epochs, ledger, gaps)
         metrics = summary_metrics(values)
         keys = unique_keys(metrics)
         ended_ms = (run.ended_ns or 0) // NS_PER_MS
@@ -410,20 +388,5 @@ class PointUploader:
         self._log_points(points, mlflow_id, notes)
         return values
 
-    def _totals(self, summaries: Sequence[SummaryRecord]) -> dict[int, float]:
-        """Return the increase of each counter of a run, which needs all of its readings."""
-        totals: dict[int, float] = {}
-        for series in (summary.series for summary in summaries):
-            if series.kind is SeriesKind.COUNTER and series.listener != SOFTWARE:
-                samples = self._reader.samples(series.run_id, series.series_no)
-                if (total := total_of(samples, series)) is not None:
-                    totals[series.series_no] = total
-        return totals
-
     def _log_points(self, points: Sequence[Point], mlflow_id: str, notes: Notes) -> None:
-        send = partial(self._target.log_points, mlflow_id)
-        start = 0
-        while start < len(points):
-            part = points[start : start + self._batch.limit]
-            self._sender.send(part, send, notes, self._batch)
-            start += len(part)
+        self._batches.send(points, partial(self._target.log_points, mlflow_id), notes)

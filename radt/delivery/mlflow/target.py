@@ -1,6 +1,6 @@
-"""Client of one MLflow: the few calls that delivery makes, with classified errors.
+"""Client of one MLflow: the few calls that uploads need, with classified errors.
 
-Only the uploader and importers import this module, as MLflow takes over a second and 150 MB.
+For the uploader and importers only, as importing MLflow takes over a second and 150 MB.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -22,14 +22,16 @@ import sqlalchemy
 from mlflow.entities import Experiment, Metric, Param, Run, RunTag, ViewType
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from mlflow.utils import credentials, rest_utils
 from sqlalchemy.pool import NullPool
 
-from radt.delivery.mlflow import errors
 from radt.delivery.mlflow.artifacts import copy_whole, shares_folder
 from radt.delivery.mlflow.database import prepare
 from radt.delivery.mlflow.errors import DeliveryError as DeliveryError
 from radt.delivery.mlflow.errors import ErrorKind as ErrorKind
+from radt.delivery.mlflow.errors import check_responses
 from radt.delivery.mlflow.errors import translated_errors as translated_errors
+from radt.delivery.mlflow.variables import DESTINATION, direct_uri, set_client_defaults
 from radt.delivery.s3 import S3Error, S3Folder
 from radt.errors import ArchiveError
 from radt.masking import is_postgres, with_driver
@@ -42,10 +44,9 @@ MAX_PARAMS = 100
 
 NS_PER_MS = 1_000_000
 
-#: Number of runs whose artifact folder is cached.
-_MAX_FOLDERS = 1000
+_CREATE = "/api/2.0/mlflow/experiments/create"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-#: For libpq, which otherwise waits for hours on a silently broken connection.
+#: Timeouts for libpq, which otherwise waits for hours on a silently broken connection.
 _POSTGRES_PATIENCE = {
     "connect_timeout": "10",
     "keepalives_idle": "30",
@@ -64,28 +65,16 @@ class Point(NamedTuple):
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class KnownExperiment:
-    """An experiment in MLflow."""
-
-    experiment_id: str
-    active: bool
-
-
 @contextmanager
 def _as_next_id(run_id: str) -> Iterator[None]:
-    """Have MLflow's database layer give this id to the run that this thread creates.
+    """Make MLflow's database layer use this id for the run that is created in the block.
 
-    Scripts are told the id before MLflow has answered. MLflow takes it from `uuid.uuid4`; a version
-    that does not gives one of its own, which is what is noted then.
+    Not thread-safe: the caller holds the lock of `MlflowTarget._request`. Scripts get the id before
+    MLflow has answered. MLflow takes ids from `uuid.uuid4`; a version that does not uses its own
+    id, which is then recorded.
     """
     database_layer = import_module("mlflow.store.tracking.sqlalchemy_store")
-    thread = threading.get_ident()
-
-    def uuid4() -> uuid.UUID:
-        return uuid.UUID(run_id) if threading.get_ident() == thread else uuid.uuid4()
-
-    ids = SimpleNamespace(**vars(uuid) | {"uuid4": uuid4})
+    ids = SimpleNamespace(**vars(uuid) | {"uuid4": lambda: uuid.UUID(run_id)})
     vars(database_layer)["uuid"] = ids
     try:
         yield
@@ -105,19 +94,23 @@ class MlflowTarget:
         self._artifact_root = artifact_root
         self._client: MlflowClient | None = None
         self._connecting = threading.Lock()
-        self._folders: dict[str, str] = {}
+        #: A database has one writer at a time.
+        self._turn = nullcontext() if self.is_server else threading.Lock()
+        self._artifact_uri = lru_cache(maxsize=1000)(self._read_artifact_uri)
         self._begun_s: dict[int, float] = {}
+        #: Whether the server has found a file that was put into its S3 storage directly.
+        self._is_direct = False
         #: Number of requests with a response, including refusals.
         self.answers = 0
 
     @property
     def uri(self) -> str:
-        """The address, with user and password."""
+        """Return the address, including user and password."""
         return self._uri
 
     @property
     def is_server(self) -> bool:
-        """Return whether it is reached by HTTP, rather than a database written directly."""
+        """Return whether it is accessed by HTTP; otherwise its database is written directly."""
         return self._uri.startswith(("http://", "https://"))
 
     def longest_request_s(self) -> float:
@@ -127,19 +120,18 @@ class MlflowTarget:
 
     def connect(self) -> None:
         """Open the store; a new SQLite database gets its tables here, which takes seconds."""
-        if self._client is not None:
-            return
         with self._connecting:
             if self._client is None:
                 self._client = self._connected()
 
     def _connected(self) -> MlflowClient:
+        set_client_defaults()
         uri = self._uri
         if self.is_server:
-            errors.install_http()
+            check_responses()
         elif is_postgres(uri):
             uri = _patient(uri)
-            _check_postgres(uri)  # MLflow itself tries ten times and sleeps for minutes
+            _check_postgres(uri)  # MLflow itself would retry ten times and sleep for minutes
         file = sqlite_file(uri)
         try:
             with translated_errors():
@@ -148,10 +140,32 @@ class MlflowTarget:
                 client = MlflowClient(uri)
                 client.search_experiments(max_results=1)
         except DeliveryError as error:
-            if file is not None:  # no run can be delivered, whatever the error is
-                raise DeliveryError(ErrorKind.UNREACHABLE, error.message) from error
+            if file is not None:  # whatever the error, no run can be uploaded
+                raise DeliveryError(
+                    ErrorKind.UNREACHABLE,
+                    f"{error.message} (if MLflow was killed while it built {file}, rename that)",
+                ) from error
             raise
         return client
+
+    def probe(self) -> str:
+        """Check that uploads would succeed; return the server's version, empty for a database.
+
+        Nothing changes: an experiment without a name is the last thing that the server refuses.
+        """
+        if is_postgres(self._uri):
+            _check_postgres(_patient(self._uri))
+        if not self.is_server:
+            return ""
+        check_responses()
+        http: Any = rest_utils
+        server = credentials.get_default_host_creds(self._uri)  # type: ignore[no-untyped-call]
+        with self._request():
+            version: str = http.http_request(server, "/version", "GET").text
+            answer = http.http_request(server, _CREATE, "POST", json={"name": ""})
+            if answer.json().get("error_code") != "INVALID_PARAMETER_VALUE":
+                http.verify_rest_response(answer, _CREATE)
+        return version
 
     @property
     def client(self) -> MlflowClient:
@@ -161,11 +175,11 @@ class MlflowTarget:
 
     @contextmanager
     def _request(self) -> Iterator[None]:
-        """Wrap each request: translate its errors and watch its time."""
+        """Wrap a request: translate its errors and record its start time."""
         me = threading.get_ident()
-        self._begun_s[me] = time.monotonic()
         try:
-            with translated_errors():
+            with self._turn, translated_errors():
+                self._begun_s[me] = time.monotonic()
                 yield
         except DeliveryError as error:
             if error.kind in (ErrorKind.GONE, ErrorKind.REFUSED):
@@ -176,19 +190,18 @@ class MlflowTarget:
         finally:
             self._begun_s.pop(me, None)
 
-    def experiment_by_id(self, experiment_id: str) -> KnownExperiment | None:
+    def experiment_by_id(self, experiment_id: str) -> Experiment | None:
         with self._request():
             try:
-                return _known(self.client.get_experiment(experiment_id))
+                return self.client.get_experiment(experiment_id)
             except MlflowException as error:
                 if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                     return None
                 raise
 
-    def experiment_by_name(self, name: str) -> KnownExperiment | None:
+    def experiment_by_name(self, name: str) -> Experiment | None:
         with self._request():
-            experiment = self.client.get_experiment_by_name(name)
-        return None if experiment is None else _known(experiment)
+            return self.client.get_experiment_by_name(name)
 
     def create_experiment(self, name: str) -> str:
         root = self._artifact_root
@@ -208,34 +221,21 @@ class MlflowTarget:
         tags: Mapping[str, str],
         wanted_id: str = "",
     ) -> str:
-        """Create a run, RUNNING; return its id, ``wanted_id`` in a database.
+        """Create a run with status RUNNING; return its id, which is ``wanted_id`` in a database.
 
-        After a `DeliveryError` it may exist: look before the next try.
+        After a `DeliveryError` the run may exist: search for it before retrying.
         """
-        database = bool(wanted_id) and is_database(self._uri)
-        with self._request(), _as_next_id(wanted_id) if database else nullcontext():
+        chosen = bool(wanted_id) and is_database(self._uri)
+        with self._request(), _as_next_id(wanted_id) if chosen else nullcontext():
             run = self.client.create_run(
                 experiment_id, start_time=start_ms, tags=dict(tags), run_name=name
             )
             return _given(run.info.run_id)
 
-    def runs_with_tag(self, experiment_id: str, key: str, value: str) -> dict[str, dict[str, str]]:
-        """Return tags by MLflow id of the runs, even deleted ones, that have the tag ``key``."""
-        runs = self._tagged(experiment_id, key, value, ViewType.ALL)
-        return {str(run.info.run_id): dict(run.data.tags) for run in runs}
-
-    def empty_runs_with_tag(
-        self, experiment_id: str, key: str, value: str
-    ) -> dict[str, dict[str, str]]:
-        """Return the result of `runs_with_tag` for runs with nothing but tags."""
-        runs = self._tagged(experiment_id, key, value, ViewType.ACTIVE_ONLY)
-        return {
-            str(run.info.run_id): dict(run.data.tags)
-            for run in runs
-            if run.info.status == "RUNNING" and not run.data.metrics and not run.data.params
-        }
-
-    def _tagged(self, experiment_id: str, key: str, value: str, view: int) -> list[Run]:
+    def runs_with_tag(
+        self, experiment_id: str, key: str, value: str, view: int = ViewType.ACTIVE_ONLY
+    ) -> list[Run]:
+        """Return the runs of an experiment that have the tag ``key``."""
         quoted = value.replace("'", "''")
         with self._request():
             return list(
@@ -282,27 +282,38 @@ class MlflowTarget:
             OSError: The file cannot be read, or local artifacts cannot be written.
         """
         path = f"{folder}/{file.name}" if folder else file.name
-        uri = self._artifact_uri(run_id)
+        kept_at = self._artifact_uri(run_id)
+        uri = direct_uri(kept_at)
         if uri.startswith("s3://"):
             _put_into_s3(uri, path, file)
+            if uri != kept_at:
+                self._check_direct(run_id, path, uri)
         elif (local := self._local_folder(uri)) is not None:
             copy_whole(file, local / path)
         else:
             with self._run_errors(run_id, watched=False):
                 self.client.log_artifact(run_id, str(file), artifact_path=folder)
 
-    def _artifact_uri(self, run_id: str) -> str:
-        known = self._folders.get(run_id)
-        if known is None:
-            with self._run_errors(run_id):
-                known = str(self.client.get_run(run_id).info.artifact_uri)
-            if len(self._folders) >= _MAX_FOLDERS:
-                self._folders.clear()
-            self._folders[run_id] = known
-        return known
+    def _check_direct(self, run_id: str, path: str, uri: str) -> None:
+        """Check once that the server finds a file that was put into its S3 storage directly."""
+        if self._is_direct:
+            return
+        with self._run_errors(run_id):
+            entries = self.client.list_artifacts(run_id, path.rpartition("/")[0] or None)
+        if path not in {entry.path for entry in entries}:
+            raise DeliveryError(
+                ErrorKind.BUSY,
+                f"the server does not find files that were put into {uri}: set {DESTINATION} as it "
+                "is set for the server, or unset it to send files through the server",
+            )
+        self._is_direct = True
+
+    def _read_artifact_uri(self, run_id: str) -> str:
+        with self._run_errors(run_id):
+            return str(self.client.get_run(run_id).info.artifact_uri)
 
     def _local_folder(self, uri: str) -> Path | None:
-        """Return the folder that an artifact URI names, None for other URIs."""
+        """Return the folder of an artifact URI; None for other URIs."""
         scheme = urlsplit(uri).scheme
         if scheme not in ("", "file"):
             return None
@@ -350,21 +361,15 @@ def _prepare(database: Path) -> None:
         raise DeliveryError(ErrorKind.BUSY, f"its database {database}: {error.strerror}") from error
 
 
-def _known(experiment: Experiment) -> KnownExperiment:
-    return KnownExperiment(
-        str(experiment.experiment_id), active=experiment.lifecycle_stage == "active"
-    )
-
-
 def _given(value: object) -> str:
-    """Return an id from MLflow; a response without one is not MLflow's."""
+    """Return an id from MLflow; raise an error without one: the response is not MLflow's."""
     if not value:
         raise DeliveryError(ErrorKind.UNREACHABLE, "the address is not an MLflow server (no id)")
     return str(value)
 
 
 def _put_into_s3(uri: str, path: str, file: Path) -> None:
-    """Upload a file directly; a failing S3 server only concerns files, as MLflow may be well."""
+    """Upload a file directly. A failing S3 server only affects files; MLflow itself may work."""
     try:
         S3Folder.of(uri).put(path, file)
     except S3Error as error:

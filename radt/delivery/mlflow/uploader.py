@@ -1,6 +1,6 @@
-"""Upload the data of a run: params, tags, points, summary, files, and how it ended.
+"""Upload the data of a run: params, tags, points, summary, files, and outcome.
 
-The position of each series and the delivered files are recorded in the store, so a new uploader
+The position in each series and the uploaded files are recorded in the store, so a new uploader
 continues after a killed one. Unrecorded data is sent again: MLflow keeps points with the same key,
 time, step and value only once, and overwrites everything else.
 """
@@ -9,21 +9,19 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from radt.delivery.mlflow.archives import Archiver, ArchiveUploader, archive_spool
+from radt.delivery.mlflow.archives import ArchiveUploader, archive_spool
 from radt.delivery.mlflow.artifacts import ArtifactFile, artifact_files, clean_spool
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.limits import (
-    BatchSize,
+    Batches,
     Notes,
-    Sender,
     deliverable_params,
     deliverable_tags,
     unique_keys,
@@ -37,6 +35,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tags import CLUSTER_ATTEMPT, CLUSTER_SUPERSEDED, PARENT, STATUS
+from radt.units import in_json
 from radt.usage import KERNEL
 
 log = logging.getLogger(__name__)
@@ -49,37 +48,31 @@ class _Sent:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     notes: Notes = field(default_factory=dict)
-    #: The run in numbers, once it has ended and MLflow has those of them that are metrics.
+    #: Summary values, once the run has ended and MLflow has those that are metrics.
     summary: dict[str, float] | None = None
-    #: Artifacts that MLflow will never have. Not noted in the store: who comes next must not take
-    #: them for delivered, and remove them.
+    #: Artifacts that MLflow will never have. Not recorded in the store: the next uploader must not
+    #: treat them as uploaded and remove them.
     hopeless: set[str] = field(default_factory=set)
 
 
 class Uploader:
-    """Delivers runs that have an MLflow run; without an archiver, no archives.
-
-    ``before_request`` is called before each request and may block until others are done.
-    """
+    """Uploads runs that exist in MLflow, with their archives if ``archives`` is given."""
 
     def __init__(
         self,
         target: MlflowTarget,
         reader: StoreReader,
         writer: StoreWriter,
-        before_request: Callable[[], object] = lambda: None,
-        archiver: Archiver | None = None,
+        archives: ArchiveUploader | None = None,
     ) -> None:
         self._target = target
         self._reader = reader
         self._writer = writer
-        self._before_request = before_request
-        self._archives: ArchiveUploader | None = None
-        if archiver is not None:
-            self._archives = ArchiveUploader(target, reader, archiver, before_request, writer)
-        self._sender = Sender(before_request)
-        self._points = PointUploader(target, reader, writer, self._sender)
-        self._text_batch = BatchSize(MAX_PARAMS)
+        # A store that was moved has another uploader at its new place.
+        self._before_request = writer.check_in_place
+        self._archives = archives
+        self._points = PointUploader(target, reader, writer)
+        self._texts = Batches(MAX_PARAMS, writer.check_in_place)
         self._sent: dict[str, _Sent] = {}
 
     def deliver(self, run: RunRecord) -> None:
@@ -113,8 +106,8 @@ class Uploader:
         """Return the note on a run that was deleted in MLflow.
 
         Raises:
-            DeliveryError: The run was not deleted: a server started with another database lacks
-                even its experiment.
+            DeliveryError: The run was not deleted: a server that was started with another database
+                lacks even its experiment.
         """
         experiment_id = self._reader.workload(workload_id).mlflow_experiment_id
         if experiment_id is not None and self._target.experiment_by_id(experiment_id) is None:
@@ -147,7 +140,7 @@ class Uploader:
         except DeliveryError as error:
             if error.kind is not ErrorKind.BUSY:
                 raise
-            artifact_error = error  # must not leave the run RUNNING meanwhile
+            artifact_error = error  # raised later, so that the run does not stay RUNNING in MLflow
         if self._is_superseded(run, mlflow_id):
             run = self._reader.run(run.run_id)
             self._send_texts(run, mlflow_id, sent, keys)
@@ -159,9 +152,10 @@ class Uploader:
             sent.notes[note] = None
 
     def _is_superseded(self, run: RunRecord, mlflow_id: str) -> bool:
-        """Return whether MLflow knows what the store does not: that a newer attempt took its place.
+        """Return whether MLflow knows, but not the store, that a newer attempt superseded the run.
 
-        So it is for a node that reaches MLflow and not the shared folder. The run is KILLED then.
+        That happens on a node that reaches MLflow but not the shared folder. The run is then
+        KILLED.
         """
         tags = self._reader.tags(run.run_id)
         if CLUSTER_ATTEMPT not in tags or CLUSTER_SUPERSEDED in tags:
@@ -198,11 +192,8 @@ class Uploader:
         sent: _Sent,
     ) -> None:
         new = [(key, text) for key, text in texts.items() if known.get(key) != text]
-        while new:
-            count = self._text_batch.limit
-            part, new = new[:count], new[count:]
-            self._sender.send(part, send, sent.notes, self._text_batch)
-            known.update(part)
+        self._texts.send(new, send, sent.notes)
+        known.update(new)
 
     # -- files ------------------------------------------------------------------------------------
 
@@ -212,43 +203,36 @@ class Uploader:
         delivered = self._reader.delivered_artifacts(run.run_id)
         with tempfile.TemporaryDirectory(prefix="radt-summary-") as folder:
             summary = Path(folder) / SUMMARY_FILE
-            summary.write_text(json.dumps(_in_json(sent.summary or {}), indent=1))
+            summary.write_text(json.dumps(in_json(sent.summary or {}), indent=1))
             files = [
                 ArtifactFile(SUMMARY_FILE, summary),
                 *artifact_files(RunDir(Path(run.spool))),
             ]
-            self._send_files(run, mlflow_id, sent, files, delivered)
+            for artifact in files:
+                if artifact.path not in delivered and artifact.path not in sent.hopeless:
+                    self._send_file(run, mlflow_id, sent, artifact)
 
-    def _send_files(
-        self,
-        run: RunRecord,
-        mlflow_id: str,
-        sent: _Sent,
-        files: Sequence[ArtifactFile],
-        delivered: Collection[str],
+    def _send_file(
+        self, run: RunRecord, mlflow_id: str, sent: _Sent, artifact: ArtifactFile
     ) -> None:
-        for artifact in files:
-            if artifact.path in delivered or artifact.path in sent.hopeless:
-                continue
-            self._before_request()
-            try:
-                with artifact.named() as file:
-                    self._target.log_artifact(mlflow_id, file, artifact.folder)
-            except OSError as error:
-                if os.access(artifact.file, os.R_OK):
-                    raise DeliveryError(
-                        ErrorKind.BUSY, f"artifact {artifact.path}: {error}"
-                    ) from error
-                sent.notes[f"artifact {artifact.path} cannot be read"] = None
-                sent.hopeless.add(artifact.path)
-            except DeliveryError as error:
-                if error.kind is not ErrorKind.REFUSED:
-                    raise
-                log.warning("artifact %s refused: %s", artifact.path, error.message)
-                sent.notes[f"artifact {artifact.path} refused: {error.message}"] = None
-                sent.hopeless.add(artifact.path)
-            else:
-                self._writer.mark_artifacts(run.run_id, [artifact.path])
+        self._before_request()
+        try:
+            with artifact.named() as file:
+                self._target.log_artifact(mlflow_id, file, artifact.folder)
+        except OSError as error:
+            if os.access(artifact.file, os.R_OK):
+                raise DeliveryError(ErrorKind.BUSY, f"artifact {artifact.path}: {error}") from error
+            note = f"artifact {artifact.path} cannot be read"
+        except DeliveryError as error:
+            if error.kind is not ErrorKind.REFUSED:
+                raise
+            note = f"artifact {artifact.path} refused: {error.message}"
+        else:
+            self._writer.mark_artifacts(run.run_id, [artifact.path])
+            return
+        log.warning("run %s: %s", run.run_id, note)
+        sent.notes[note] = None
+        sent.hopeless.add(artifact.path)
 
     # -- workloads --------------------------------------------------------------------------------
 
@@ -288,10 +272,5 @@ class Uploader:
             skew_s = workload.start_skew_ns / 1e9
             skew = Point(f"{SUMMARY_PREFIX}start_skew_s", skew_s, ended_ms, 0)
             self._target.log_points(mlflow_id, [skew])
-        self._target.set_tags(mlflow_id, [(STATUS, status.value)])  # MLflow has fewer
+        self._target.set_tags(mlflow_id, [(STATUS, status.value)])  # MLflow has fewer statuses
         self._target.terminate(mlflow_id, status, ended_ms)
-
-
-def _in_json(values: Mapping[str, float]) -> dict[str, float | None]:
-    """Return numbers that every reader of JSON takes: it has no infinities and no NaN."""
-    return {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -4,7 +4,8 @@ The collector starts one for each store and address, writes a newline to its sta
 data, and closes it to make the process finish and exit. All its state is in the two stores, so it
 can be killed at any time.
 
-The address comes from ``RADT_STORE_URI``, because process lists would show a password in it.
+The address comes from ``RADT_STORE_URI``, because process lists would show a password in an
+argument.
 """
 
 from __future__ import annotations
@@ -15,16 +16,13 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from radt.backoff import Backoff
 from radt.delivery.problems import destination_name
 from radt.delivery.process import give_way, last_tries, run_alone
-from radt.errors import RadtError, StoreError, UsageError
+from radt.errors import RadtError, StoreError
 from radt.home import STORE_VARIABLE
-from radt.parent_watch import ParentMessage, wait_for_parent
+from radt.processes import Backoff, ParentMessage, wait_for_parent
 
 log = logging.getLogger("radt.delivery.postgres")
 
@@ -34,55 +32,36 @@ _FIRST_BACKOFF_S = 1.0
 _LONGEST_BACKOFF_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """The store that this process copies, and the address of the database."""
-
-    store: Path
-    uri: str
-    gives_way: bool = False
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Deliver until standard input is closed; return the exit code, 0 for a complete copy."""
-    order = _parse(arguments)
-    return run_alone(f"replicate-{destination_name(order.store, order.uri)}", partial(_run, order))
-
-
-def _run(order: Order) -> int:
-    if order.gives_way:
-        give_way()
-    try:
-        return _replicate(order)
-    except RadtError:
-        log.exception("the store cannot be copied to Postgres")
-        return 1
-
-
-def _parse(arguments: Sequence[str] | None) -> Order:
+    """Copy until standard input is closed; return the exit code, 0 for a complete copy."""
     parser = argparse.ArgumentParser(prog="python -m radt.delivery.postgres")
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--give-way-s", type=float, default=0.0)
-    given = parser.parse_args(arguments)
+    order = parser.parse_args(arguments)
     uri = os.environ.get(STORE_VARIABLE)
     if not uri:
         parser.error(f"Expected {STORE_VARIABLE}")
-    return Order(given.store.absolute(), uri, given.give_way_s > 0)
+    store = order.store.absolute()
+
+    def deliver() -> int:
+        if order.give_way_s:
+            give_way()
+        try:
+            return _replicate(store, uri)
+        except RadtError:
+            log.exception("the store cannot be copied to Postgres")
+            return 1
+
+    return run_alone(f"replicate-{destination_name(store, uri)}", deliver)
 
 
-def _replicate(order: Order) -> int:
-    # Imported late: a process that waits for its turn does not need it.
+def _replicate(store: Path, uri: str) -> int:
+    # Imported late: a process that waits for its turn does not need these.
     from radt.delivery.postgres.replicator import GoneError, Replicator
     from radt.delivery.postgres.run_copy import Pace
     from radt.store.backend import StoreAddress
 
-    try:
-        pace = Pace.from_environment()
-    except UsageError as error:
-        # A typing error must not keep weeks of runs on a single disk.
-        log.warning("%s; the default is used", error)
-        pace = Pace()
-    replicator = Replicator(order.store, StoreAddress.of(order.uri), pace)
+    replicator = Replicator(store, StoreAddress.of(uri), Pace.from_environment())
     backoff = Backoff(_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)
     closed = False
     try:
@@ -122,7 +101,8 @@ def _pause(seconds: float) -> bool:
         if message is ParentMessage.CLOSED:
             return True
         if message is ParentMessage.NEWS:
-            # Reading them one by one would take all the time; many at once cost as much as one.
+            # Reading notifications one by one would take all the time; reading many costs as much
+            # as one.
             time.sleep(min(left_s, 0.1))
     return False
 

@@ -1,6 +1,6 @@
 """The loop that copies a store to Postgres: the order of copying, and the handling of failures.
 
-Live runs come first, a piece of each when due; in between, ended runs are copied one after the
+Live runs come first, a piece of each when due. In between, ended runs are copied one after the
 other, the newest first. An ended run is compared with its copy before it is recorded as copied, and
 checked again only after a later change.
 """
@@ -13,10 +13,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from radt.delivery.postgres.contents import Difference, compare
+from radt.delivery.postgres.kinds import EXPERIMENT, row_of
 from radt.delivery.postgres.local import DueRun, LocalStore, ReplicationCursor
-from radt.delivery.postgres.remote import Outcome, Remote
 from radt.delivery.postgres.run_copy import Pace, RunCopy
-from radt.delivery.postgres.shipment import EXPERIMENT, Difference, Shipment, compare, row_of
+from radt.delivery.postgres.shipment import Shipment
+from radt.delivery.postgres.target import Outcome, Target
 from radt.delivery.process import Deferred
 from radt.errors import CodecError, StoreError
 from radt.masking import masked
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 
 _WORKLOADS_AT_A_TIME = 500
 _RUNS_AT_A_TIME = 32
-#: How often in a row another process may have written to a run meanwhile.
+#: Number of conflicts in a row with another writer of a run before the run is deferred.
 _STALE_TRIES = 3
 #: Longest wait before a failed run is retried, while others continue.
 _LONGEST_DELAY_S = 600.0
@@ -53,7 +55,7 @@ class Replicator:
         self._pace = pace
         self._local = LocalStore(store)
         self._cursor_log = ReplicationCursor(store, str(address))
-        self._remote: Remote | None = None
+        self._remote: Target | None = None
         self._target = ""
         self._copies: dict[str, RunCopy] = {}
         self._deferred = Deferred(_LONGEST_DELAY_S)
@@ -91,6 +93,9 @@ class Replicator:
             if self._local.vanished:
                 raise GoneError(f"the store {self._local.path} is gone") from error
             self._report_problem(str(error))
+            raise
+        except Exception as error:
+            self._report_problem(f"internal error of radt: {type(error).__name__}: {error}")
             raise
         return wait_s
 
@@ -132,7 +137,7 @@ class Replicator:
         return any(known.get(run.run_id) != run.revision for run in self._live)
 
     def _look(self, *, everything: bool) -> None:
-        """Read what has changed on this side, at limited frequency."""
+        """Read what has changed in the local store, at a limited frequency."""
         now_s = time.monotonic()
         if not self._target or (now_s < self._look_after_s and not everything):
             return
@@ -172,7 +177,7 @@ class Replicator:
     # -- the connection ---------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        self._remote = Remote(self._address)
+        self._remote = Target(self._address)
         self._target = self._remote.identity
         self._used_s = time.monotonic()
 
@@ -187,7 +192,7 @@ class Replicator:
                 copy.lost()
 
     def _report_success(self) -> None:
-        """Record success, but rarely, because that changes the store, too."""
+        """Record success, but rarely, because the record changes the local store, too."""
         now_s = time.monotonic()
         done = not self._ended
         if problem := self._deferred.problem:
@@ -229,7 +234,7 @@ class Replicator:
         now_s = time.monotonic()
         for run in self._live:
             if run.run_id not in self._copies:
-                self._copies[run.run_id] = RunCopy(run.run_id, self._local, self._pace)
+                self._copies[run.run_id] = RunCopy(run.run_id, self._local.reader, self._pace)
             self._copies[run.run_id].seen_revision = run.revision
         live = [run.run_id for run in self._live if not self._deferred.waits(run.run_id)]
         due = [copy for run_id in live if (copy := self._copies[run_id]).due_s <= now_s]
@@ -239,55 +244,70 @@ class Replicator:
     def _copy_together(self, copies: Sequence[RunCopy], *, final: bool = False) -> list[RunCopy]:
         """Send as much as fits into one shipment; return the runs that have more."""
         self._ask(copies)
-        assert self._remote is not None
         shipment, inside, left = Shipment(durable=final), [], []
         for copy in copies:
             if shipment.full:
                 left.append(copy)
                 continue
-            if copy.plan(shipment, self._remote.settled, final=final):
+            if copy.add_to(shipment, final=final):
                 left.append(copy)
             if copy.run_id in shipment.revisions:
                 inside.append(copy)
         if not inside:
             return left
-        if self._ship(shipment) is Outcome.DONE:
+        outcome = self._ship(shipment)
+        if outcome is Outcome.DONE:
             for copy in inside:
-                copy.shipped()
+                copy.stale_tries = 0
+                self._arrived(copy, shipment, final=final and copy not in left)
                 if not final:
                     self._deferred.drop(copy.run_id)
             return left
-        for copy in inside:
+        left = [copy for copy in left if copy not in inside]
+        return left + self._not_stored(inside, outcome, final=final)
+
+    def _not_stored(
+        self, copies: Sequence[RunCopy], outcome: Outcome, *, final: bool
+    ) -> list[RunCopy]:
+        """Send each of several runs alone, as one of them may be the cause; defer a single one.
+
+        Return the run if it has to be sent again.
+        """
+        for copy in copies:
             copy.lost()
-        for copy in inside:  # one of them is refused: send each alone
-            self._copy_alone(copy, final=final)
-        return [copy for copy in left if copy not in inside]
+            copy.stale_tries += 1
+        if len(copies) > 1:
+            for copy in copies:
+                self._copy_alone(copy, final=final)
+            return []
+        (copy,) = copies
+        if outcome is Outcome.STALE and copy.stale_tries <= _STALE_TRIES:
+            return [copy]
+        copy.stale_tries = 0
+        why = self._refusal if outcome is Outcome.REFUSED else "another process writes it"
+        self._deferred.put(copy.run_id, why)
+        return []
 
     def _copy_alone(self, copy: RunCopy, *, final: bool = False) -> None:
         """Send all of one run, or defer it."""
+        left = [copy]
+        while left:
+            left = self._copy_together(left, final=final)
+
+    def _arrived(self, copy: RunCopy, shipment: Shipment, *, final: bool) -> None:
+        """Resend the ends of series that have many small chunks in the copy."""
         assert self._remote is not None
-        stale = 0
-        more = True
-        while more:
+        if copy.run_id in shipment.unordered:
+            copy.forget()  # the database has computed summaries that are unknown here
             self._ask([copy])
-            shipment = Shipment(durable=final)
-            more = copy.plan(shipment, self._remote.settled, final=final)
-            if copy.run_id not in shipment.revisions:
-                break
-            outcome = self._ship(shipment)
-            if outcome is Outcome.DONE:
-                copy.shipped()
-                stale = 0
-                continue
-            copy.lost()
-            more = True
-            stale += 1
-            if outcome is Outcome.REFUSED or stale > _STALE_TRIES:
-                why = self._refusal if outcome is Outcome.REFUSED else "another process writes it"
-                self._deferred.put(copy.run_id, why)
-                return
-        if not final:
-            self._deferred.drop(copy.run_id)
+        assert copy.copied is not None
+        scattered = copy.copied.scattered(copy.series, final=final)
+        if not scattered:
+            return
+        if copy.rewind(self._remote.ends(copy.run_id, scattered)):
+            self._copy_alone(copy, final=final)
+        else:  # this side has lost some of the points, so the copy is kept
+            copy.copied.settle(scattered)
 
     def _copy_ended(self, *, everything: bool) -> None:
         """Copy the ended runs, the newest first, until new data is due."""
@@ -299,7 +319,7 @@ class Replicator:
             done = removed | self._complete(
                 [
                     self._copies.setdefault(
-                        run.run_id, RunCopy(run.run_id, self._local, self._pace)
+                        run.run_id, RunCopy(run.run_id, self._local.reader, self._pace)
                     )
                     for run in some
                     if run.run_id not in removed
@@ -326,7 +346,7 @@ class Replicator:
             left = list(copies)
             while left:
                 left = self._copy_together(left, final=True)
-                self._copy_live()  # they must not wait for long ones
+                self._copy_live()  # live runs must not wait for long ended ones
             copies = [copy for copy in copies if not self._deferred.waits(copy.run_id)]
             ids = [copy.run_id for copy in copies]
             if not ids:
@@ -338,12 +358,11 @@ class Replicator:
                 if not (difference := compare(original[copy.run_id], copied[copy.run_id])).none
             }
             done |= {copy.run_id for copy in copies if copy not in different}
-            copies = [copy for copy in different if self._may_redo(copy, again=again)]
-            for copy in copies:
-                self._redo(copy, different[copy])
+            copies = [copy for copy in different if self._redo(copy, different[copy], again=again)]
         return done
 
-    def _may_redo(self, copy: RunCopy, *, again: bool) -> bool:
+    def _redo(self, copy: RunCopy, difference: Difference, *, again: bool) -> bool:
+        """Schedule different parts of a copy to be sent again; return False if that cannot help."""
         if copy.damaged:
             series, why = next(iter(copy.damaged.items()))
             self._deferred.put(copy.run_id, f"series {series}: {why}")
@@ -352,32 +371,24 @@ class Replicator:
             self._deferred.put(copy.run_id, "its copy differs")
             return False
         log.warning("run %s differs in the database; copying it again", copy.run_id)
-        return True
-
-    def _redo(self, copy: RunCopy, difference: Difference) -> None:
-        """Delete what differs in the copy, so that it is copied again."""
+        copy.lost()
+        self._ask([copy])
         try:
-            cuts = copy.redo(difference, self._local.series(copy.run_id))
+            copy.redo(difference)
         except CodecError as error:
             self._deferred.put(copy.run_id, error.message)
-            return
-        self._ask([copy])
-        assert copy.progress is not None
-        shipment = Shipment({copy.run_id: copy.progress.revision}, durable=True)
-        shipment.cuts += cuts
-        self._ship(shipment)
-        copy.lost()
+        return True
 
     # -- helpers ----------------------------------------------------------------------------------
 
     def _ask(self, copies: Sequence[RunCopy]) -> None:
         """Query the other store for runs whose progress is unknown."""
-        unknown = [copy for copy in copies if copy.progress is None]
+        unknown = [copy for copy in copies if copy.copied is None]
         if unknown:
             assert self._remote is not None
-            progress = self._remote.progress([copy.run_id for copy in unknown])
+            copied = self._remote.copied([copy.run_id for copy in unknown])
             for copy in unknown:
-                copy.progress = progress[copy.run_id]
+                copy.copied = copied[copy.run_id]
 
     @property
     def _refusal(self) -> str:

@@ -1,11 +1,11 @@
 """Which samples an echoing epoch decodes and uses, and when: pure functions of seed and epoch.
 
-A *fill* is a run of fresh samples that are in the buffer at the same time. Each is used
+A *fill* is a group of fresh samples that are in the buffer at the same time. Each is used
 ``repeats`` times, and the uses of one fill are shuffled together. Fills alternate between the two
-halves of the buffer: while one is used, the next is decoded, evenly spread over the uses.
-The first fill of an epoch, and what a resumed epoch lacks, is decoded at its first use.
+halves of the buffer: while one is used, the next is decoded, evenly spread over the uses. The first
+fill of an epoch, and the missing samples of a resumed epoch, are decoded on first use.
 
-Every worker plans for itself, and all of them find the same.
+Every worker plans by itself, and all get the same plan.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ AUGMENTATION = 2
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What all epochs of a loader have in common.
+    """Settings that all epochs of a loader share.
 
     Args:
         samples: Length of the dataset.
         batch_size: Samples in a batch.
         buffer: Fresh samples in a fill.
-        seed: Of all random choices.
-        drop_last: Whether a last batch that is not full is left out.
+        seed: Seed of all random choices.
+        drop_last: Whether an incomplete last batch is left out.
     """
 
     samples: int
@@ -48,7 +48,7 @@ class Sizes:
 
     @property
     def slots(self) -> int:
-        """Samples that the buffer holds: two fills, or the whole dataset if it is one."""
+        """Number of samples in the buffer: two fills, or the whole dataset if that is one fill."""
         return self.samples if self.samples <= self.buffer else 2 * self.buffer
 
 
@@ -57,9 +57,9 @@ class Epoch:
     """An epoch, or the rest of one.
 
     Args:
-        number: Of the epoch, from 0.
+        number: Number of the epoch, from 0.
         repeats: How often each sample is used.
-        first_batch: The batches before it were given by a loader whose state was loaded.
+        first_batch: First batch of the rest. Earlier ones were returned before a state was loaded.
     """
 
     number: int
@@ -73,14 +73,15 @@ class Action:
 
     Args:
         fill: Number of the fill in the epoch.
-        place: Of the sample in the fill.
-        index: Of the sample in the dataset.
-        use: Which use of the sample in the epoch it is, from 0; None to decode for later uses.
+        place: Index of the sample in the fill.
+        index: Index of the sample in the dataset.
+        use: Number of this use of the sample in the epoch, from 0; None to decode for later uses.
         decode: Whether the sample is decoded here.
         counted: Whether that is its first decoding of the epoch; a resumed epoch decodes again.
-        uses_left: How often this rest of the epoch uses the sample from here on, this use included.
-        after: Fill whose sample must have been used up before this one takes its place in the
-            buffer; None if the place is free.
+        uses_left: Number of remaining uses of the sample in this rest of the epoch, including this
+            one.
+        after: Fill whose sample must be used up before this one takes its place in the buffer; None
+            if the place is free.
     """
 
     fill: int
@@ -100,8 +101,8 @@ class Fill:
     Args:
         first_use: Position of its first use in the epoch.
         indices: Dataset index of each place.
-        places: Place of each use, in their order.
-        uses: Which use of its sample each one is, from 0.
+        places: Place of each use, in order.
+        uses: Number of each use among those of its sample, from 0.
     """
 
     first_use: int
@@ -110,7 +111,7 @@ class Fill:
     uses: np.ndarray
 
     def uses_before(self, position: int) -> np.ndarray:
-        """Return for each place how many of its uses lie before a position in the epoch."""
+        """Return, for each place, the number of its uses before a position in the epoch."""
         given = max(0, position - self.first_use)
         return np.bincount(self.places[:given], minlength=len(self.indices))
 
@@ -126,7 +127,7 @@ class EpochPlan:
     def __init__(self, sizes: Sizes, epoch: Epoch) -> None:
         self._sizes, self._epoch = sizes, epoch
         self._order = permutation(sizes.samples, sizes.seed, epoch.number)
-        # Without repeats there is nothing to shuffle: a fill is the epoch.
+        # Without repeats there is nothing to shuffle, so the epoch is a single fill.
         self._fill_size = sizes.buffer if epoch.repeats > 1 else max(1, sizes.samples)
         self._start = epoch.first_batch * sizes.batch_size
         self._fill = lru_cache(maxsize=4)(self._make_fill)
@@ -135,7 +136,7 @@ class EpochPlan:
         )
 
     def actions(self, batch: int) -> Iterator[Action]:
-        """Yield what there is to do for a batch, uses in the order of the batch."""
+        """Yield the actions of a batch, with uses in the order of the batch."""
         uses = len(self._order) * self._epoch.repeats
         begin = batch * self._sizes.batch_size
         for position in range(begin, min(begin + self._sizes.batch_size, uses)):
@@ -156,7 +157,7 @@ class EpochPlan:
         return Fill(number * self._fill_size * repeats, indices, places, uses)
 
     def _ahead(self, number: int, position: int) -> Iterator[Action]:
-        """Yield what of the next fill is decoded before a use of this one."""
+        """Yield the actions that decode parts of the next fill before a use of this one."""
         following = (number + 1) * self._fill_size
         count = min(self._fill_size, len(self._order) - following)
         if count <= 0:
@@ -194,16 +195,16 @@ class EpochPlan:
         )
 
     def _before(self, number: int, place: int) -> int | None:
-        """Return the fill whose sample is in a place of the buffer before that of a fill."""
+        """Return the fill whose sample occupies the place in the buffer before that of a fill."""
         before = number - 2
         if before < 0:
             return None
         left = self._epoch.repeats - int(self._uses_before_start(before)[place])
-        # What is decoded for its last use alone is not kept.
+        # Samples decoded only for their last use are not kept.
         return before if left > (0 if self._is_ahead(before, place) else 1) else None
 
     def _is_ahead(self, number: int, place: int) -> bool:
-        """Return whether this rest of the epoch decodes a sample during the fill before its own."""
+        """Return True if this rest of the epoch decodes a sample during the previous fill."""
         if number == 0:
             return False
         before = self._fill(number - 1)

@@ -10,7 +10,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, default_collate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from radt.errors import LoaderError, UsageError, described
@@ -18,7 +18,7 @@ from radt.loaders.echo.buffer import SampleBuffer, Turn
 from radt.loaders.echo.fills import Epoch, Sizes
 from radt.loaders.echo.worker import Augment, Batches, Collate, Failure, Task
 from radt.loaders.paced import PacedMetrics
-from radt.loaders.protocol import Loader
+from radt.loaders.protocol import Loader, length_of
 from radt.run.notices import say
 from radt.units import size
 
@@ -29,38 +29,39 @@ _OWN = frozenset({"batch_size", "shuffle", "sampler", "batch_sampler", "persiste
 class EchoLoader(Loader[Any]):
     """Use each decoded sample several times while it is in memory; this changes training.
 
-    Decoding is often the largest part of loading, and data that are decoded once and used r times
-    take 1/r of it. ``dataset[i]`` decodes; ``augment`` is what differs from use to use. An epoch is
+    Decoding is often the largest part of loading. Data that are decoded once and used r times need
+    1/r of it. ``dataset[i]`` decodes; ``augment`` does what differs from use to use. An epoch is
     one pass over the dataset: while echoing, it has ``repeats`` times as many batches as without.
     When the validation accuracy no longer grows (`Plateau`), call `finetune`: from the next epoch
-    on every use is fresh. PerFect (data echoing with fine-tuning); Choi et al., "Faster Neural
+    on, every use is fresh. PerFect (data echoing with fine-tuning); Choi et al., "Faster Neural
     Network Training with Data Echoing", 2019.
 
-    Two fills of the buffer are in memory, one in use and one being decoded; ``buffer_bytes`` says
-    how much that is.
+    Two fills of the buffer are in memory, one in use and one being decoded; ``buffer_bytes`` is
+    their size.
 
     Args:
-        dataset: Has a length, and gives decoded samples: tensors, arrays, numbers and text in
-            tuples, lists and dicts.
-        augment: Called as ``augment(sample, generator)`` for each use, in a worker; the generator
-            depends on the seed, the epoch, the sample and the use only. None to reuse samples as
-            they are (immediate reuse), which needs more fine-tuning.
+        dataset: Has a length, and returns decoded samples: tensors, arrays and any other values, in
+            any structure.
+        augment: Called as ``augment(sample, generator)`` for each use, in a worker. The generator
+            depends only on the seed, the epoch, the sample and the use. None to reuse samples
+            unchanged (immediate reuse), which needs more fine-tuning.
         batch_size: Samples in a batch.
         repeats: Uses of each sample in an epoch. With 1, batches are those of a ``DataLoader``.
         buffer: Fresh samples in a fill, whose uses are shuffled together. The larger, the closer to
             training on fresh data.
         num_workers: Processes that decode and augment; 0 for the script's own.
-        seed: Of the order and the augmentations.
-        drop_last: Leave out a last batch that is not full.
-        max_bytes: Size of the largest sample, where sizes differ. Without it, all have the size of
-            the first one.
-        collate_fn: Makes a batch of a list of samples.
+        seed: Seed of the order and the augmentations.
+        drop_last: Leave out an incomplete last batch.
+        max_bytes: Size of the largest sample, if sizes differ. Without it, all have the size of the
+            first one.
+        collate_fn: Makes a batch from a list of samples.
         options: Further arguments of ``torch.utils.data.DataLoader``, such as ``pin_memory``.
 
     Attributes:
-        decoded: Samples decoded for the batches given so far, as counted where they are decoded.
-            What is decoded again after `load_state_dict` is not counted twice.
-        echoed: Uses of samples that had been used before.
+        decoded: Number of samples decoded for the batches returned so far. Samples decoded again
+            after
+            `load_state_dict` count once.
+        echoed: Number of uses of samples that had been used before.
         echoing: Whether the next epoch reuses samples.
 
     Raises:
@@ -82,8 +83,20 @@ class EchoLoader(Loader[Any]):
         collate_fn: Collate = default_collate,
         **options: Any,
     ) -> None:
-        samples = _checked_length(dataset)
-        _check_arguments(batch_size, repeats, buffer, seed, max_bytes, options)
+        samples = length_of(dataset, type(self))
+        for name, value, least in (
+            ("batch_size", batch_size, 1),
+            ("repeats", repeats, 1),
+            ("buffer", buffer, 1),
+            ("seed", seed, 0),
+            ("max_bytes", max_bytes, 1),
+        ):
+            if value is not None and value < least:
+                raise UsageError(f"Expected {name} of at least {least}, got {value}")
+        if own := sorted(_OWN & options.keys()):
+            raise UsageError(
+                f"EchoLoader sets {', '.join(own)} of its DataLoader itself", "Leave it out"
+            )
         self.repeats = repeats
         self.decoded = self.echoed = 0
         self.echoing = repeats > 1
@@ -91,31 +104,31 @@ class EchoLoader(Loader[Any]):
         self._dataset, self._augment, self._collate = dataset, augment, collate_fn
         self._num_workers, self._max_bytes, self._options = num_workers, max_bytes, options
         self._series = PacedMetrics("loader")
-        #: What the series have of `decoded` and `echoed`: their sums are the totals of the run.
-        self._recorded = (0, 0)
         self._epoch = Epoch(number=0, repeats=repeats, first_batch=0)
-        #: Batches given of this epoch; whether a loop over it has begun.
+        #: Number of batches of this epoch returned so far; whether a loop over it has begun.
         self._given, self._begun = 0, False
-        #: Number of the last loop: those before it have ended.
+        #: Number of the last loop. Earlier ones have ended.
         self._loop = 0
         self._buffer: SampleBuffer | None = None
         self._loader: DataLoader[Any] | None = None
-        self._tasks = _Tasks(self._sizes)
+        #: Tasks of the workers for the current loop.
+        self._tasks: list[Task] = []
         self._batches: Iterator[Any] | None = None
         self._closed = self._shown = False
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory for decoded samples, all processes together.
+        """Memory for decoded samples, of all processes together.
 
         0 until the first sample is decoded, and from the first batch of fine-tuning on.
         """
         return 0 if self._buffer is None else self._buffer.total_bytes
 
     def finetune(self) -> None:
-        """Use fresh samples only, from the next epoch on.
+        """Use only fresh samples, from the next epoch on.
 
-        The learning rate usually has to rise again for it: see docs/techniques/data-echoing.md.
+        The learning rate usually has to be raised again for it: see
+        docs/techniques/data-echoing.md.
         """
         self.echoing = False
         if not self._begun and not self._given:
@@ -125,7 +138,7 @@ class EchoLoader(Loader[Any]):
         return self._sizes.batches(self._epoch.repeats)
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next loop, from 0; that of a loaded state keeps its position."""
+        """Choose the epoch of the next loop, from 0. A loaded state's epoch keeps its position."""
         if not self._begun and self._given and epoch == self._epoch.number:
             return
         repeats = self.repeats if self.echoing else 1
@@ -159,55 +172,44 @@ class EchoLoader(Loader[Any]):
                 )
         self._stop_loop()
         self.echoing = state["echoing"]
-        self._flush()
+        self._series.flush_sums()
         self.decoded, self.echoed = state["decoded"], state["echoed"]
-        self._recorded = (self.decoded, self.echoed)
         self._epoch = Epoch(state["epoch"], state["epoch_repeats"], state["batches"])
         self._given, self._begun = state["batches"], False
 
     def __iter__(self) -> Iterator[Any]:
         if self._closed:
             raise LoaderError("The loader is closed", "Iterate inside its with block")
-        if self._begun:  # a loop that was left
-            self._flush()
+        if self._begun:  # an abandoned loop
+            self._series.flush_sums()
             self.set_epoch(self._epoch.number + 1)
         self._begun = True
         self._loop += 1
         return self._loop_over(self._epoch, self._loop)
 
     def _loop_over(self, epoch: Epoch, loop: int) -> Iterator[Any]:
-        for number in range(epoch.first_batch, self._sizes.batches(epoch.repeats)):
+        numbers = range(epoch.first_batch, self._sizes.batches(epoch.repeats))
+        for number in numbers:
             if self._loop != loop:
                 raise LoaderError(
                     "The loop has ended: another one over the same loader began, or it was closed",
                     "Make a loader for each loop that runs beside another",
                 )
             if number == epoch.first_batch:
-                self._tasks.begin(epoch, loop)
+                self._tasks[:] = [Task(epoch, Turn(loop, each)) for each in numbers]
                 self._batches = None
             batch, decoded, echoed = self._next()
             if number == epoch.first_batch and epoch.repeats == 1 and self._buffer is not None:
-                self._buffer.empty()  # with the first batch, all work of the loop before has ended
+                self._buffer.empty()  # the first batch comes after all of the last loop's work
             self._given = number + 1
             self.decoded += decoded
             self.echoed += echoed
             self._show()
-            if self._series.record(**self._unrecorded()):
-                self._recorded = (self.decoded, self.echoed)
+            self._series.add(decoded=decoded, echoed=echoed)
             yield batch
         if self._loop == loop:
-            self._flush()
+            self._series.flush_sums()
             self.set_epoch(epoch.number + 1)
-
-    def _unrecorded(self) -> dict[str, int]:
-        decoded, echoed = self._recorded
-        return {"decoded": self.decoded - decoded, "echoed": self.echoed - echoed}
-
-    def _flush(self) -> None:
-        """Record what was decoded and echoed since the last record."""
-        if any((values := self._unrecorded()).values()):
-            self._series.flush(**values)
-            self._recorded = (self.decoded, self.echoed)
 
     def _next(self) -> tuple[Any, int, int]:
         try:
@@ -215,10 +217,10 @@ class EchoLoader(Loader[Any]):
                 self._batches = iter(self._started())
             made = next(self._batches)
         except (RuntimeError, OSError, EOFError) as error:
-            # It was killed, even before its last batch was read, or a time-out was given.
+            # A worker was killed, even before its last batch was read, or a timeout was set.
             try:
                 self._stop_workers()
-            except RuntimeError:  # of torch's SIGCHLD handler, which tells it wherever we are, once
+            except RuntimeError:  # from torch's SIGCHLD handler, once, wherever we are
                 self._stop_workers()
             raise LoaderError(
                 f"The next batch did not come: {described(error)}",
@@ -227,12 +229,14 @@ class EchoLoader(Loader[Any]):
         if isinstance(made, Failure):
             self._stop_loop()
             raise made.error()
-        batch, decoded, echoed = made  # a list, where batches are pinned
+        batch, decoded, echoed = made  # a list, if batches are pinned
         return batch, decoded, echoed
 
     def _started(self) -> DataLoader[Any]:
         if self._loader is None:
-            context = _context(self._options.get("multiprocessing_context"))
+            context = self._options.get("multiprocessing_context")
+            if not isinstance(context, BaseContext):
+                context = multiprocessing.get_context(context)
             self._buffer = SampleBuffer(self._sizes.slots, self._max_bytes, context)
             work = (self._dataset, self._augment, self._collate, self._sizes, self._buffer)
             self._loader = DataLoader(
@@ -242,14 +246,14 @@ class EchoLoader(Loader[Any]):
                 collate_fn=_unchanged,
                 num_workers=self._num_workers,
                 persistent_workers=self._num_workers > 0,
-                # Without one, the script's random numbers would depend on the loader.
+                # Otherwise the script's random numbers would depend on the loader.
                 generator=torch.Generator().manual_seed(self._sizes.seed),
                 **self._options,
             )
         return self._loader
 
     def _show(self) -> None:
-        """Say once how much memory the buffer takes, when that is known."""
+        """Report once the size of the buffer, when it is known."""
         if self._shown or not self.buffer_bytes:
             return
         self._shown = True
@@ -261,16 +265,16 @@ class EchoLoader(Loader[Any]):
         self._series.flush(buffer_bytes=self.buffer_bytes)
 
     def _stop_loop(self) -> None:
-        """End the loop under way: its batches are not waited for."""
+        """End the current loop, without waiting for its batches."""
         if self._buffer is not None:
             self._buffer.give_up(Turn(self._loop, -1))
         self._loop += 1
 
     def _stop_workers(self) -> None:
         self._stop_loop()
-        # They end with their iterator, but an error that the script holds may refer to it, too.
+        # Workers end with their iterator, but an error that the script holds may also refer to it.
         if isinstance(self._batches, _MultiProcessingDataLoaderIter):
-            # It raises, too, when it learns only here that one was killed, and ends the others.
+            # It also raises if it learns only now that a worker was killed, and ends the others.
             with suppress(RuntimeError):
                 self._batches._shutdown_workers()  # noqa: SLF001
         self._batches = self._loader = None
@@ -279,66 +283,11 @@ class EchoLoader(Loader[Any]):
             self._buffer = None
 
     def close(self) -> None:
-        """End the workers and give the buffer's memory back. A second call does nothing."""
+        """End the workers and free the buffer. Harmless if repeated."""
         self._closed = True
-        self._flush()
+        self._series.flush_sums()
         self._stop_workers()
-
-
-class _Tasks(Sampler[Task]):
-    """What the workers do for the epoch under way."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        self._sizes = sizes
-
-    def begin(self, epoch: Epoch, loop: int) -> None:
-        """Set what the next iteration is about."""
-        self._epoch, self._loop = epoch, loop
-
-    def __iter__(self) -> Iterator[Task]:
-        epoch, loop = self._epoch, self._loop
-        for number in range(epoch.first_batch, self._sizes.batches(epoch.repeats)):
-            yield Task(epoch, Turn(loop, number))
 
 
 def _unchanged(made: Any) -> Any:
     return made
-
-
-def _context(option: BaseContext | str | None) -> BaseContext:
-    return multiprocessing.get_context(option) if isinstance(option, str | None) else option
-
-
-def _checked_length(dataset: Dataset[Any]) -> int:
-    try:
-        return len(dataset)  # type: ignore[arg-type]  # asked for right here
-    except TypeError as error:
-        raise UsageError(
-            f"EchoLoader needs a dataset with a length, and {type(dataset).__name__} has none",
-            "Use a dataset with __len__ and __getitem__",
-        ) from error
-
-
-def _check_arguments(
-    batch_size: int,
-    repeats: int,
-    buffer: int,
-    seed: int,
-    max_bytes: int | None,
-    options: Mapping[str, Any],
-) -> None:
-    least = {"batch_size": 1, "repeats": 1, "buffer": 1, "seed": 0, "max_bytes": 1}
-    given = {
-        "batch_size": batch_size,
-        "repeats": repeats,
-        "buffer": buffer,
-        "seed": seed,
-        "max_bytes": max_bytes,
-    }
-    for name, value in given.items():
-        if value is not None and value < least[name]:
-            raise UsageError(f"Expected {name} of at least {least[name]}, got {value}")
-    if own := sorted(_OWN & options.keys()):
-        raise UsageError(
-            f"EchoLoader sets {', '.join(own)} of its DataLoader itself", "Leave it out"
-        )

@@ -10,15 +10,15 @@ from radt.errors import LoaderError, UsageError
 
 
 class Plateau:
-    """Say when a metric no longer grows, for the switch to fine-tuning.
+    """Decides when a metric no longer grows, to switch to fine-tuning.
 
     Both rules are the paper's: a plateau of the validation accuracy or, with a fixed budget, its
     last quarter for fine-tuning (PerFect, section 4.4.1). For a loss, pass its negative.
 
     Args:
-        patience: How many values in a row must not grow.
-        min_delta: By how much a value must exceed the best one before it, to count as growth.
-        at_latest: Share of the budget after which it is time in any case, 0 to 1.
+        patience: Number of values in a row that must not grow.
+        min_delta: How much a value must exceed the previous best to count as growth.
+        at_latest: Share of the budget after which to switch in any case, 0 to 1.
 
     Raises:
         UsageError: An argument is out of its range.
@@ -39,11 +39,11 @@ class Plateau:
         self._reached = False
 
     def reached(self, value: float, spent: float) -> bool:
-        """Take in the metric of another epoch, and return whether it is time; once so, always so.
+        """Add the metric of another epoch. Return True if it is time to switch, now or earlier.
 
         Args:
-            value: The metric, larger is better. NaN counts as a value that did not grow.
-            spent: Share of the budget that is used, 0 to 1: ``epoch / epochs``, say.
+            value: The metric, larger is better. NaN counts as no growth.
+            spent: Used share of the budget, 0 to 1, for example ``epoch / epochs``.
         """
         if value > self._best + self.min_delta:
             self._best, self._without_growth = value, 0
@@ -54,12 +54,12 @@ class Plateau:
         return self._reached
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` needs, in JSON values."""
+        """Return the state for `load_state_dict`, as JSON values."""
         best = None if math.isinf(self._best) else self._best
         return {"best": best, "without_growth": self._without_growth, "reached": self._reached}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state.
+        """Continue from a state.
 
         Raises:
             LoaderError: It is not the state of a `Plateau`.

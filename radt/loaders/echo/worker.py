@@ -1,4 +1,4 @@
-"""What the worker processes of an `EchoLoader` do: decode, keep, reuse, augment, collate."""
+"""The work of an `EchoLoader`'s processes: decode, keep, reuse, augment, collate."""
 
 from __future__ import annotations
 
@@ -13,30 +13,22 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from radt.errors import LoaderError, described
-from radt.loaders.echo.buffer import GivenUpError, PackedSample, SampleBuffer, Turn
+from radt.loaders.echo.buffer import GivenUpError, SampleBuffer, Turn
 from radt.loaders.echo.fills import AUGMENTATION, Action, Epoch, EpochPlan, Sizes
+from radt.loaders.layout import LaidOut
 from radt.loaders.plan import generator
 
-#: Makes of a decoded sample what is trained on; the generator depends on the epoch and the use.
+#: Augments a decoded sample for training. The generator depends on the epoch and the use.
 Augment = Callable[[Any, np.random.Generator], Any]
 Collate = Callable[[list[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A batch that a worker makes."""
+    """A batch to make."""
 
     epoch: Epoch
     turn: Turn
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A batch that a worker has made, and how many samples it decoded and reused for it."""
-
-    batch: Any
-    decoded: int
-    echoed: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,7 @@ class Failure:
 
 
 class Batches(Dataset[tuple[Any, int, int] | Failure]):
-    """What the worker processes of a ``DataLoader`` run: each item is a batch."""
+    """The dataset of the workers' ``DataLoader``: each item is a batch."""
 
     def __init__(
         self,
@@ -69,19 +61,19 @@ class Batches(Dataset[tuple[Any, int, int] | Failure]):
 
     def __getitem__(self, task: Task) -> tuple[Any, int, int] | Failure:
         try:
-            made = self._make(task)
+            return self._made(task)
         except GivenUpError:
             return Failure("the loop over the loader has ended", None, "")
         except Exception as error:  # noqa: BLE001 - the loop over the batches raises it
-            # What others wait for does not come.
+            # Others may wait for samples of this batch, which will not come.
             self._buffer.give_up(task.turn)
             if isinstance(error, LoaderError):
                 return Failure(error.message, error.remedy, traceback.format_exc())
             message = f"a batch of epoch {task.epoch.number} cannot be made: {described(error)}"
             return Failure(message, None, traceback.format_exc())
-        return made.batch, made.decoded, made.echoed
 
-    def _make(self, task: Task) -> _Made:
+    def _made(self, task: Task) -> tuple[Any, int, int]:
+        """Return a batch, and the numbers of samples decoded and reused for it."""
         samples: list[Any] = []
         decoded = echoed = 0
         first = task.turn.batch == task.epoch.first_batch
@@ -96,10 +88,10 @@ class Batches(Dataset[tuple[Any, int, int] | Failure]):
                     sample = self._buffer.read(self._slot(action), action.fill, task.turn)
                 echoed += action.use > 0
                 samples.append(self._augmented(sample, action, task.epoch))
-        return _Made(self._collate(samples), decoded, echoed)
+        return self._collate(samples), decoded, echoed
 
     def _decode(self, action: Action, task: Task, *, sizes_slots: bool) -> Any:
-        """Return a sample of the dataset; it is in the buffer if it has uses beyond this action."""
+        """Return a decoded sample of the dataset. Put it into the buffer if it has further uses."""
         with _naming(action.index, "decoded"):
             sample = self._dataset[action.index]
         reads = action.uses_left - (action.use is not None)
@@ -108,7 +100,7 @@ class Batches(Dataset[tuple[Any, int, int] | Failure]):
                 self._buffer.write(
                     self._slot(action),
                     action.fill,
-                    PackedSample(sample),
+                    LaidOut(sample),
                     reads,
                     task.turn,
                     after=action.after,
@@ -135,7 +127,7 @@ def _plan(sizes: Sizes, epoch: Epoch) -> EpochPlan:
 
 @contextmanager
 def _naming(index: int, done: str) -> Iterator[None]:
-    """Name the sample in an error of its dataset, its augmentation or the buffer."""
+    """Name the sample in errors of its dataset, its augmentation or the buffer."""
     try:
         yield
     except GivenUpError:

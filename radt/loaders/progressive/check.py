@@ -1,4 +1,4 @@
-"""Whether a model can be trained at every size, tried on a copy of it."""
+"""Check on a copy of a model that it can be trained at every size."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from radt.errors import LoaderError, described
+from radt.loaders.batches import mapped, tensors_of
 
 
 @dataclass(frozen=True, slots=True)
 class SizeCheck:
-    """What came of one size.
+    """The result for one size.
 
     Args:
         size: Edge of the images in pixels.
         batch_size: Samples in a full batch.
-        peak_bytes: Most memory that PyTorch had in use on the GPU for a full batch; None on a CPU.
+        peak_bytes: Peak memory that PyTorch used on the GPU for a full batch; None on a CPU.
     """
 
     size: int
@@ -37,13 +37,13 @@ def check_sizes(
     """Run a copy of the model at every size; `ProgressiveLoader.check` has the details.
 
     Args:
-        model: Stays as it is.
+        model: The model, which is not changed.
         batches: Each size with a batch of two samples.
         batch_at: Samples in a full batch at a size.
         loss: Function of the model and a batch, or None.
 
     Raises:
-        LoaderError: The model cannot take a size, or gets new parameters by it.
+        LoaderError: The model cannot take a size, or gets new parameters from it.
     """
     tried = copy.deepcopy(model).train()
     device = next((one.device for one in tried.parameters()), torch.device("cpu"))
@@ -51,7 +51,8 @@ def check_sizes(
     results = []
     for size, batch in batches:
         full = batch_at(size)
-        placed = tree_map(_placing(device, full if device.type == "cuda" else 2), batch)
+        rows = torch.arange(full if device.type == "cuda" else 2)
+        placed = mapped(batch, lambda tensor: tensor[rows % len(tensor)].to(device))  # noqa: B023
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
         try:
@@ -74,19 +75,6 @@ def check_sizes(
     return results
 
 
-def _placing(device: torch.device, samples: int) -> Callable[[Any], Any]:
-    """Return a function that puts tensors on the device and repeats their rows."""
-
-    def placed(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        rows = torch.arange(samples) % len(leaf)
-        return leaf[rows].to(device)
-
-    return placed
-
-
 def _sum(model: torch.nn.Module, batch: Any) -> torch.Tensor:
-    inputs = batch if isinstance(batch, torch.Tensor) else batch[0]
-    scores: torch.Tensor = model(inputs)
-    return scores.float().sum()
+    scores = model(next(tensors_of(batch)))
+    return next(tensors_of(scores)).float().sum()

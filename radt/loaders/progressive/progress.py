@@ -1,4 +1,4 @@
-"""At which size each sample is: carried from epoch to epoch, saved and loaded."""
+"""The size of each sample: updated from epoch to epoch, saved and loaded."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from radt.loaders.progressive.schedule import PlannedBatch, Schedule, Select, pl
 class Progress:
     """Steps of all samples in one epoch after another, and the plan of each.
 
-    With ``select="random"``, steps follow from the epoch alone; with ``"loss"``, also from losses.
+    With ``select="random"``, steps depend only on the epoch; with ``"loss"``, also on losses.
 
     Args:
-        schedule: Sizes, batches, and who moves up.
+        schedule: Sizes, batches, and which samples move up.
         samples: Number of samples.
     """
 
@@ -37,7 +37,7 @@ class Progress:
         return self._schedule.select is Select.LOSS
 
     def check(self, epoch: int) -> None:
-        """Refuse an epoch whose steps are not known any more.
+        """Refuse an epoch whose steps are no longer known.
 
         Raises:
             LoaderError: Steps depend on losses, and those of this epoch are gone.
@@ -70,7 +70,7 @@ class Progress:
         return self._plan
 
     def report(self, indices: np.ndarray, losses: np.ndarray) -> None:
-        """Take the last loss of some samples.
+        """Update the last loss of some samples.
 
         Raises:
             LoaderError: The schedule does not choose by loss, or a sample has no loss.
@@ -86,7 +86,7 @@ class Progress:
         self._losses[indices] = losses
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what does not follow from the schedule, in JSON values."""
+        """Return the state that the schedule does not determine, as JSON values."""
         if not self._by_loss:
             return {}
         return {
@@ -96,7 +96,7 @@ class Progress:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of another object with the same schedule and samples."""
+        """Load the state of another object with the same schedule and samples."""
         self._plan = None
         if self._by_loss:
             self._epoch = int(state["steps_epoch"])

@@ -10,32 +10,32 @@ from enum import StrEnum
 import torch
 
 from radt.errors import LoaderError
-from radt.loaders.progressive.schedule import chosen
+from radt.loaders.protocol import chosen
 
 
 class Rule(StrEnum):
-    """How the learning rate grows with the batch."""
+    """Growth of the learning rate with the batch size."""
 
-    #: In proportion (equation 6.10 of the thesis): for SGD.
+    #: Proportional (equation 6.10 of the thesis): for SGD.
     LINEAR = "linear"
-    #: With its root: for Adam and other optimisers that normalise gradients.
+    #: Square root: for Adam and other optimisers that normalise gradients.
     SQRT = "sqrt"
 
 
 class BatchScaledLR:
-    """Step an optimiser with its learning rates times the size of the batch over a base size.
+    """Step an optimiser with learning rates scaled by the batch size relative to a base size.
 
-    Rates are changed for the step only. A scheduler, a log or a checkpoint sees those of
-    ``base_batch``, and nothing needs to be saved. Among several ranks, both numbers are of one
-    rank.
+    Rates are changed only for the step. Schedulers, logs and checkpoints see those of
+    ``base_batch``, and nothing needs to be saved. With several ranks, both numbers are per rank.
 
     Args:
-        optimizer: Whose step is scaled.
-        base_batch: Samples in a batch for which its learning rates are meant.
+        optimizer: The optimiser whose step is scaled.
+        base_batch: Samples in a batch to which its learning rates refer.
         rule: ``"linear"`` or ``"sqrt"``.
 
     Raises:
-        LoaderError: ``base_batch`` is below 1, or the rule is unknown.
+        LoaderError: ``base_batch`` is below 1.
+        UsageError: The rule is unknown.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class BatchScaledLR:
         self._rule = chosen(Rule, "rule", rule)
 
     def factor(self, samples: int) -> float:
-        """Return what learning rates are multiplied by for a batch of so many samples.
+        """Return the factor of learning rates for a batch of this size.
 
         Raises:
             LoaderError: The batch has no samples.
@@ -58,7 +58,7 @@ class BatchScaledLR:
         return ratio if self._rule is Rule.LINEAR else math.sqrt(ratio)
 
     def step(self, samples: int) -> None:
-        """Step the optimiser for a batch of so many samples.
+        """Step the optimiser for a batch of this size.
 
         Raises:
             LoaderError: The batch has no samples.
@@ -68,7 +68,7 @@ class BatchScaledLR:
 
     @contextmanager
     def scaled(self, samples: int) -> Iterator[None]:
-        """Scale the learning rates within the block, for steps that somebody else makes.
+        """Scale the learning rates within the block, for steps made by other code.
 
         With mixed precision: ``with scaled.scaled(len(images)): scaler.step(optimizer)``.
 
@@ -92,7 +92,7 @@ def _copied(rate: float | torch.Tensor) -> float | torch.Tensor:
 
 
 def _set(group: dict[str, object], rate: float | torch.Tensor) -> None:
-    """A tensor stays the same object: captured graphs and compiled steps hold on to it."""
+    """Set a rate. A tensor is changed in place, as captured graphs and compiled steps hold it."""
     if isinstance(held := group["lr"], torch.Tensor):
         held.copy_(torch.as_tensor(rate))
     else:

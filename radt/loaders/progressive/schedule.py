@@ -1,6 +1,6 @@
 """Which sample is trained at which size, and in which batch: pure functions of seed and epoch.
 
-T. Robroek, *Resourceful Learning*, chapter 6: images come in size buckets, the batch grows with the
+T. Robroek, *Resourceful Learning*, chapter 6: images are in size buckets, the batch grows with the
 inverse area of its images, and after each epoch a share of all samples moves up one size.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import TypeVar
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class Strategy(StrEnum):
 
     #: All samples, each at its own size; sizes change from batch to batch.
     MIXED = "mixed"
-    #: The samples of the smallest size that has any: sizes change between epochs only.
+    #: The samples of the smallest size that has any; sizes change only between epochs.
     EXHAUSTIVE = "exhaustive"
 
 
@@ -37,51 +36,35 @@ class Select(StrEnum):
     LOSS = "loss"
 
 
-Choice = TypeVar("Choice", bound=StrEnum)
-
-
-def chosen(options: type[Choice], name: str, value: str) -> Choice:
-    """Return the member of an enumeration that an argument names.
-
-    Raises:
-        LoaderError: There is no such member.
-    """
-    try:
-        return options(value)
-    except ValueError:
-        expected = " or ".join(repr(option.value) for option in options)
-        raise LoaderError(f"expected {name} {expected}, got {value!r}") from None
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedBatch:
-    """Samples that are trained together at one size, of all ranks."""
+    """Samples that all ranks train together at one size."""
 
     size: int
     indices: np.ndarray
 
     def part(self, rank: int, world_size: int) -> np.ndarray:
-        """Return the samples of one rank; parts differ by one sample at most."""
+        """Return the samples of one rank. Parts differ by at most one sample."""
         return np.array_split(self.indices, world_size)[rank]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What sizes and batches follow from.
+    """The parameters that determine sizes and batches.
 
     Args:
-        size: Edge of the largest images, in pixels; images end with it.
-        min_size: Edge of the smallest images, in pixels; all begin with it.
+        size: Edge of the largest images, in pixels, with which training ends.
+        min_size: Edge of the smallest images, in pixels, with which it begins.
         step: Pixels between two sizes.
         batch_size: Samples in a batch at ``size``, of each rank.
         upgrade_rate: Share of all samples that moves up one size after each epoch.
         strategy: Which samples an epoch has.
         select: Which samples move up first.
-        seed: Of the random choices.
+        seed: Seed of the random choices.
         world_size: Number of ranks that share an epoch's samples.
 
     Raises:
-        LoaderError: The numbers do not fit together.
+        LoaderError: The numbers are inconsistent.
     """
 
     size: int
@@ -139,11 +122,11 @@ class Schedule:
         return tuple(self.size_at(step) for step in range(self.largest + 1))
 
     def batch_at(self, size: int) -> int:
-        """Return a full batch at a size: as many pixels as one at the largest, or a few less."""
+        """Return a full batch's size: as many pixels as at the largest edge, or slightly fewer."""
         return self.batch_size * self.size**2 // size**2
 
     def upgrades(self, samples: int, epoch: int) -> int:
-        """Return how many samples move up after an epoch.
+        """Return the number of samples that move up after an epoch.
 
         Fractions of a sample add up over epochs: 25 % leads through six steps in 24 epochs,
         whatever the number of samples.
@@ -161,8 +144,8 @@ def upgraded(
         schedule: Sizes, share and seed.
         steps: Step of each sample in the epoch, uint8.
         epoch: From 0.
-        losses: Last loss of each sample, NaN where none is known; without them chance decides
-            among samples of one size.
+        losses: Last loss of each sample, NaN if unknown. Without losses, samples of one size are
+            chosen at random.
     """
     rank = permutation(len(steps), schedule.seed, epoch, _UPGRADE)
     keys = (rank, steps) if losses is None else (rank, losses, steps)
@@ -173,10 +156,10 @@ def upgraded(
 
 
 def planned(schedule: Schedule, steps: np.ndarray, epoch: int) -> list[PlannedBatch]:
-    """Return the batches of an epoch in their order.
+    """Return the batches of an epoch in order.
 
-    Samples are drawn in random order and gather by size; a batch goes out when it is full, and
-    what is left of each size at the end. No rank gets a batch of one sample, which batch
+    Samples are drawn in random order and collected by size. A batch is complete when it is full;
+    the rest of each size follows at the end. No rank gets a batch of one sample, which batch
     normalisation cannot train, unless ``batch_size`` is 1: a rest that is too small takes samples
     from the batch before it; a size with too few samples joins the next larger one, or else the
     next smaller.
@@ -202,14 +185,14 @@ def planned(schedule: Schedule, steps: np.ndarray, epoch: int) -> list[PlannedBa
             gathered.append((sent_at, PlannedBatch(size, order[places[begin:end]])))
         if schedule.strategy is Strategy.EXHAUSTIVE:
             break
-    gathered.sort(key=lambda one: one[0])  # stable: rests by their size
+    gathered.sort(key=lambda one: one[0])  # stable, so rests are ordered by size
     return [batch for _, batch in gathered]
 
 
 def batch_lengths(samples: int, most: int, least: int) -> np.ndarray:
     """Divide samples into batches of ``most``, with a rest of ``least`` or more at the end.
 
-    A rest that is too small is filled up from the batch before it. Where that cannot spare them
+    A rest that is too small is filled up from the batch before it. If that cannot spare them
     (``most`` < 2 · ``least`` - 1), the rest joins it, and this one batch exceeds ``most``.
     """
     full, rest = divmod(samples, most)

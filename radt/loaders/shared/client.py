@@ -11,13 +11,13 @@ import torch
 
 from radt.errors import LoaderError
 from radt.loaders.paced import PacedMetrics
-from radt.loaders.protocol import Loader
+from radt.loaders.protocol import Loader, chosen
 from radt.loaders.shared.device import asked_for
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import Ask, Join
-from radt.loaders.shared.options import DEFAULT_LINGER_S, ServerOptions
 from radt.loaders.shared.rebatch import Pieces
 from radt.loaders.shared.session import Begin, End, Given, Moved, Session
+from radt.loaders.shared.starting import DEFAULT_LINGER_S, ServerOptions
 from radt.run.notices import warn_once
 
 _DEFAULT_WINDOW_BYTES = 256_000_000
@@ -25,10 +25,10 @@ _DEFAULT_WINDOW_BYTES = 256_000_000
 
 @dataclass(slots=True)
 class _Position:
-    """Where a consumer is: the next sample is number ``row`` of batch ``batch`` of the epoch.
+    """A consumer's position: the next sample is row ``row`` of batch ``batch`` of the epoch.
 
-    ``random`` is the state of the server's random numbers when the epoch began; None if this
-    process has not heard of it. ``named`` says that the script chose the epoch.
+    ``random`` is the state of the server's random numbers at the epoch's start; None if this
+    process has not received it. ``named`` says that the script chose the epoch.
     """
 
     epoch: int = 0
@@ -42,67 +42,73 @@ class SharedLoader(Loader[Any]):
     """Load data once for all training processes on this machine that use the same name.
 
     ``with SharedLoader(make_loader, name="imagenet") as loader:`` in each script takes the place of
-    its own ``DataLoader``. The first one starts a server, a process that calls ``make_loader`` and
-    loads; all get the same batches in the same order, as views of memory that they share. Losses
-    are those of the plain loader. The server ends when its last consumer has.
+    its own ``DataLoader``. The first consumer starts a server, a process that calls ``make_loader``
+    and loads; all get the same batches in the same order, as views of memory that they share.
+    Losses are those of the plain loader. The server ends with its last consumer.
 
-    *Epochs.* An epoch begins when all connected consumers have come to it, and the fastest is at
-    most ``buffer`` batches ahead of the slowest. A consumer that comes later joins at the next one
-    unless ``join`` says otherwise. A loop that is left early takes the rest of the epoch no more.
-    Where consumers differ in the number of the next epoch (`set_epoch`, `load_state_dict`, or one
-    came later), the server's counts: the one after the last. All follow it, `epoch` says which it
-    is, and a script that had named another is told. A loader or sampler with ``set_epoch`` is told
-    the number in the server.
+    *Epochs.* An epoch begins when all connected consumers have asked for it, and the fastest is at
+    most ``buffer`` batches ahead of the slowest. A consumer that comes later joins at the next
+    epoch unless ``join`` says otherwise. Leaving a loop early gives up the rest of the epoch. If
+    consumers differ in the number of the next epoch (`set_epoch`, `load_state_dict`, or one came
+    later), the server's number applies: the one after the last epoch. All follow it, `epoch`
+    returns it, and a script that had chosen another is warned. A loader or sampler with
+    ``set_epoch`` gets the number in the server.
 
-    *Going on.* `state_dict` has the position and the state of the server's random numbers when the
-    epoch began. A new server makes that epoch again and leaves out what was given, which costs the
-    loading of the batches before it. Consumers also go on like this if their server is asked to end
-    (SIGTERM), as radt does when the run whose process started it is over. A service row
-    (``-m radt.loaders.serve``) avoids it. A new server waits 10 s for them. For one that comes
-    later it loads the rest of its epoch when the others have come to the end of theirs.
+    *Resuming.* `state_dict` has the position and the state of the server's random numbers at the
+    epoch's start. A new server repeats that epoch and skips what was returned, at the cost of
+    loading the batches before the position. Consumers also continue like this if their server is
+    asked to end (SIGTERM), as radt does when the run whose process started it is over. A service
+    row (``-m radt.loaders.serve``) avoids this. A new server waits 10 s for them. For a consumer
+    that comes later, it loads the rest of its epoch after the others have finished theirs.
 
-    *Batches* of the loader consist of tensors on the CPU, NumPy arrays, strings, numbers and None,
-    in tuples, lists and dicts. A batch stays as it is for as long as anything of it is used, and
-    its slot is used again after that; a script that keeps more than ``buffer`` batches gets copies.
+    *Batches* of the loader have any structure: dicts and other mappings, lists, tuples, named
+    tuples, dataclasses. Tensors and NumPy arrays are shared, other values are copied by pickle. A
+    batch is unchanged while any part of it is in use, and its slot is reused after that; a script
+    that keeps more than ``buffer`` batches gets copies.
 
     *On a GPU* (``device``; not tested on one yet) the server copies each batch to the GPU once, and
-    all consumers that name this GPU read it there. Use a batch on the stream that is current when
-    it is given. Where the server cannot use the GPU, or the memory cannot be shared (another
-    instance of a divided GPU), each process copies its batches itself, and says so once.
+    all consumers that name this GPU read it there. Further GPUs get it from the first one if they
+    can read its memory. Use a batch on the stream that is current when it is returned. If the
+    server cannot use the GPU, or the memory cannot be shared (another MIG device), each process
+    copies its batches itself, with one warning. The loader may return tensors on a GPU, such as the
+    features of a frozen encoder.
 
     Source: TensorSocket, chapter 5 of Robroek's thesis.
 
     Args:
         make_loader: A function at the top level of a file or module that returns a ``DataLoader``
-            or another object that gives batches in a ``for`` loop. It is called in the server, and
-            should set the seeds that matter.
-        name: Of the loader, the same in all processes that share it. Rows of another workload, and
-            other users, do not.
-        arguments: Arguments of ``make_loader`` by name, in JSON values.
-        batch_size: Samples in a batch of this consumer; as the loader's if None. Batches are views
-            where they lie in one of the loader's, else copies.
-        buffer: Batches that a consumer may be ahead of another. The server keeps one more.
-        join: From where to take part if an epoch is under way: ``"epoch"``, from the next one;
-            ``"window"``, from the beginning of this one if its batches are still kept, else from
-            the next; ``"now"``, from its next batch (`partial` says so).
+            or another iterable of batches. It is called in the server, and should set all relevant
+            seeds.
+        name: Name of the loader, the same in all processes that share it. Rows of another workload,
+            and other users, do not share it.
+        arguments: Arguments of ``make_loader`` by name, as JSON values.
+        batch_size: Samples in a batch of this consumer; the loader's if None. Batches that lie
+            within
+            one of the loader's are views, others are copies.
+        buffer: Number of batches that a consumer may be ahead of another. The server keeps one
+            more.
+        join: Where to join an epoch in progress: ``"epoch"``, at the next one; ``"window"``, at the
+            beginning of this one if its batches are still kept, else at the next; ``"now"``, at its
+            next batch (`partial` is then True).
         window_bytes: Memory for an epoch's first batches, kept for consumers that come late. It
-            counts if the consumer that starts the server joins by window.
-        transform: Called with each batch in this process: augmentation of its own.
+            applies if the consumer that starts the server joins by window.
+        transform: Called with each batch in this process, for its own augmentation.
         device: ``"cuda"`` or ``"cuda:1"``: tensors are on this GPU. See above.
-        mutable: Whether this script may write into batches. Nobody else sees what it writes; with
-            False it must not write, and saves 0.1 ms for 38 MB; on a GPU, a copy of the batch.
-        linger_s: How long the server stays when nobody is left.
-        stall_warning_s: Say what is waited for if there is no batch for so long.
-        stall_timeout_s: Go on without a consumer that others have waited for so long, and give up
-            on a loader that gives nothing for so long. If None, wait for ever.
-        restart: If the server is killed, go on with a new one.
+        mutable: Whether this script may write into batches. Its writes are private. With False it
+            must not write, and saves 0.1 ms for 38 MB; on a GPU, a copy of the batch.
+        linger_s: How long the server stays without consumers.
+        stall_warning_s: Report the cause if there is no batch for this long.
+        stall_timeout_s: Evict a consumer for which others have waited this long, and give up on a
+            loader that returns nothing for this long. If None, wait forever.
+        restart: If the server is killed, continue with a new one.
 
-    ``buffer``, ``window_bytes``, ``linger_s`` and ``stall_timeout_s`` are the server's: those of
-    the consumer that starts it count.
+    ``buffer``, ``window_bytes``, ``linger_s`` and ``stall_timeout_s`` belong to the server: the
+    consumer that starts it determines them.
 
     Raises:
         LoaderError: Another process cannot find ``make_loader``, or the name is used with another
             factory, other arguments or an earlier version of the file.
+        UsageError: `join` is none of these.
     """
 
     def __init__(
@@ -128,11 +134,7 @@ class SharedLoader(Loader[Any]):
                 f"expected a buffer and batch_size of 1 or more, found {buffer} and {batch_size}",
                 "Give larger ones",
             )
-        try:
-            self._join = Join(join)
-        except ValueError:
-            choices = ", ".join(map(repr, map(str, Join)))
-            raise LoaderError(f"join is {join!r}", f"Expected one of {choices}") from None
+        self._join = chosen(Join, "join", join)
         self.name, self._batch_size, self._transform = name, batch_size, transform
         self._factory = Factory.of(make_loader, arguments)
         window_bytes = window_bytes if self._join is Join.WINDOW else 0
@@ -161,20 +163,20 @@ class SharedLoader(Loader[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that is under way, or that comes next."""
+        """The current epoch, or the next one between epochs."""
         return self._position.epoch
 
     @property
     def partial(self) -> bool:
-        """Whether this process came when the epoch was under way, and does not get all of it."""
+        """True if this process joined the epoch in progress and does not get all of it."""
         return self._partial
 
     def __len__(self) -> int:
-        """Return the number of batches of this consumer's size of an epoch.
+        """Return the number of batches in an epoch, in this consumer's size.
 
         Raises:
-            TypeError: The loader does not know, as ``len`` of a loader of an `IterableDataset`.
-            LoaderError: The loader cannot be made.
+            TypeError: The loader does not know, like ``len`` of a loader of an `IterableDataset`.
+            LoaderError: The loader cannot be created.
         """
         session = self._checked()
         while True:
@@ -194,9 +196,9 @@ class SharedLoader(Loader[Any]):
         return count
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the epoch of the next loop, from 0; that of a loaded state keeps its position.
+        """Choose the epoch of the next loop, from 0. A loaded state's epoch keeps its position.
 
-        See above for what other consumers do.
+        See above for the effect on other consumers.
         """
         if not self._under_way and epoch == self._position.epoch:
             self._position.named = True
@@ -205,7 +207,7 @@ class SharedLoader(Loader[Any]):
         self._position = _Position(epoch, named=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in JSON values, of about 20 kB."""
+        """Return the position as JSON values of about 20 kB."""
         position = self._position
         return {
             "epoch": position.epoch,
@@ -217,7 +219,7 @@ class SharedLoader(Loader[Any]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on after the last batch of that state.
+        """Continue after the last batch of that state.
 
         Raises:
             LoaderError: It is not a state of a shared loader with this factory and arguments.
@@ -238,8 +240,9 @@ class SharedLoader(Loader[Any]):
         """Return the batches of an epoch.
 
         Raises:
-            LoaderError: The loader failed in the server, whose traceback it has; the server was
-                killed; this process was evicted.
+            LoaderError: The loader failed in the server (with its traceback); the server was
+                killed; this
+                process was evicted.
         """
         session = self._checked()
         self._leave()
@@ -250,9 +253,9 @@ class SharedLoader(Loader[Any]):
         return _Epoch(self, self._loop)
 
     def close(self) -> None:
-        """Leave the server; batches that are still used stay as they are.
+        """Leave the server. Batches in use stay unchanged.
 
-        Waits a moment for the end of a server that this process started and nobody else uses.
+        Waits a moment for a server to end that this process started and no other process uses.
         """
         session, self._session = self._session, None
         self._under_way = False
@@ -279,7 +282,7 @@ class SharedLoader(Loader[Any]):
         return batch if self._transform is None else self._transform(batch)
 
     def leave(self, loop: int) -> None:
-        """Take no more of a loop, whose iterator is gone."""
+        """Give up the rest of a loop whose iterator is gone."""
         if loop == self._loop and os.getpid() == self._process:
             self._leave()
 
@@ -292,7 +295,8 @@ class SharedLoader(Loader[Any]):
                     self._ended = end
                     self._pieces.finish()
                 case Given() as given:
-                    self._add(given)
+                    self._pieces.add(given.number, given.batch)
+                    self._series.record(slots_in_use=given.in_use, drift=given.lag)
         if self._pieces.empty:
             self._under_way = False
             self._position = _Position(self._ended.epoch + 1, random=self._ended.random)
@@ -302,7 +306,7 @@ class SharedLoader(Loader[Any]):
         return batch
 
     def _begin(self, begin: Begin) -> None:
-        """An epoch begins, for the second time if the server is a new one."""
+        """Begin an epoch, or begin it again with a new server."""
         before, self._begun, self._cut_off = self._position, True, False
         follows = begin.epoch == before.epoch
         if not follows and (before.named or before.batch or before.row):
@@ -315,10 +319,6 @@ class SharedLoader(Loader[Any]):
         self._position = _Position(begin.epoch, begin.first, row, begin.random)
         self._pieces = Pieces(self._batch_size, (begin.first, row))
 
-    def _add(self, given: Given) -> None:
-        self._pieces.add(given.number, given.batch)
-        self._series.record(slots_in_use=given.in_use, drift=given.lag)
-
     def _next_event(self) -> Begin | End | Given:
         session = self._checked()
         while True:
@@ -330,7 +330,7 @@ class SharedLoader(Loader[Any]):
             if isinstance(event, Begin) and event.loop == self._loop:
                 return event
             if not self._begun or isinstance(event, Begin):
-                continue  # of an epoch that was left: the server has released it
+                continue  # of an abandoned epoch: the server has released it
             return event if isinstance(event, End) else session.given(event)
 
     def _ask(self, session: Session) -> None:
@@ -348,7 +348,7 @@ class SharedLoader(Loader[Any]):
         )
 
     def _moved(self, moved: Moved) -> Session:
-        """Go on with another server.
+        """Continue with another server.
 
         Raises:
             LoaderError: The server was killed, and `restart` is off.
@@ -370,7 +370,7 @@ class SharedLoader(Loader[Any]):
         return session
 
     def _leave(self) -> None:
-        """Take no more of the epoch under way; the next loop is the one after it."""
+        """Give up the rest of the current epoch. The next loop is the one after it."""
         if not self._under_way:
             return
         self._under_way = False
@@ -384,7 +384,7 @@ class SharedLoader(Loader[Any]):
         """Return the session.
 
         Raises:
-            LoaderError: There is none that can be used.
+            LoaderError: There is no usable session.
         """
         if self._failure is not None:
             raise self._failure
@@ -399,7 +399,7 @@ class SharedLoader(Loader[Any]):
 
 
 class _Epoch(Iterator[Any]):
-    """One loop; keeps no batch, so that a slot is free as soon as the script has done with it."""
+    """One loop. It keeps no batch, so that a slot is free as soon as the script is done with it."""
 
     def __init__(self, loader: SharedLoader, loop: int) -> None:
         self._loader, self._loop = loader, loop

@@ -1,9 +1,9 @@
-"""Workers of a server's DataLoader collate into slots of its arena, so that nobody copies batches.
+"""Workers of a server's DataLoader collate into slots of its arena, which avoids a copy.
 
-Without it, a worker would make each batch in new shared memory, whose pages cost more to get than
-to fill, and the server would copy it into a slot. The server offers free slots to all workers
-through one socket. A worker that finds no offer there (at first there is no arena), or whose batch
-does not fit, collates as it always does: nobody waits for a slot.
+Otherwise, a worker would make each batch in new shared memory, whose pages cost more to allocate
+than to fill, and the server would copy it into a slot. The server offers free slots to all workers
+through one socket. A worker that finds no offer (at first there is no arena), or whose batch does
+not fit, collates as usual: no worker waits for a slot.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ import torch
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 
-from radt.errors import LoaderError
 from radt.loaders.arena import Arena
 from radt.loaders.layout import LaidOut, Room
 
-#: Of the socket's buffer, and of descriptors that are on their way.
+#: Errors of a full socket buffer, and of too many descriptors in flight.
 _NO_ROOM = (errno.EAGAIN, errno.ETOOMANYREFS)
 #: Generation of the arena, slot, bytes of a slot.
 _OFFER = struct.Struct("<IIQ")
@@ -33,18 +32,18 @@ _OFFER = struct.Struct("<IIQ")
 
 @dataclass(frozen=True, slots=True)
 class Collated:
-    """What a worker that had an offer gives for a batch.
+    """A worker's result for a batch after it received an offer.
 
     Args:
-        generation: Of the arena, counted by the server.
-        slot: That was offered.
-        json_bytes: Length of the layout's JSON at its end; 0 if the batch is not in the slot.
-        batch: If it is not.
+        generation: Generation of the arena, counted by the server.
+        slot: The offered slot.
+        description_bytes: Length of the description at the slot's end; 0 if the batch is not there.
+        batch: The batch, if it is not in the slot.
     """
 
     generation: int
     slot: int
-    json_bytes: int = 0
+    description_bytes: int = 0
     batch: Any = None
 
 
@@ -52,11 +51,11 @@ class Offers:
     """The server's side.
 
     Args:
-        loader: Its ``collate_fn`` is replaced.
+        loader: A loader, whose ``collate_fn`` is replaced.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
-        #: How many batches are under way at most, with the one that the server has in its hands.
+        #: Maximum number of batches in progress, including the one that the server is handling.
         self.most = loader.num_workers * (loader.prefetch_factor or 0) + 1
         kind = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
         self._ours, self._workers = socket.socketpair(socket.AF_UNIX, kind)
@@ -66,12 +65,12 @@ class Offers:
     def to_workers_of(cls, loader: object) -> Offers | None:
         """Return offers to a loader's workers; None if it has none.
 
-        A subclass of ``DataLoader`` might look at the batches.
+        Subclasses of ``DataLoader`` are excluded, as they may inspect the batches.
         """
         return cls(loader) if type(loader) is DataLoader and loader.num_workers else None
 
     def send(self, generation: int, slot: int, arena: Arena) -> bool:
-        """Offer a slot; return whether there was room for the message."""
+        """Offer a slot. Return False if the socket is full."""
         offer = _OFFER.pack(generation, slot, arena.slot_bytes)
         try:
             socket.send_fds(self._ours, [offer], [arena.descriptor])
@@ -82,13 +81,13 @@ class Offers:
         return True
 
     def withdraw(self) -> None:
-        """Take back what no worker has taken."""
+        """Withdraw the offers that no worker has received."""
         while (offer := _received(self._workers)) is not None:
             os.close(offer[1])
 
 
 class _SlotCollate:
-    """A worker's side: collates in a slot if one is offered."""
+    """A worker's side: collates into a slot if one is offered."""
 
     def __init__(self, collate_fn: Callable[[Any], Any], offers: socket.socket) -> None:
         self._collate, self._offers = collate_fn, offers
@@ -97,7 +96,9 @@ class _SlotCollate:
 
     def __call__(self, samples: Any) -> Any:
         if (received := _received(self._offers)) is None:
-            return self._collate(samples)
+            batch = self._collate(samples)
+            LaidOut(batch)  # raise here: the worker's queue would drop the error
+            return batch
         generation, slot, slot_bytes = _OFFER.unpack(received[0])
         if self._map is None or generation != self._generation:
             nbytes = os.fstat(received[1]).st_size
@@ -105,15 +106,11 @@ class _SlotCollate:
         os.close(received[1])
         view = memoryview(self._map)[slot * slot_bytes : (slot + 1) * slot_bytes]
         room = Room(view)
-        # Another collate_fn may keep what it returns.
+        # A custom collate_fn may keep the tensors that it returns.
         in_place = self._collate is default_collate
         batch = _collated_in(room, samples) if in_place else self._collate(samples)
-        try:
-            json_bytes = LaidOut(batch, room).write_described(view)
-        except LoaderError:
-            json_bytes = 0  # the server says what is wrong
-        if json_bytes:
-            return Collated(generation, slot, json_bytes)
+        if description_bytes := LaidOut(batch, room).write_described(view):
+            return Collated(generation, slot, description_bytes)
         if in_place:
             batch = self._collate(samples)
         return Collated(generation, slot, batch=batch)
@@ -130,7 +127,7 @@ def _received(offers: socket.socket) -> tuple[bytes, int] | None:
 
 
 def _collated_in(room: Room, samples: Any) -> Any:
-    """Return what ``default_collate`` does, with tensors made in a slot as far as there is room."""
+    """Collate like ``default_collate``, with tensors in a slot as far as they fit."""
 
     def collate_tensors(batch: Any, *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
@@ -141,6 +138,6 @@ def _collated_in(room: Room, samples: Any) -> Any:
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
 
     functions = dict(default_collate_fn_map)
-    if functions.get(torch.Tensor) is collate_tensor_fn:  # else the script has its own
+    if functions.get(torch.Tensor) is collate_tensor_fn:  # otherwise the script has replaced it
         functions[torch.Tensor] = collate_tensors
     return collate(samples, collate_fn_map=functions)

@@ -1,19 +1,20 @@
 """The CUDA calls of a shared loader: memory of a GPU that several processes map.
 
-Such memory has a descriptor, as the arena has. It goes to consumers over the socket, and the memory
-is freed when the last process that has mapped it is gone, however the others ended (NVIDIA, *CUDA
-Driver API*, "Virtual Memory Management", ``cuMemRelease``). The older ``cudaIpc`` functions promise
-less: what becomes of memory and interprocess events when the process that made them ends is not
-defined (*CUDA Runtime API*, "Device Management", ``cudaIpcOpenMemHandle`` and
-``cudaIpcGetEventHandle``), and processes that share a loader may be killed at any time. For that
-reason no GPU waits for another process: each process waits for its own work, and then says so.
+Such memory has a descriptor, like the arena. It is sent to consumers over the socket, and the
+memory is freed when the last process that mapped it ends, however the others ended (NVIDIA, *CUDA
+Driver API*, "Virtual Memory Management", ``cuMemRelease``). The older ``cudaIpc`` functions
+guarantee less: the state of memory and interprocess events after the end of the process that
+created them is undefined (*CUDA Runtime API*, "Device Management", ``cudaIpcOpenMemHandle`` and
+``cudaIpcGetEventHandle``), and processes that share a loader may be killed at any time. For the
+same reason no GPU waits for another process: each process waits for its own work, and then reports
+it.
 
-Read for it: *CUDA Programming Guide*, "Virtual Memory Management"; NVIDIA's sample
+Further sources: *CUDA Programming Guide*, "Virtual Memory Management"; NVIDIA's sample
 ``memMapIPCDrv``; Numba, *CUDA Array Interface*, which ``torch.as_tensor`` reads. Across instances
-of a GPU that is divided (MIG) such memory cannot be mapped (*MIG User Guide*, "Application
+of a partitioned GPU (MIG) such memory cannot be mapped (*MIG User Guide*, "Application
 Considerations").
 
-**Not tested on a GPU.** Tests replace what is here by a memfd.
+**Not tested on a GPU.** Tests replace these calls with a memfd.
 """
 
 from __future__ import annotations
@@ -22,18 +23,21 @@ import contextlib
 import ctypes
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import torch
 
-#: Of cuda.h.
+from radt.devices.ordinals import offered_uuids
+from radt.loaders import pinned
+
+#: Constants of cuda.h.
 _PINNED, _DESCRIPTOR, _DEVICE, _READ_WRITE = 1, 1, 1, 3
 
 
 class CudaError(Exception):
-    """A call failed, or a GPU is not there."""
+    """A call failed, or a GPU does not exist."""
 
 
 class _Location(ctypes.Structure):
@@ -41,7 +45,7 @@ class _Location(ctypes.Structure):
 
 
 class _Properties(ctypes.Structure):
-    """CUmemAllocationProp; the last field is its allocFlags."""
+    """CUmemAllocationProp. The last field is its allocFlags."""
 
     _fields_ = (
         ("type", ctypes.c_int),
@@ -59,15 +63,19 @@ class _Access(ctypes.Structure):
 
 
 def identity(device: torch.device) -> str:
-    """Return the UUID of a GPU, the same in all processes.
+    """Return the UUID of a GPU or MIG device, the same in all processes.
 
     Raises:
         CudaError: There is no such GPU.
     """
     try:
-        return str(torch.cuda.get_device_properties(device).uuid)
+        properties = torch.cuda.get_device_properties(device)  # initialises CUDA
+        index = torch.cuda.current_device() if device.index is None else device.index
     except (AssertionError, RuntimeError) as error:  # torch without CUDA, no driver, no such index
         raise CudaError(f"there is no {device}: {error}") from error
+    # PyTorch may report the UUID of the GPU to which a MIG device belongs.
+    uuids = offered_uuids(os.environ)
+    return str(properties.uuid) if uuids is None else uuids[index]
 
 
 def device_of(gpu: str) -> torch.device:
@@ -83,23 +91,79 @@ def device_of(gpu: str) -> torch.device:
     raise CudaError(f"process {os.getpid()} does not see the GPU {gpu}")
 
 
+def can_access(device: torch.device, peer: torch.device) -> bool:
+    """Return True if a GPU can read another one's memory directly, over NVLink or PCIe."""
+    return device != peer and torch.cuda.can_device_access_peer(device, peer)
+
+
+def peers_of(device: torch.device) -> list[torch.device]:
+    """Return the GPUs of this process that can read one's memory."""
+    others = (torch.device("cuda", index) for index in range(torch.cuda.device_count()))
+    return [other for other in others if can_access(other, device)]
+
+
+def pin(memory: memoryview) -> torch.Tensor:
+    """Pin memory for copies to all GPUs, until `unpin`. Return it as a tensor.
+
+    Raises:
+        CudaError: It cannot be pinned.
+    """
+    flat = torch.frombuffer(memory, dtype=torch.uint8)
+    with _torch_fails():
+        pinned.pin(flat)
+    return flat
+
+
+def unpin(flat: torch.Tensor) -> None:
+    """Unpin memory that `pin` pinned. Does nothing if the GPU fails."""
+    with contextlib.suppress(CudaError), _torch_fails():
+        pinned.unpin(flat)
+
+
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor of the CPU on a GPU, when it is there."""
+    """Copy a CPU tensor to a GPU, and return it once the copy is complete."""
     return tensor.to(device)
 
 
-def finish(device: torch.device) -> None:
-    """Wait for the copies of this thread."""
-    torch.cuda.current_stream(device).synchronize()
+def side_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return a separate stream for copies, which waits for no other kernels.
+
+    Raises:
+        CudaError: The GPU fails.
+    """
+    with _torch_fails():
+        return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def copy(target: torch.Tensor, source: torch.Tensor, *streams: torch.cuda.Stream) -> None:
+    """Start a copy on these streams, one for each participating GPU.
+
+    Raises:
+        CudaError: A GPU fails.
+    """
+    with _torch_fails(), contextlib.ExitStack() as stack:
+        for each in streams:
+            stack.enter_context(torch.cuda.stream(each))
+        target.copy_(source, non_blocking=True)
+
+
+def finish(copies: torch.cuda.Stream) -> None:
+    """Wait for the copies of a stream.
+
+    Raises:
+        CudaError: One has failed.
+    """
+    with _torch_fails():
+        copies.synchronize()
 
 
 def stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream to which this thread gives its work."""
+    """Return the current stream of this thread."""
     return torch.cuda.current_stream(device)
 
 
 def mark(work: torch.cuda.Stream) -> torch.cuda.Event:
-    """Return an event after all work that a stream has been given."""
+    """Return an event after all work that was submitted to a stream."""
     event: torch.cuda.Event = torch.cuda.Event()  # type: ignore[no-untyped-call]
     event.record(work)
     return event
@@ -110,37 +174,50 @@ class Memory:
 
     Args:
         device: The GPU.
-        nbytes: How many; rounded up in new memory.
-        descriptor: Of memory that another process made, which is closed; without it, the memory is
-            new, and has a descriptor for others.
+        nbytes: Their number; rounded up in new memory.
+        descriptor: Descriptor of another process's memory, which is closed here. Without it, the
+            memory
+            is new, and has a descriptor for others.
+        peers: GPUs of this process that read it, too.
 
     Raises:
-        CudaError: There is not so much memory, or it cannot be shared.
+        CudaError: There is not enough memory, or it cannot be shared.
     """
 
-    def __init__(self, device: torch.device, nbytes: int, descriptor: int = -1) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        nbytes: int,
+        descriptor: int = -1,
+        peers: Sequence[torch.device] = (),
+    ) -> None:
         self._device, self.nbytes, self.descriptor = device, nbytes, -1
+        self._peers = peers
         self._address = ctypes.c_uint64()
         self._location = _Location(_DEVICE, device.index or 0)
         undo = contextlib.ExitStack()
         weakref.finalize(self, _undone, undo, os.getpid()).atexit = False
-        try:
+        with _torch_fails():
             torch.cuda.synchronize(device)  # CUDA is ready in this thread
-        except RuntimeError as error:  # no memory is left for its context, say
-            raise CudaError(str(error)) from error
         handle = self._new(undo) if descriptor < 0 else _opened(descriptor)
         try:
             self._map(handle, undo)
         finally:
             _call("cuMemRelease", handle)  # the mapping keeps the memory
-        undo.callback(torch.cuda.synchronize, device)  # the first to be done
+        undo.callback(torch.cuda.synchronize, device)  # runs first
 
     def view(self, begin: int, nbytes: int, gone: Callable[[], None] | None = None) -> torch.Tensor:
-        """Return some of the bytes, uint8; ``gone`` is called when no tensor refers to them."""
+        """Return some of the bytes as uint8. ``gone`` is called when no tensor refers to them.
+
+        Raises:
+            CudaError: PyTorch cannot use them; ``gone`` is not called.
+        """
         region = _Region(self, self._address.value + begin, nbytes)
+        with _torch_fails(), torch.cuda.device(self._device):
+            made = torch.as_tensor(region, device=self._device)
         if gone is not None:
             weakref.finalize(region, gone).atexit = False
-        return torch.as_tensor(region, device=self._device)
+        return made
 
     def _new(self, undo: contextlib.ExitStack) -> ctypes.c_uint64:
         properties = _Properties(_PINNED, _DESCRIPTOR, self._location)
@@ -165,12 +242,25 @@ class Memory:
         undo.callback(_call, "cuMemAddressFree", self._address, size)
         _call("cuMemMap", self._address, size, ctypes.c_size_t(0), handle, zero)
         undo.callback(_call, "cuMemUnmap", self._address, size)
-        access = _Access(self._location, _READ_WRITE)
-        _call("cuMemSetAccess", self._address, size, _ref(access), ctypes.c_size_t(1))
+        devices = [self._location.id, *(peer.index for peer in self._peers)]
+        access = (_Access * len(devices))(
+            *(_Access(_Location(_DEVICE, index), _READ_WRITE) for index in devices)
+        )
+        count = ctypes.c_size_t(len(devices))
+        _call("cuMemSetAccess", self._address, size, access, count)
+
+
+@contextlib.contextmanager
+def _torch_fails() -> Iterator[None]:
+    """Raise PyTorch's errors as a `CudaError`, for example a lack of memory for a context."""
+    try:
+        yield
+    except (AssertionError, RuntimeError) as error:  # a PyTorch without CUDA asserts
+        raise CudaError(str(error)) from error
 
 
 class _Region:
-    """Has ``torch.as_tensor`` make a tensor of the memory, which keeps this object."""
+    """Makes ``torch.as_tensor`` return a tensor of the memory, which keeps this object alive."""
 
     def __init__(self, memory: Memory, address: int, nbytes: int) -> None:
         self._memory = memory

@@ -1,4 +1,4 @@
-"""The function that makes a shared loader: named in one process, called in another."""
+"""The function that makes a shared loader: described in one process, called in another."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from typing import Any
 
 from radt.errors import LoaderError
 
-#: They travel in one message.
+#: Maximum size of arguments, which are sent in one message.
 _MOST_ARGUMENTS = 40_000
+#: Names of the main script; the second one is used in processes spawned by multiprocessing.
+_STARTED = ("__main__", "__mp_main__")
 _REMEDY = (
     "Define it at the top level of a file or module, as `def make_loader():`, and pass its options "
     "as arguments={…}"
@@ -26,14 +28,14 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Factory:
-    """Where a function is, and what it is called with.
+    """The location of a function, and its arguments.
 
     Args:
         file: The file that defines it.
         function: Its name in the file's module.
         arguments: JSON values by name.
         code: Digest of the file.
-        module: Name to import it by; empty if it is the script that was started.
+        module: Name to import it by; empty for the main script.
         path: ``sys.path`` to import it with.
     """
 
@@ -79,10 +81,9 @@ class Factory:
                 "Write them to a file, and pass its path",
             )
         known_as = module.__name__
-        if known_as == "__main__":
+        if known_as in _STARTED:
             known_as = module.__spec__.name if module.__spec__ else ""
-        path = tuple(str(Path(entry).absolute()) for entry in sys.path)
-        return cls(_resolved(file), name, plain, _digest(file), known_as, path)
+        return cls._in_file(file, name, plain, known_as)
 
     @classmethod
     def named(cls, text: str, arguments: Mapping[str, Any]) -> Factory:
@@ -109,8 +110,15 @@ class Factory:
             file, module = spec.origin, place
         if not Path(file).is_file():
             raise LoaderError(f"there is no file {file}", "Name the script that has the factory")
+        return cls._in_file(file, function, dict(arguments), module)
+
+    @classmethod
+    def _in_file(
+        cls, file: str, function: str, arguments: Mapping[str, Any], module: str
+    ) -> Factory:
+        code = hashlib.sha256(Path(file).read_bytes()).hexdigest()
         path = tuple(str(Path(entry).absolute()) for entry in sys.path)
-        return cls(_resolved(file), function, dict(arguments), _digest(file), module, path)
+        return cls(os.path.realpath(file), function, arguments, code, module, path)
 
     def __str__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in sorted(self.arguments.items()))
@@ -124,16 +132,31 @@ class Factory:
         return cls(**{**values, "path": tuple(values["path"])})
 
     def same_as(self, other: Factory) -> bool:
-        """Whether both make the same loader: by file, function, arguments and code."""
+        """Return True if both make the same loader: by file, function, arguments and code."""
         return (self.file, self.function, self.arguments, self.code) == (
             *(other.file, other.function, other.arguments, other.code),
         )
 
+    def refusal(self, name: str, other: Factory, user: str) -> LoaderError:
+        """Return the error of a script or service that wants another loader of the same name."""
+        served = f"the shared loader {name!r} is served by {other}"
+        if (self.file, self.function, self.arguments) == (
+            *(other.file, other.function, other.arguments),
+        ):
+            return LoaderError(
+                f"{served}, whose file has changed since",
+                "Wait until its other consumers have ended, or choose another name",
+            )
+        return LoaderError(
+            f"{served}, and this {user} wants {self}",
+            "Give them different names, or the same factory with the same arguments",
+        )
+
     def __call__(self) -> Iterable[Any]:
-        """Import the function and call it; whatever it raises is raised.
+        """Import the function and call it. Its exceptions are raised unchanged.
 
         Raises:
-            LoaderError: There is no such function, or what it returns cannot be iterated over.
+            LoaderError: There is no such function, or its result is not iterable.
         """
         sys.path[:] = self.path
         module = importlib.import_module(self.module) if self.module else _script(Path(self.file))
@@ -151,16 +174,8 @@ class Factory:
         return loader
 
 
-def _resolved(file: str) -> str:
-    return os.path.realpath(file)
-
-
-def _digest(file: str) -> str:
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()
-
-
 def _script(file: Path) -> ModuleType:
-    """Import a script by its name, so that workers which are spawned find its classes too."""
+    """Import a script under its own name, so that spawned workers find its classes, too."""
     folder = str(file.parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -1,11 +1,12 @@
-"""The state of a server's random numbers, to go on elsewhere where an epoch began.
+"""The state of a server's random numbers, to repeat an epoch in another process.
 
-An epoch's order and augmentations come from the generators of Python, NumPy and PyTorch and from
-the loader's own. With their states of the epoch's beginning, another process makes the same epoch.
+An epoch's order and augmentations depend on the generators of Python, NumPy and PyTorch and on the
+loader's own. With their states at the epoch's start, another process produces the same epoch.
 """
 
 from __future__ import annotations
 
+import io
 import random
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
@@ -19,33 +20,33 @@ Json = dict[str, Any]
 
 
 def state_of(loader: object) -> Json:
-    """Return the states in JSON values, about 20 kB."""
-    version, numbers, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
-    return {
-        "python": [version, _text(np.array(numbers[:-1], np.uint32)), numbers[-1], gauss],
-        "numpy": [name, _text(np.asarray(keys)), position, has_gauss, cached],
-        "torch": _text(torch.get_rng_state().numpy()),
-        "loader": [_text(generator.get_state().numpy()) for generator in _generators(loader)],
-        "draws_seed": _draws_seed(loader),
+    """Return the states as JSON values, about 20 kB."""
+    name, keys, *rest = np.random.get_state(legacy=True)
+    states = {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+        "loader": [generator.get_state() for generator in generators_of(loader)],
     }
+    torch.save(states, file := io.BytesIO())
+    return {"states": b64encode(file.getvalue()).decode(), "draws_seed": _draws_seed(loader)}
 
 
 def restore(state: Json, loader: object) -> None:
     """Set the states that `state_of` returned, perhaps in another process."""
-    version, numbers, position, gauss = state["python"]
-    random.setstate((version, (*_array(numbers, np.uint32).tolist(), position), gauss))
-    name, keys, *rest = state["numpy"]
-    np.random.set_state((name, _array(keys, np.uint32), *rest))
-    torch.set_rng_state(_tensor(state["torch"]))
-    for generator, text in zip(_generators(loader), state["loader"], strict=True):
-        generator.set_state(_tensor(text))
+    states = torch.load(io.BytesIO(b64decode(state["states"])), weights_only=True)
+    random.setstate(states["python"])
+    name, keys, *rest = states["numpy"]
+    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(states["torch"])
+    for generator, own in zip(generators_of(loader), states["loader"], strict=True):
+        generator.set_state(own)
     if isinstance(loader, DataLoader) and state["draws_seed"] and not _draws_seed(loader):
         torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
 
 
 def begun(loader: Any, state: Json) -> Iterator[Any]:
-    """Begin the epoch of a state that has been restored, or is the loader's."""
+    """Start the epoch of a state that was just restored or returned by `state_of`."""
     if state["draws_seed"] or not _draws_seed(loader):
         return iter(loader)
     generator, loader.generator = loader.generator, torch.Generator()
@@ -56,29 +57,14 @@ def begun(loader: Any, state: Json) -> Iterator[Any]:
 
 
 def _draws_seed(loader: object) -> bool:
-    """Whether an epoch begins with a seed for workers: not if a DataLoader's live on."""
+    """Return True if an epoch starts by drawing a seed for workers; not if workers persist."""
     return isinstance(loader, DataLoader) and getattr(loader, "_iterator", None) is None
 
 
-def _generators(loader: object) -> Iterator[torch.Generator]:
-    """The generators of a DataLoader and its samplers, each once."""
-    seen: set[int] = set()
+def generators_of(loader: object) -> list[torch.Generator]:
+    """Return the generators from which a loader draws, including those of its samplers."""
     batch_sampler = getattr(loader, "batch_sampler", None)
-    inner = getattr(batch_sampler, "sampler", None)
-    for owner in (loader, getattr(loader, "sampler", None), batch_sampler, inner):
-        generator = getattr(owner, "generator", None)
-        if isinstance(generator, torch.Generator) and id(generator) not in seen:
-            seen.add(id(generator))
-            yield generator
-
-
-def _text(array: np.ndarray) -> str:
-    return b64encode(array.tobytes()).decode()
-
-
-def _array(text: str, dtype: type[np.generic]) -> np.ndarray:
-    return np.frombuffer(b64decode(text), dtype).copy()
-
-
-def _tensor(text: str) -> torch.Tensor:
-    return torch.from_numpy(_array(text, np.uint8))
+    samplers = (getattr(loader, "sampler", None), batch_sampler)
+    drawing = (loader, *samplers, getattr(batch_sampler, "sampler", None))
+    generators = (getattr(each, "generator", None) for each in drawing)
+    return list({id(g): g for g in generators if isinstance(g, torch.Generator)}.values())

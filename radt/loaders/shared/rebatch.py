@@ -1,4 +1,4 @@
-"""Batches of another size: views where they lie in one of the loader's, else copies."""
+"""Batches of another size: views if they lie within one of the loader's, else copies."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import numpy as np
 import torch
 
 from radt.errors import LoaderError
-from radt.loaders.layout import mapped
+from radt.loaders.batches import Structure, leaves, mapped_leaves
 
+#: Types with one sample per row.
+_ROWS = (torch.Tensor, np.ndarray)
 _REMEDY = (
     "Leave batch_size out, or have the loader's batches consist of tensors, arrays and lists whose "
     "first dimension is the sample"
@@ -23,40 +25,36 @@ def rows_of(batch: Any) -> int:
     Raises:
         LoaderError: It has none.
     """
-    found: list[int] = []
-    mapped(
-        batch, lambda t: found.append(len(t)) if t.ndim else None, lambda a: found.append(len(a))
-    )
-    if not found:
-        raise LoaderError("a batch without tensors cannot be cut into batches", _REMEDY)
-    return found[0]
+    for leaf in leaves(batch):
+        if isinstance(leaf, _ROWS) and leaf.ndim:
+            return len(leaf)
+    raise LoaderError("a batch without tensors cannot be cut into batches", _REMEDY)
 
 
 def cut(batch: Any, begin: int, end: int) -> Any:
     """Return the samples from `begin` to `end` of a batch, as views.
 
     Raises:
-        LoaderError: Something in it has another number of samples.
+        LoaderError: A part of it has another number of samples.
     """
     return _cut(batch, begin, end, rows_of(batch))
 
 
 def _cut(part: Any, begin: int, end: int, rows: int) -> Any:
-    if isinstance(part, (torch.Tensor, np.ndarray)):
+    if isinstance(part, _ROWS):
         if part.ndim == 0 or len(part) != rows:
             raise LoaderError(
                 f"a tensor of shape {tuple(part.shape)} in a batch of {rows} samples", _REMEDY
             )
         return part[begin:end]
-    if isinstance(part, dict):
-        return {key: _cut(value, begin, end, rows) for key, value in part.items()}
-    if isinstance(part, (tuple, list)):
-        if any(isinstance(value, (torch.Tensor, np.ndarray, tuple, list, dict)) for value in part):
-            return type(part)(_cut(value, begin, end, rows) for value in part)
-        if len(part) != rows:
-            raise LoaderError(f"{len(part)} values in a batch of {rows} samples", _REMEDY)
-        return part[begin:end]
-    return part  # of the whole batch
+    structure = Structure.of(part)
+    if structure is None:
+        return part  # belongs to the whole batch
+    if not _is_column(structure):
+        return structure.rebuilt([_cut(each, begin, end, rows) for each in structure.parts])
+    if len(part) != rows:
+        raise LoaderError(f"{len(part)} values in a batch of {rows} samples", _REMEDY)
+    return part[begin:end]
 
 
 def joined(parts: list[Any]) -> Any:
@@ -66,24 +64,31 @@ def joined(parts: list[Any]) -> Any:
         return torch.cat(parts)
     if isinstance(first, np.ndarray):
         return np.concatenate(parts)
-    if isinstance(first, dict):
-        return {key: joined([part[key] for part in parts]) for key in first}
-    if isinstance(first, (tuple, list)):
-        nested = (torch.Tensor, np.ndarray, tuple, list, dict)
-        if any(isinstance(value, nested) for value in first):
-            return type(first)(joined(list(values)) for values in zip(*parts, strict=True))
+    structure = Structure.of(first)
+    if structure is None:
+        return first
+    if _is_column(structure):
         return type(first)(value for part in parts for value in part)
-    return first
+    columns = zip(*(Structure.of(part).parts for part in parts), strict=True)  # type: ignore[union-attr]
+    return structure.rebuilt([joined(list(column)) for column in columns])
 
 
-def copied(batch: Any) -> Any:
-    """Return a batch with tensors and arrays of its own."""
-    return mapped(batch, torch.Tensor.clone, np.ndarray.copy)
+def _is_column(structure: Structure) -> bool:
+    """Return True for a list or tuple with one plain value per sample."""
+    return type(structure.value) in (list, tuple) and not any(
+        isinstance(part, _ROWS) or Structure.of(part) is not None for part in structure.parts
+    )
+
+
+def _copied(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.clone()
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What is left of the loader's batch of a number, from a row on."""
+    """The unused rows of one of the loader's batches, from ``row`` on."""
 
     number: int
     row: int
@@ -92,18 +97,18 @@ class _Piece:
 
 
 class Pieces:
-    """Turns batches of the loader into batches of a consumer's size.
+    """Converts batches of the loader to a consumer's size.
 
     Args:
-        size: Samples of a batch; as they come if None.
-        start: Number of the first batch, and its first row that is needed.
+        size: Samples in a batch; unchanged if None.
+        start: Number of the first batch, and its first required row.
     """
 
     def __init__(self, size: int | None, start: tuple[int, int] = (0, 0)) -> None:
         self._size, self._start = size, start
         self._pieces: list[_Piece] = []
         self._finished = False
-        #: Number of the batch and row in it that come next.
+        #: Number of the next batch, and the next row in it.
         self.position = start
 
     @property
@@ -112,7 +117,7 @@ class Pieces:
 
     @property
     def complete(self) -> bool:
-        """Whether a batch can be taken, or the end has come."""
+        """Return True if a batch can be taken, or if the end has come."""
         if self._size is None:
             return bool(self._pieces) or self._finished
         return self._finished or self._rows >= self._size
@@ -125,19 +130,19 @@ class Pieces:
         """Add the loader's next batch.
 
         Raises:
-            LoaderError: It cannot be cut, and has to be.
+            LoaderError: It has to be cut, and cannot be.
         """
         row = self._start[1] if number == self._start[0] else 0
         rows = 0 if self._size is None and not row else rows_of(batch)
         if self._pieces and not self.complete:
-            # Slots that are waited in would be missing to the loader.
+            # Copy rows that wait: their slots would be missing to the loader.
             last = self._pieces[-1]
-            kept = copied(cut(last.batch, last.row, last.rows))
+            kept = mapped_leaves(cut(last.batch, last.row, last.rows), _copied)
             self._pieces[-1] = _Piece(last.number, 0, last.rows - last.row, kept)
         self._pieces.append(_Piece(number, row, rows, batch))
 
     def finish(self) -> None:
-        """No batch comes any more: the last one is as small as it is."""
+        """Note the end: the last batch may be smaller."""
         self._finished = True
 
     def take(self) -> Any:

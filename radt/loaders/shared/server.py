@@ -1,8 +1,8 @@
 """The loader server: loads each batch once and hands it to all consumers.
 
-It has two threads. The main one (`loading`) calls the factory and loads, as data loaders expect of
-a main thread; it may be inside somebody's code for long. The other one (here) answers consumers,
-and ends the process when nobody is left. They share a `State`, under one lock.
+It has two threads. The main thread (`loading`) calls the factory and loads, as data loaders expect
+to run in a main thread; it may spend long in user code. The other one (here) answers consumers, and
+ends the process when no consumer is left. They share a `State`, under one lock.
 
 ::
 
@@ -11,10 +11,10 @@ and ends the process when nobody is left. They share a `State`, under one lock.
     {"ask": epoch, ...}                   ──▶   begin, when all consumers have asked
                                           ◀──   members, whenever their number changes
                                           ◀──   arena with its descriptor, when it is new
-                                          ◀──   16 bytes for each batch
+                                          ◀──   slot: each batch
                                           ◀──   places with their descriptor, and each batch's
                                                 place, if it wants them on its GPU; or no_gpu: why
-    16 bytes when it has done with one    ──▶   the slot is free when all have
+    {"slot": values}, when done with it   ──▶   the slot is free when all are done
     {"leave": number}  (loop was left)    ──▶
                                           ◀──   end, with the next epoch's random state
     bye  (its script keeps batches)       ──▶
@@ -25,10 +25,12 @@ and ends the process when nobody is left. They share a `State`, under one lock.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import signal
 import socket
+import sys
 import threading
 import time
 import traceback
@@ -37,25 +39,25 @@ from radt.errors import LoaderError
 from radt.loaders import wire
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import WINDOW_HOLDER, Ask, Join, Member
-from radt.loaders.shared.options import ServerOptions
-from radt.loaders.shared.processes import die_with_parent, ignore_workers, main_thread
+from radt.loaders.shared.starting import ServerOptions
 from radt.loaders.shared.state import TICK_S, Ending, State
+from radt.processes import die_with_parent
 from radt.units import duration
 
-#: Of a traceback in a message: the end says what went wrong.
+#: Maximum length of a traceback in a message. Its end says what went wrong.
 _MOST_TRACEBACK = 10_000
-#: Consumers that a server before this one had come back within this time.
+#: Time within which a previous server's consumers reconnect.
 _RETURN_S = 10.0
-#: What is in somebody's code when the server is to end has this long to come back.
+#: Time for user code to return before the server is killed.
 _END_S = 2.0
 
 
 class Server:
-    """See the module's text.
+    """A loader server; see the module's docstring.
 
     Args:
         factory: Makes the loader.
-        options: See there.
+        options: Its options.
         listening: The socket that consumers connect to.
         is_service: It was not started by a consumer, and is not replaced by another service.
     """
@@ -66,14 +68,14 @@ class Server:
         self._factory, self._state, self._listening = factory, State(options), listening
         self._listening.setblocking(False)
         self._is_service, self._terminated, self._replaced = is_service, False, False
-        self._count = 0  # of connections
+        self._count = 0  # number of connections so far
 
     def run(self) -> int:
-        """Serve until nobody is left; return the exit code."""
+        """Serve until no consumer is left. Return the exit code."""
         state = self._state
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._terminate)
-        os.register_at_fork(after_in_child=die_with_parent)
+        os.register_at_fork(after_in_child=_end_with_server)
         signal.set_wakeup_fd(state.wake.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._control, name="control", daemon=True).start()
         try:
@@ -83,8 +85,8 @@ class Server:
         except Ending:
             pass
         except BaseException as error:  # noqa: BLE001 - every consumer raises it
-            ignore_workers()
-            if not self._terminated:  # else its workers have been told to end, too
+            _ignore_workers()
+            if not self._terminated:  # else its workers were told to end, too
                 text = "".join(traceback.format_exception(error))[-_MOST_TRACEBACK:]
                 known = error if isinstance(error, LoaderError) else LoaderError("")
                 state.fail(known.message, known.remedy, text)
@@ -94,7 +96,7 @@ class Server:
         return 1 if state.failed else 0
 
     def _terminate(self, *_: object) -> None:
-        """Note that the process is to end; the other thread hears of it, too, and acts."""
+        """Note that the process must end. The wake-up descriptor also tells the other thread."""
         self._terminated = True
 
     # The other thread: consumers ------------------------------------------------------------------
@@ -103,7 +105,7 @@ class Server:
         """Answer consumers, and end the process."""
         try:
             self._answer()
-        except BaseException:  # noqa: BLE001 - without this thread, nobody would ever be answered
+        except BaseException:  # noqa: BLE001 - without this thread, consumers would get no answer
             traceback.print_exc()
         self._end_process()
 
@@ -134,21 +136,21 @@ class Server:
                         self._receive(key.data)
                 if self._replaced:
                     return self._move()
-        return self._listening.close()  # a consumer that comes now starts another server
+        return self._listening.close()  # a consumer that arrives now starts another server
 
     def _end_process(self) -> None:
-        """Ask the main thread to end; end the process and its workers if it does not."""
+        """Ask the main thread to end. If it does not, kill the process and its workers."""
         state = self._state
         with state.changed:
             state.ending = True
             state.changed.notify_all()
-        time.sleep(_END_S)  # this thread is a daemon: usually the process ends meanwhile
+        time.sleep(_END_S)  # a daemon thread: usually the process ends during this sleep
         if os.getpid() == os.getpgrp():
             os.killpg(os.getpgrp(), signal.SIGKILL)
         os._exit(1)
 
     def _move(self) -> None:
-        """The process is asked to end: consumers go on with another server."""
+        """Tell consumers to continue with another server, as this process must end."""
         state = self._state
         self._listening.close()
         with state.changed:
@@ -163,7 +165,7 @@ class Server:
         self._selector.register(connection.fileno(), selectors.EVENT_READ, self._count)
 
     def _receive(self, number: int) -> None:
-        """Deal with all that a consumer has sent."""
+        """Handle all messages that a consumer has sent."""
         state = self._state
         with state.changed:
             try:
@@ -171,15 +173,12 @@ class Server:
                     message = connection.receive()
                     if message is None:
                         break
-                    if (slot := message.slot) is None:
-                        self._obey(number, message.json)
-                    elif slot.generation == state.generation:
-                        state.ring.release(slot.slot, number)
+                    self._obey(number, message.json)
                 if connection is not None:
-                    connection.flush()  # it has read: there is room again
+                    connection.flush()  # it has read, so its socket has space again
             except wire.Closed:
                 self._remove(number)
-            except (KeyError, TypeError, ValueError):  # not a message of ours; the others go on
+            except (KeyError, TypeError, ValueError):  # not our message; others continue
                 traceback.print_exc()
                 self._remove(number)
             state.changed.notify_all()
@@ -187,6 +186,10 @@ class Server:
     def _obey(self, number: int, message: wire.Json) -> None:
         state = self._state
         match message:
+            case {"slot": values}:
+                slot = wire.Slot(*values)
+                if slot.generation == state.generation:
+                    state.ring.release(slot.slot, number)
             case {"hello": factory} | {"replace": factory} if not self._factory.same_as(
                 Factory.from_json(factory)
             ):
@@ -212,7 +215,7 @@ class Server:
                 self._hand_over(number)
             case {"waiting": waited_s, "taken": taken}:
                 member = state.members.by_number[number]
-                member.starved = taken == member.sent  # else a batch is on its way
+                member.starved = taken == member.sent  # otherwise a batch is in transit
                 self._explain(member, waited_s)
 
     def _welcome(self, member: Member, expected: int) -> None:
@@ -222,7 +225,7 @@ class Server:
             state.members.expected = max(state.members.expected, expected)
             state.return_deadline = state.return_deadline or time.monotonic() + _RETURN_S
         members = len(state.members.by_number)
-        for other in state.members.all():  # who knows that it has joined, knows that they know
+        for other in state.members.all():  # others learn of it before it can act on their knowing
             if other is not member:
                 state.send(other, {"members": members})
         welcome = {"welcome": os.getpid(), "buffer": state.options.buffer, "members": members}
@@ -231,7 +234,7 @@ class Server:
             state.send(member, message)
 
     def _hand_over(self, number: int) -> None:
-        """Give a service the socket that consumers connect to; they follow it."""
+        """Give a service the socket that consumers connect to. They follow it."""
         connection = self._state.connections[number]
         if self._is_service or self._replaced:
             connection.send({"refused": None})
@@ -241,7 +244,7 @@ class Server:
         self._remove(number)
 
     def _join(self, member: Member) -> None:
-        """Let a consumer into the epoch under way, if it may."""
+        """Let a consumer join the current epoch, if it may."""
         state = self._state
         ask, plan = member.ask, state.plan
         if ask is None or plan is None:
@@ -262,7 +265,7 @@ class Server:
                 state.send_slot(member, filled)
 
     def _explain(self, member: Member, waited_s: float) -> None:
-        """Say what a consumer waits for; evict it if it holds up others for too long."""
+        """Tell a consumer what it waits for. After the timeout, evict consumers that block it."""
         state = self._state
         timeout_s = state.options.stall_timeout_s
         culprits = self._culprits(member)
@@ -272,7 +275,7 @@ class Server:
             what = f"loading batch {state.number}" if state.ready else "made"
             because = f"the loader has been {what} for {duration(time.monotonic() - since)}"
             if too_long and time.monotonic() - since >= (timeout_s or 0.0):
-                state.fail(because, "Look where it waits", main_thread())
+                state.fail(because, "Look where it waits", _main_thread())
                 return
         elif culprits:
             names = ", ".join(culprit.name for culprit in culprits)
@@ -287,7 +290,7 @@ class Server:
                 self._remove(culprit.number)
 
     def _culprits(self, waiting: Member) -> list[Member]:
-        """Return who holds up this consumer."""
+        """Return the consumers that block this one."""
         state = self._state
         if not state.ready:
             return []
@@ -307,3 +310,24 @@ class Server:
         if state.members.by_number.pop(number, None) is not None:
             state.send_all({"members": len(state.members.by_number)})
         state.ring.drop(number)
+
+
+def _ignore_workers() -> None:
+    """Stop torch's handler from raising an error for the end of each worker."""
+    with contextlib.suppress(RuntimeError):  # raised for a worker that has just ended
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+def _end_with_server() -> None:
+    """Make a forked worker end with the server: the kernel kills it, whatever it is doing."""
+    die_with_parent()
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _main_thread() -> str:
+    """Return the main thread's current stack as a traceback."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
+    return "".join(traceback.format_stack(frame)) if frame is not None else ""

@@ -1,50 +1,45 @@
-"""A consumer's connection to its server: starts one if there is none, receives batches as views."""
+"""A consumer's connection to its server: starts one if needed, receives batches as views."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import select
-import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from radt.errors import LoaderError
-from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE
-from radt.loaders import layout, wire
+from radt.loaders import wire
 from radt.loaders.arena import ArenaView
-from radt.loaders.layout import Layout
+from radt.loaders.layout import Packed
+from radt.loaders.scope import scoped
 from radt.loaders.shared.cuda import CudaError
 from radt.loaders.shared.device import Gpu
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import Ask
-from radt.loaders.shared.options import ServerOptions
+from radt.loaders.shared.starting import ServerOptions, start_server
 from radt.run.notices import say, warn_once
 from radt.units import duration
 
-#: The server outlives the run that starts it; these are the run's.
-_OF_THE_RUN = ("RADT_", "MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT")
-_KEPT = frozenset({HOME_VARIABLE, RUNTIME_VARIABLE, "RADT_EXPERIMENT", "RADT_WORKLOAD"})
-#: After so long the server hears that this consumer waits: it may be for slots that scripts keep.
+#: After this time, tell the server that this consumer waits: its script may keep all the slots.
 _STARVED_S = 1.0
-#: A server that says nothing for this long when it is asked what it does is stopped or hangs.
+#: A server that does not answer a question within this time is stopped or hangs.
 _ANSWER_S = 10.0
-#: A server ends within this time when nobody is left, whatever its loader is at.
+#: A server without consumers ends within this time, whatever its loader is doing.
 _END_S = 3.0
-#: A server that has just ended gives its name back before its connections; else this soon.
+#: Retry interval: a server that ends releases its name before its connections, or shortly after.
 _RETRY_S = 0.01
 _TRIES = 500
-#: Servers that end at once are started no more often than this.
+#: Maximum number of servers started if each ends at once.
 _STARTS = 5
 
 
@@ -60,7 +55,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The epoch has ended; ``random`` is the state at the next one's beginning."""
+    """The epoch has ended. ``random`` is the state at the start of the next one."""
 
     epoch: int
     random: wire.Json
@@ -77,7 +72,7 @@ class Given:
 
 
 class Moved(Exception):  # noqa: N818 - an event, not an error
-    """The server is gone; another one may go on."""
+    """The server is gone; another one may continue."""
 
     def __init__(self, members: int, *, asked_to_end: bool) -> None:
         super().__init__()
@@ -86,22 +81,22 @@ class Moved(Exception):  # noqa: N818 - an event, not an error
 
 @dataclass(slots=True)
 class _Generation:
-    """A mapped arena, and how many of its slots somebody here still uses."""
+    """A mapped arena, and the number of its slots in use here."""
 
     view: ArenaView
     held: set[int] = field(default_factory=set)
 
 
 class Session:
-    """One connection; a restart makes another.
+    """One connection. After a restart, a new session is created.
 
     Args:
         factory: Makes the loader, in the server.
-        options: Of the server, if this consumer starts it.
-        device: The GPU where batches are to be; None for the machine's memory.
+        options: Options of the server, if this consumer starts it.
+        device: The GPU for batches; None for host memory.
         mutable: See `ArenaView`; on a GPU, whether batches are copies.
-        stall_warning_s: Say what is waited for after so long.
-        expected: How many consumers the server before had; 0 if there was none.
+        stall_warning_s: Report the cause of a wait after this time.
+        expected: Number of consumers of the previous server; 0 if there was none.
 
     Raises:
         LoaderError: There is no server and none can be started, or it has another factory.
@@ -121,9 +116,8 @@ class Session:
         self._factory, self._options, self._mutable = factory, options, mutable
         self._stall_warning_s, self._expected = stall_warning_s, expected
         self._generations: dict[int, _Generation] = {}
-        self._current = 0
         self._copies = False
-        #: How many consumers the server has, as far as it has said.
+        #: Number of consumers of the server, as last reported.
         self.members = 0
         self._base = 0  # the server's number of the epoch's first batch
         self._taken = -1
@@ -136,16 +130,16 @@ class Session:
         self._connection = self._connected()
 
     def _connected(self) -> wire.Connection:
-        name = self._options.scoped_name()
+        name = scoped(self._options.name)
         starts = 0
         for _ in range(_TRIES):
             if starts < _STARTS and (listening := wire.listener(name)) is not None:
                 starts += 1
-                self._own_server = _start_server(self._factory, self._options, listening)
+                self._own_server = start_server(self._factory, self._options, listening)
             connection = wire.connect(name)
             if connection is not None:
                 self._connection = connection
-                with contextlib.suppress(wire.Closed):  # it ended before it took us in
+                with contextlib.suppress(wire.Closed):  # it ended before it accepted us
                     self._greet()
                     return connection
                 connection.close()
@@ -164,7 +158,9 @@ class Session:
         assert answer is not None
         if "refused" in answer.json:
             self._connection.close()
-            raise self._refused(Factory.from_json(answer.json["refused"]))
+            raise self._factory.refusal(
+                self._options.name, Factory.from_json(answer.json["refused"]), "script"
+            )
         self.server_pid, self._buffer = answer.json["welcome"], answer.json["buffer"]
         self.members = answer.json["members"]
         if self.server_pid == os.getpid():
@@ -175,32 +171,20 @@ class Session:
                 'Put what trains under `if __name__ == "__main__":`',
             )
 
-    def _refused(self, other: Factory) -> LoaderError:
-        name, own = self._options.name, self._factory
-        if (own.file, own.function, own.arguments) == (other.file, other.function, other.arguments):
-            return LoaderError(
-                f"the shared loader {name!r} is served by {other}, whose file has changed since",
-                "Wait until its other consumers have ended, or choose another name",
-            )
-        return LoaderError(
-            f"the shared loader {name!r} is served by {other}, and this script wants {own}",
-            "Give them different names, or the same factory with the same arguments",
-        )
-
     # Messages -------------------------------------------------------------------------------------
 
     def ask(self, ask: Ask) -> None:
-        """Ask for an epoch; `next` returns its `Begin` when it begins."""
+        """Ask for an epoch. `next` returns its `Begin` when it begins."""
         self._send({"ask": asdict(ask)})
 
     def leave(self) -> None:
-        """Take no more batches of the epoch under way; those that were sent are released."""
+        """Give up the rest of the current epoch. Batches in transit are released."""
         if self._gpu is not None:
             self._gpu.release(wait=True)
         self._send({"leave": self._taken})
 
     def wait_until_ready(self) -> None:
-        """Return when the server's loader is made.
+        """Wait until the server's loader is created.
 
         Raises:
             LoaderError, Moved: See `next`.
@@ -209,7 +193,7 @@ class Session:
             self._dispatch(self._message())
 
     def next(self) -> Begin | End | wire.Slot:
-        """Return what comes next.
+        """Return the next event.
 
         Raises:
             LoaderError: The server's loader failed, or this consumer was evicted.
@@ -220,7 +204,7 @@ class Session:
                 return event
 
     def _message(self) -> wire.Message:
-        """Wait for the next message; where it takes long, ask the server why and say so."""
+        """Wait for the next message. After a while, ask the server for the cause and report it."""
         if self._gpu is not None:
             self._gpu.release(wait=not _readable(self._connection, 0))
         began, timeout_s = time.monotonic(), self._options.stall_timeout_s
@@ -237,7 +221,7 @@ class Session:
             if _readable(self._connection, _ANSWER_S):
                 message = self._received()
                 because = message.json.get("because")
-                if because is None:  # what it has waited for
+                if because is None:  # the message it waited for
                     return message
             elif waited_s >= timeout_due_s:
                 raise self._stalled(waited_s)
@@ -272,16 +256,16 @@ class Session:
         return message
 
     def _send(self, message: wire.Json) -> None:
-        with contextlib.suppress(wire.Closed):  # what it sent before is still to be read
+        with contextlib.suppress(wire.Closed):  # earlier messages can still be read
             self._connection.send(message)
 
     def _dispatch(self, message: wire.Message) -> Begin | End | wire.Slot | None:
-        if message.slot is not None:
-            return message.slot
         said = message.json
         if "batches" in said:
             self.batches, self.rows, self._ready = said["batches"], said["rows"], True
         match said:
+            case {"slot": values}:
+                return wire.Slot(*values)
             case {"arena": generation, "slots": slots, "slot_bytes": slot_bytes}:
                 view = ArenaView(message.descriptor, slots, slot_bytes, mutable=self._mutable)
                 self._generations = {generation: _Generation(view)}
@@ -290,8 +274,8 @@ class Session:
                 return Begin(epoch, first, random, said["loop"])
             case {"end": epoch, "random": random}:
                 return End(epoch, random)
-            case {"places": _} | {"placed": _} | {"no_gpu": _}:
-                return self._told_of_gpu(message)
+            case {"places": _} | {"no_gpu": _}:
+                self._hear_of_gpu(message)
             case {"members": members}:
                 self.members = members
             case {"copy": True}:
@@ -309,20 +293,22 @@ class Session:
                 )
         return None
 
-    def _told_of_gpu(self, message: wire.Message) -> wire.Placed | None:
+    def _hear_of_gpu(self, message: wire.Message) -> None:
         assert self._gpu is not None
         match message.json:
-            case {"placed": placed}:
-                return wire.Placed(**placed)
             case {"no_gpu": why}:
                 self._note_no_gpu(why)
             case {"places": sizes}:
                 try:
                     self._gpu.open(message.descriptor, **sizes)
                 except CudaError as error:
-                    self._note_no_gpu(f"this process cannot map the server's memory: {error}")
-                    self._send({"no_gpu": True})
-        return None
+                    self._use_no_places(f"this process cannot map the server's memory: {error}")
+
+    def _use_no_places(self, why: str) -> None:
+        assert self._gpu is not None
+        self._gpu.close()
+        self._note_no_gpu(why)
+        self._send({"no_gpu": True})
 
     def _note_no_gpu(self, why: str) -> None:
         warn_once(
@@ -361,23 +347,34 @@ class Session:
                 f"the shared loader {self._options.name!r} copies batches, since this script keeps "
                 "some of them; a larger buffer avoids it"
             )
-        if gpu is not None and gpu.is_open and isinstance(slot, wire.Placed):
-            batch = gpu.read(generation.view.slot(slot.slot, lambda: None), slot, gone)
-            if self._mutable or too_many:
-                batch = layout.mapped(batch, torch.Tensor.clone, lambda array: array)
+        place = self._place(slot, gone)
+        bytes_ = generation.view.slot(slot.slot, released if place is None else lambda: None)
+        packed = Packed.in_slot(bytes_, slot.description_bytes)
+        if place is not None:
+            change = torch.Tensor.clone if self._mutable or too_many else lambda tensor: tensor
+            batch = packed.read(change, np.ndarray.copy, place)
+        elif gpu is not None:
+            batch = packed.read(gpu.moved, np.ndarray.copy)
         else:
-            bytes_ = generation.view.slot(slot.slot, released)
-            described = Layout.from_json(bytes_[len(bytes_) - slot.json_bytes :])
-            batch = (layout.copy if too_many else layout.read)(described, bytes_)
-            batch = gpu.moved(batch) if gpu is not None else batch
+            batch = packed.copy() if too_many else packed.read()
         return Given(slot.number - self._base, batch, slot.in_use, slot.lag)
+
+    def _place(self, slot: wire.Slot, gone: Callable[[], bool]) -> torch.Tensor | None:
+        """Return the bytes of a batch on the GPU; None if it is only in host memory."""
+        if self._gpu is None or not self._gpu.is_open or slot.place is None:
+            return None
+        try:
+            return self._gpu.read(slot, gone)
+        except CudaError as error:
+            self._use_no_places(f"this process cannot read the server's memory: {error}")
+            return None
 
     def _free(self, slot: wire.Slot) -> None:
         with contextlib.suppress(wire.Closed, OSError):
             self._connection.send_slot(slot)
 
     def close(self) -> None:
-        """Leave the server; batches that are still held stay as they are."""
+        """Leave the server. Batches in use stay unchanged."""
         if self._connection.fileno() < 0:
             return
         if self._gpu is not None:
@@ -392,56 +389,14 @@ class Session:
         self._connection.close()
 
     def wait_for_own_server(self) -> None:
-        """Wait for the end of a server that this process started, if nobody else uses it.
+        """Wait for a server to end that this process started, unless other processes use it.
 
-        radt ends what a run leaves behind, and says so.
+        radt kills and reports processes that a run leaves behind.
         """
         linger_s = self._options.linger_s
         if self._own_server is None or self.members > 1 or linger_s is None or linger_s > _END_S:
             return
         self._own_server.join(linger_s + _END_S)
-
-
-def _start_server(
-    factory: Factory, options: ServerOptions, listening: socket.socket
-) -> threading.Thread:
-    """Start a server that takes over a listening socket; return a thread that ends with it."""
-    where = f"{factory.file}:{factory.function}"
-    command = [sys.executable, "-P", "-m", "radt.loaders.serve", where, "--name", options.name]
-    read_end, write_end = os.pipe()
-    try:
-        process = subprocess.Popen(
-            [*command, "--listener", str(listening.fileno())],
-            stdin=read_end,
-            env=_server_environment(os.environ),
-            pass_fds=[listening.fileno()],
-            start_new_session=True,
-        )
-        os.write(
-            write_end,
-            json.dumps({"factory": factory.to_json(), "options": asdict(options)}).encode(),
-        )
-    except OSError as error:
-        raise LoaderError(
-            f"the server of the shared loader {options.name!r} cannot be started: {error}",
-            "Start it yourself with `python -m radt.loaders.serve`",
-        ) from error
-    finally:
-        os.close(read_end)
-        os.close(write_end)
-        listening.close()
-    # Somebody has to take note of its end.
-    thread = threading.Thread(target=process.wait, name="radt-loader-server", daemon=True)
-    thread.start()
-    return thread
-
-
-def _server_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value
-        for name, value in environ.items()
-        if name in _KEPT or not name.startswith(_OF_THE_RUN)
-    }
 
 
 def _readable(connection: wire.Connection, timeout_s: float) -> bool:

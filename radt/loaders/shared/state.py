@@ -1,66 +1,65 @@
-"""What the two threads of a server share under one lock, and what they say to consumers."""
+"""State that the two threads of a server share under one lock, and messages to consumers."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from radt.errors import cut
 from radt.loaders import wire
 from radt.loaders.arena import Arena
 from radt.loaders.shared.membership import WINDOW_HOLDER, Filled, Member, Members, Plan, Ring
-from radt.loaders.shared.options import ServerOptions
+from radt.loaders.shared.starting import ServerOptions
 
 if TYPE_CHECKING:  # it imports torch
     from radt.loaders.shared.device import Places
 
-#: Who waits looks after so long whether the server ends.
+#: Interval at which waiting threads check if the server ends.
 TICK_S = 1.0
 
 
 class Ending(BaseException):
-    """The server ends: raised in the main thread where it waits."""
+    """Raised in the main thread, where it waits, when the server ends."""
 
 
 class State:
-    """All of it is read and written under ``changed``, but for ``loading_since``."""
+    """Shared state, read and written under ``changed`` except for ``loading_since``."""
 
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self.changed = threading.Condition()
         self.connections: dict[int, wire.Connection] = {}
         self.members = Members()
-        #: Until when consumers of a server before this one are waited for.
+        #: Deadline for consumers of a previous server to reconnect.
         self.return_deadline = 0.0
         self.ring = Ring(0)
         self.arena: Arena | None = None
-        self.generation = 0  # of the arena
-        #: Places for its batches on GPUs, by UUID.
+        self.generation = 0  # generation of the arena
+        #: Places for batches on GPUs, by UUID.
         self.gpus: dict[str, Places] = {}
-        #: Whether the first batches are kept for consumers that come late.
+        #: True while the first batches are kept for late consumers.
         self.window_open = False
-        #: Whether somebody who is gone still uses slots of the arena, which must not be filled.
+        #: True if a departed consumer still uses slots of the arena, which must not be filled.
         self.retired = False
-        #: The epoch under way.
+        #: The current epoch.
         self.plan: Plan | None = None
         self.sizes: wire.Json = {}
-        self.number = 0  # of the batch that comes next
-        self.base = 0  # how many batches were before the epoch
-        #: States of random numbers at the beginnings of epochs.
+        self.number = 0  # number of the next batch
+        self.base = 0  # number of batches before the epoch
+        #: States of random numbers at the starts of epochs.
         self.randoms: dict[int, wire.Json] = {}
-        #: Since when the main thread is in somebody's code.
+        #: Time at which the main thread entered user code; None outside of it.
         self.loading_since: float | None = None
         self.ready = self.ending = self.failed = False
-        #: Messages that every consumer gets, also one that comes later.
+        #: Messages that every consumer gets, including later ones.
         self.announced: list[wire.Json] = []
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
         self.wake, self.woken = socket.socketpair(socket.AF_UNIX, kind)
 
     def wait(self) -> None:
-        """Wait for a consumer's message; raise `Ending` if the server ends."""
+        """Wait for a consumer's message. Raise `Ending` if the server ends."""
         if self.ending:
             raise Ending
         self.changed.wait(TICK_S)
@@ -70,7 +69,7 @@ class State:
         self.ring.drop(WINDOW_HOLDER)
 
     def fail(self, message: str, remedy: str | None, trace: str) -> None:
-        """Have every consumer raise an error, and the server end."""
+        """Make every consumer raise an error, and end the server."""
         with self.changed:
             self.failed = True
             self.announce({"failed": cut(message), "remedy": remedy, "traceback": trace})
@@ -79,7 +78,7 @@ class State:
     # Messages to consumers ------------------------------------------------------------------------
 
     def announce(self, message: wire.Json) -> None:
-        """Say something to all consumers, also to those that come later."""
+        """Send a message to all consumers, including later ones."""
         with self.changed:
             self.announced.append(message)
             self.send_all(message)
@@ -92,7 +91,7 @@ class State:
         self.send_arena(member)
 
     def send_arena(self, member: Member) -> None:
-        """Send a consumer the arena, unless it has it or there is none."""
+        """Send a consumer the arena, unless it already has it or there is none."""
         if self.arena is not None and member.generation != self.generation:
             member.generation = self.generation
             sizes = {"slots": self.arena.slots, "slot_bytes": self.arena.slot_bytes}
@@ -104,16 +103,15 @@ class State:
             default=filled.number,
         )
         member.sent, member.starved = filled.number, False
-        ids = (self.generation, filled.slot, filled.number, filled.json_bytes)
-        slot = wire.Slot(*ids, self.ring.in_use, max(0, lag))
-        places = self.gpus.get(member.gpu or "")
+        ids = (self.generation, filled.slot, filled.number, filled.description_bytes)
+        places, place = self.gpus.get(member.gpu or ""), None
         if places is not None and places.has(filled):
+            place = filled.place
             if member.places_of != self.generation:
                 member.places_of = self.generation
                 sizes = {"place_bytes": places.place_bytes, "nbytes": places.nbytes}
                 self.send(member, {"places": sizes}, places.descriptor)
-            self.send(member, {"placed": {**asdict(slot), "place": filled.place}})
-            return
+        slot = wire.Slot(*ids, self.ring.in_use, max(0, lag), place)
         with contextlib.suppress(wire.Closed):  # the other thread removes it
             self.connections[member.number].send_slot(slot)
 

@@ -1,8 +1,8 @@
-"""Random numbers of micro-batches that go through a model segment by segment, not one by one.
+"""Reproduce random numbers for micro-batches that go through a model segment by segment.
 
 The plain loop draws all numbers of the first micro-batch before those of the second. To give each
-micro-batch the same ones, the operations that draw are recorded once. Repeating them alone, on
-memory of the same shapes, leads from the state where a micro-batch begins to that of the next one.
+micro-batch the same numbers, the operations that draw are recorded once. Repeating only these, on
+memory of the same shapes, advances the state from the start of a micro-batch to that of the next.
 """
 
 from __future__ import annotations
@@ -18,32 +18,6 @@ from torch.utils._pytree import tree_map
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRandomness:
-    """The states of PyTorch's generators that a model on a device draws from."""
-
-    host: Tensor
-    device: Tensor | None
-
-    @classmethod
-    def current(cls, device: torch.device) -> DeviceRandomness:
-        """Return the states as they are now."""
-        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-        return cls(torch.get_rng_state(), cuda)
-
-    def restore(self, device: torch.device) -> None:
-        """Set the generators to these states."""
-        torch.set_rng_state(self.host)
-        if self.device is not None:
-            torch.cuda.set_rng_state(self.device, device)
-
-    def equals(self, other: DeviceRandomness) -> bool:
-        """Whether the next numbers are the same."""
-        if self.device is not None and other.device is not None:
-            return torch.equal(self.host, other.host) and torch.equal(self.device, other.device)
-        return torch.equal(self.host, other.host)
-
-
-@dataclass(frozen=True, slots=True)
 class _Shape:
     """A tensor's shape, in its place among the arguments."""
 
@@ -53,7 +27,7 @@ class _Shape:
 
 
 class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """``with draws:`` records the operations that draw random numbers; `repeat` draws as many."""
+    """``with draws:`` records operations that draw random numbers; `repeat` draws as many."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -75,7 +49,7 @@ class Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def repeat(self) -> None:
-        """Draw as many numbers as were recorded, and drop them."""
+        """Draw as many numbers as were recorded, and discard them."""
         with torch.no_grad():
             for func, args, kwargs in self._operations:
                 func(*tree_map(_filled, args), **tree_map(_filled, kwargs))

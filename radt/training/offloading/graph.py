@@ -1,67 +1,72 @@
-"""A model as blocks in the order of their calls, traced with torch.fx or listed by the user."""
+"""A model as blocks in the order of their calls: parts of its graph that are loaded together."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_arg
 
-from radt.errors import TrainingError, UsageError
+from radt.errors import UsageError
+from radt.training.calling import Call, Objective
 from radt.training.offloading.partition import coarsened
+from radt.training.offloading.tracing import Values, traced
 
-#: More blocks make no better partition, only a slower search.
+#: More blocks would not improve the partition, and slow down the search.
 _MOST_BLOCKS = 64
-
-Values = dict[fx.Node, Any]
 
 
 @dataclass(slots=True, eq=False)
 class GraphBlock:
-    """Successive nodes of the graph: at most one module with parameters, unless made coarser.
+    """Successive nodes of the graph, with at most one module with parameters, unless coarsened.
 
     Attributes:
         name: The module's name; the first one's of several.
-        nodes: What is computed.
-        parameters: Its own parameters: no other block uses them.
+        nodes: The computation.
+        parameters: Its own parameters, which no other block uses.
         modules: The modules that it calls.
+        used_buffers: Other buffers that it uses: the module, and the name there.
     """
 
     name: str
     nodes: list[fx.Node]
     parameters: list[nn.Parameter] = field(default_factory=list)
     modules: list[nn.Module] = field(default_factory=list)
-
-    @property
-    def parameter_bytes(self) -> int:
-        """Bytes of its own parameters."""
-        return sum(parameter.nbytes for parameter in self.parameters)
+    used_buffers: list[tuple[nn.Module, str]] = field(default_factory=list)
 
     @property
     def buffers(self) -> Iterator[tuple[nn.Module, str, Tensor]]:
-        """The buffers that it may change: of which module, its name there, and itself."""
+        """The buffers that it may change: the module, the name there, and the buffer."""
         for module in self.modules:
             for inner in module.modules():
                 for name, buffer in inner.named_buffers(recurse=False):
                     yield inner, name, buffer
+        for owner, name in dict.fromkeys(self.used_buffers):
+            yield owner, name, owner.get_buffer(name)
 
 
 class ModelGraph:
     """A model's computation, block by block.
 
     Args:
-        model: The model; ``model(inputs)`` is its output.
-        blocks: Modules that are called one after another, each with what the one before returned;
-            None to trace the model.
+        model: The model.
+        call: Its call for the sample.
+        objective: The loss.
+        device: Where it is computed.
+        blocks: Modules that are called one after another, each with the previous one's output; None
+            to trace the model.
 
     Attributes:
         blocks: In the order of their calls.
         shared: Parameters that several blocks use.
-        result: What the model returns, as a node.
+        result: The model's output, as a node.
+        inputs: The arguments of the call, as nodes.
+        users: The modules in whose calls parameters are used, by name, and the numbers of their
+            blocks.
 
     Raises:
         TrainingError: The model cannot be traced.
@@ -69,10 +74,19 @@ class ModelGraph:
             model returns a parameter or buffer itself.
     """
 
-    def __init__(self, model: nn.Module, blocks: Sequence[nn.Module] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        call: Call,
+        objective: Objective,
+        device: torch.device,
+        blocks: Sequence[nn.Module] | None = None,
+    ) -> None:
         self.model = model
         self._modes = {name: module.training for name, module in model.named_modules()}
-        self._graph = _traced(model) if blocks is None else _chained(model, blocks)
+        self._traced = traced(model, call, objective, device, blocks)
+        self._graph, self.constants = self._traced.graph, self._traced.constants
+        self.inputs = self._traced.inputs
         nodes = [node for node in self._graph.nodes if node.op not in ("placeholder", "output")]
         (self.result,) = (node for node in self._graph.nodes if node.op == "output")
         for node in self.result.all_input_nodes:
@@ -81,18 +95,25 @@ class ModelGraph:
                     f"offload: the model returns {node.target} itself, which is away at times",
                     "Return what is computed with it",
                 )
-        self.inputs, *others = (node for node in self._graph.nodes if node.op == "placeholder")
-        self.constants: Values = {node: node.args[0] for node in others}
         self.shared: list[nn.Parameter] = []
         self.blocks = self._cut(nodes)
+        self.users = self._users()
+
+    def bind(self, call: Call) -> Values:
+        """Return the values of a call's arguments.
+
+        Raises:
+            UsageError: The call's arguments differ from the sample's.
+        """
+        return self._traced.bind(call)
 
     def _cut(self, nodes: list[fx.Node]) -> list[GraphBlock]:
-        """Begin a block at each node with parameters; those of several blocks are shared."""
+        """Begin a block at each node with parameters. Parameters of several blocks are shared."""
         blocks = [GraphBlock("", [])]
         users: dict[nn.Parameter, list[GraphBlock]] = {}
         for node in nodes:
             if node.op == "get_attr":
-                continue  # looked up where it is used
+                continue  # resolved where it is used
             parameters = list(self._parameters(node))
             if parameters and any(blocks[-1] in using for using in users.values()):
                 blocks.append(GraphBlock("", []))
@@ -101,7 +122,8 @@ class ModelGraph:
             if node.op == "call_module":
                 block.modules.append(self.model.get_submodule(str(node.target)))
             if parameters or not block.name:
-                block.name = str(node.target) if node.op == "call_module" else node.name
+                block.name = self._name(node)
+            block.used_buffers += self._buffers(node)
             for parameter in parameters:
                 using = users.setdefault(parameter, [])
                 if block not in using:
@@ -114,6 +136,7 @@ class ModelGraph:
             group = blocks[begin:end]
             whole = GraphBlock(group[0].name, [node for block in group for node in block.nodes])
             whole.modules = [module for block in group for module in block.modules]
+            whole.used_buffers = [used for block in group for used in block.used_buffers]
             joined.update(dict.fromkeys(group, whole))
         for parameter, using in users.items():
             owner, *others = dict.fromkeys(joined[block] for block in using)
@@ -129,16 +152,45 @@ class ModelGraph:
                 if isinstance(value, nn.Parameter):
                     yield value
 
+    def _buffers(self, node: fx.Node) -> Iterator[tuple[nn.Module, str]]:
+        for source in node.all_input_nodes:
+            if source.op == "get_attr":
+                path, _, name = str(source.target).rpartition(".")
+                if str(source.target) not in self._traced.lifted:
+                    owner = self.model.get_submodule(path)
+                    if owner._buffers.get(name) is not None:  # noqa: SLF001, the attribute may be shadowed
+                        yield owner, name
+
+    def _name(self, node: fx.Node) -> str:
+        """Return the name of the module in whose call a node is computed."""
+        if node.op == "call_module":
+            return str(node.target)
+        return self._traced.module_of(node) or node.name
+
+    def _users(self) -> dict[str, list[int]]:
+        users: dict[str, list[int]] = {}
+        for number, block in enumerate(self.blocks):
+            own = set(block.parameters)
+            for node in block.nodes:
+                if own.intersection(self._parameters(node)):
+                    is_call = node.op == "call_module"
+                    name = str(node.target) if is_call else self._traced.module_of(node)
+                    numbers = users.setdefault(name, [])
+                    numbers += [number] * (number not in numbers)
+        return users
+
     def _attribute(self, node: fx.Node) -> Any:
+        if str(node.target) in self._traced.lifted:
+            return self._traced.lifted[str(node.target)]
         value: Any = self.model
         for name in str(node.target).split("."):
             value = getattr(value, name)
         return value
 
     def check_modes(self) -> None:
-        """Raise if a module is in another mode than when the model was traced and measured.
+        """Raise if a module's mode differs from that during tracing and measuring.
 
-        Code outside of blocks was traced in that mode; so many random numbers were drawn in it.
+        Code outside of blocks was traced in that mode, and the numbers drawn in it are fixed.
 
         Raises:
             UsageError: A module was switched with ``train()`` or ``eval()``.
@@ -153,7 +205,7 @@ class ModelGraph:
                 )
 
     def needed(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
-        """Return the values from outside that nodes use, in the order of their making."""
+        """Return the outside values that nodes use, in the order of their creation."""
         inside = set(nodes)
         sources = {
             source
@@ -164,12 +216,12 @@ class ModelGraph:
         return [node for node in self._graph.nodes if node in sources]
 
     def made(self, nodes: Sequence[fx.Node]) -> list[fx.Node]:
-        """Return the values of nodes that others use; the model's output among them."""
+        """Return the values of nodes that others use, including the model's output."""
         inside = set(nodes)
         return [node for node in nodes if any(user not in inside for user in node.users)]
 
     def run(self, nodes: Sequence[fx.Node], values: Mapping[fx.Node, Any]) -> Values:
-        """Compute nodes from the values that they need; return the ones that others use."""
+        """Compute nodes from the values that they need. Return the values that others use."""
         found: Values = dict(values)
 
         def look(node: fx.Node) -> Any:
@@ -187,63 +239,6 @@ class ModelGraph:
         return {node: found[node] for node in self.made(nodes)}
 
     def output(self, values: Mapping[fx.Node, Any]) -> Any:
-        """Return the model's output, as it arranges the values of its last nodes."""
+        """Return the model's output, arranged from the values of its last nodes."""
         look: Callable[[fx.Node], Any] = values.__getitem__
-        return map_arg(self.result.args[0], look)
-
-
-class _Tracer(fx.Tracer):
-    """Modules of PyTorch and elements of lists and sequences are blocks, all others are entered."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        """Return whether a module is one call in the graph."""
-        containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
-        if isinstance(m, containers):
-            return False
-        parent, _, _ = module_qualified_name.rpartition(".")
-        is_element = isinstance(self.root.get_submodule(parent), containers)
-        return is_element or super().is_leaf_module(m, module_qualified_name)
-
-
-def _traced(model: nn.Module) -> fx.Graph:
-    try:
-        return _Tracer().trace(model, concrete_args=_defaults(model) or None)
-    except Exception as error:  # whatever the model's code raises when it meets a placeholder
-        raise TrainingError(
-            f"offload cannot trace {type(model).__name__}: {type(error).__name__}: {error}",
-            "Its forward decides by values. List the modules that it calls one after another: "
-            "offload(…, blocks=[model.embedding, *model.layers, model.head])",
-        ) from error
-
-
-def _defaults(model: nn.Module) -> dict[str, Any]:
-    """Return the arguments after the first one as they are when they are not given."""
-    signature = inspect.signature(model.forward)
-    return {
-        name: parameter.default
-        for name, parameter in list(signature.parameters.items())[1:]
-        if parameter.default is not parameter.empty
-    }
-
-
-def _chained(model: nn.Module, blocks: Sequence[nn.Module]) -> fx.Graph:
-    """Return the graph that calls blocks one after another."""
-    names = {module: name for name, module in model.named_modules()}
-    graph = fx.Graph()
-    value = graph.placeholder("inputs")
-    for block in blocks:
-        if not isinstance(block, nn.Module) or block not in names:
-            raise UsageError(
-                f"offload: blocks has {str(block)[:60]!r}, expected modules of the model",
-                "offload(…, blocks=[model.embedding, *model.layers, model.head])",
-            )
-        value = graph.call_module(names[block], (value,))
-    graph.output(value)
-    held = {parameter for block in blocks for parameter in block.parameters()}
-    missing = [name for name, parameter in model.named_parameters() if parameter not in held]
-    if missing:
-        raise UsageError(
-            f"offload: no block has the parameter {missing[0]}",
-            "Give all modules that the model calls, in their order",
-        )
-    return graph
+        return self._traced.arranged(map_arg(self.result.args[0], look))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -12,40 +11,48 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.hooks import RemovableHandle
 
 from radt import units
 from radt.errors import UsageError
+from radt.loaders.batches import moved, tensors_of
+from radt.training.calling import Loss, Objective
 from radt.training.job import Job
-from radt.training.offloading.executor import Executor
+from radt.training.layout import Layout
+from radt.training.memory import bytes_of
+from radt.training.offloading.executor import Clipping, Executor
+from radt.training.offloading.forward import ForwardOnly
 from radt.training.offloading.graph import ModelGraph
-from radt.training.offloading.loading import Swapper
 from radt.training.offloading.measuring import Measurement
+from radt.training.offloading.optimizers import OptimizerClass, StateNames, cannot_train
 from radt.training.offloading.passes import Passes, PassSegment
 from radt.training.offloading.planning import Plan, planned
-from radt.training.offloading.stores import Budget, FileStore, PinnedStore, give_memory_back
-from radt.training.offloading.swapping import OptimizerClass, StateNames, SwappedBlock
+from radt.training.offloading.stores import (
+    Budget,
+    Buffers,
+    FileStore,
+    PinnedStore,
+    give_memory_back,
+)
+from radt.training.offloading.swapping import SwappedBlock
 from radt.training.randomness import RandomState
+from radt.training.weights import Access, Weights, model_tensors, moved_back, moved_elsewhere
 
-#: Where large temporary files belong (file-hierarchy(7)); /tmp is in memory on many systems.
+#: Folder for large temporary files (file-hierarchy(7)); /tmp is in memory on many systems.
 _FOLDER = Path("/var/tmp")  # noqa: S108
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?B)")
-_UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _NO_LIMIT = 1 << 60
-
-MicroBatch = tuple[Any, Any]
 
 
 def offload(
     model: nn.Module,
     *,
     optimizer_class: OptimizerClass,
-    loss: Callable[[Any, Any], Tensor],
-    sample: MicroBatch,
+    loss: Loss | None = None,
+    sample: Any,
     memory: str | int,
     device: torch.device | str = "cpu",
     accumulate: int | str = "auto",
+    clip_norm: float | None = None,
     recompute: bool | str = "auto",
     blocks: Sequence[nn.Module] | None = None,
     folder: Path | str = _FOLDER,
@@ -53,11 +60,11 @@ def offload(
     ahead: bool = True,
     name: str = "offload",
 ) -> OffloadedStep:
-    """Train with some of the parameters in memory; losses are those of the plain loop, bit by bit.
+    """Train with some of the parameters in memory; losses are bit-identical to the plain loop's.
 
     The model is cut into segments. While micro-batches pass one, a thread loads the next one, and
-    the optimiser updates the one before on the host. For a GPU, the host's memory holds parameters
-    and optimiser states; on a CPU a file does. The plain loop with the same losses is ::
+    the optimiser updates the previous one on the host. For a GPU, the host's memory holds
+    parameters and optimiser states; on a CPU a file does. The plain loop with the same losses is ::
 
         for inputs, target in micro_batches:
             (loss(model(inputs), target) / len(micro_batches)).backward()
@@ -66,23 +73,30 @@ def offload(
 
     Args:
         model: The model, on the CPU and in the mode in which it will be trained; its parameters are
-            away until `close`.
-        optimizer_class: Makes an optimiser of parameters: ``AdamW``, ``partial(SGD, lr=0.1)``. It
-            must treat each parameter by itself, as those of ``torch.optim`` do apart from LBFGS.
-        loss: ``loss(output, target)`` is a tensor of one element.
-        sample: A micro-batch ``(inputs, target)`` of the largest size.
+            removed until `close`.
+        optimizer_class: Makes the optimiser of the model's parameters: ``AdamW``,
+            ``partial(SGD, lr=0.1)``, or ``lambda _: model.configure_optimizers()`` for one with
+            several groups. It must treat each parameter independently, as all of ``torch.optim`` do
+            except LBFGS.
+        loss: ``loss(output, target)`` is a tensor of one element; None if the model returns its
+            loss, as those of Hugging Face do with labels.
+        sample: A micro-batch of the largest size: ``(inputs, target)``, or what `Job` takes.
         memory: Budget for parameters, gradients and activations on the device: ``"6GB"``, or
-            bytes; on a CPU also for optimiser states in use. What a single operation needs besides
+            bytes; on a CPU also for optimiser states in use. Temporary memory of single operations
             is not counted.
         device: Where to train.
-        accumulate: Micro-batches of a step, C; ``"auto"`` takes the fewest that hide loading.
+        accumulate: Micro-batches per step, C; ``"auto"`` takes the fewest that hide loading.
+        clip_norm: Maximum norm of all gradients, as in ``clip_grad_norm_``. Gradients are then kept
+            in the store until the last one is known, and a CPU loads each segment once more for its
+            update.
         recompute: Whether backward passes compute segments again instead of keeping activations;
             ``"auto"`` takes the faster way that fits.
-        blocks: Modules that the model calls one after another, if it cannot be traced.
-        folder: Where the file is, on a CPU.
+        blocks: Modules that the model calls one after another, if it can be neither traced nor
+            exported.
+        folder: Folder of the file, on a CPU.
         page_cache: Whether the kernel may cache the file in free memory.
-        ahead: False loads each segment when it is needed, to show what loading ahead is worth; the
-            plan expects True.
+        ahead: False loads each segment when it is needed, to measure the gain of loading ahead; the
+            plan assumes True.
         name: Name of the job.
 
     Returns:
@@ -95,17 +109,15 @@ def offload(
 
     Source: Atom, X. Wu 2023, chapter 3.
     """
-    memory_bytes = _bytes(memory)
-    _check(model, sample, accumulate, recompute)
+    memory_bytes = bytes_of(memory)
+    _check(model, accumulate, recompute, clip_norm)
     where = torch.device(device)
-    graph = ModelGraph(model, blocks)
+    objective = Objective(loss, "offload")
+    call, _ = objective.split(model, sample)
+    graph = ModelGraph(model, call, objective, where, blocks)
     budget = Budget(_NO_LIMIT)
-    store: FileStore | PinnedStore
-    if where.type == "cuda":
-        store = PinnedStore(where)
-    else:
-        store = FileStore(Path(folder), budget.buffers, page_cache)
-    step = OffloadedStep(graph, store, budget, where, optimizer_class, loss, name)
+    store = _store_for(where, Path(folder), budget.buffers, page_cache)
+    step = OffloadedStep(graph, store, budget, where, optimizer_class, objective, clip_norm, name)
     try:
         step._begin(  # noqa: SLF001
             sample,
@@ -121,7 +133,7 @@ def offload(
 
 
 class OffloadedStep:
-    """``step(micro_batches)`` trains and returns the mean loss; made by `offload`.
+    """``step(micro_batches)`` trains and returns the mean loss; created by `offload`.
 
     Attributes:
         plan: Segments, bytes, times and C; ``print(step.plan)``.
@@ -138,26 +150,35 @@ class OffloadedStep:
         budget: Budget,
         device: torch.device,
         optimizer_class: OptimizerClass,
-        loss: Callable[[Any, Any], Tensor],
+        objective: Objective,
+        clip_norm: float | None,
         name: str,
     ) -> None:
         self._graph = graph
         self._store = store
         self._device = device
-        self._loss = loss
+        self._objective = objective
         self._budget = budget
+        self._clipping = None
+        if clip_norm is not None:
+            self._clipping = Clipping(clip_norm, list(graph.model.parameters()))
         self._hooks: list[RemovableHandle] = []
+        self._forward: ForwardOnly | None = None
+        self._weights = _AwayWeights(self)
         self._executor: Executor | None = None
         self._is_away = False
         self._is_closed = False
         self._sample_bytes = 0
         try:
-            self._optimizer = optimizer_class(graph.model.parameters())
-            _check_groups(self._optimizer)
-            states = StateNames(optimizer_class)
+            try:
+                self._optimizer = optimizer_class(graph.model.parameters())
+            except Exception as error:  # user code
+                raise cannot_train(error) from error
+            _check_parameters(self._optimizer, graph.model)
+            states = StateNames(self._optimizer)
 
             def swapped(parameters: Sequence[nn.Parameter]) -> SwappedBlock:
-                common = self._budget, device, optimizer_class, states
+                common = self._budget, device, self._optimizer, states, clip_norm is not None
                 return SwappedBlock(parameters, store, *common)
 
             self._blocks = [swapped(block.parameters) for block in graph.blocks]
@@ -167,11 +188,11 @@ class OffloadedStep:
         except BaseException:
             store.close()
             raise
-        self.job = OffloadedJob(self, name, graph.model, self._optimizer, loss)
+        self.job = OffloadedJob(self, name, graph.model, self._optimizer, objective.loss)
 
     def _begin(
         self,
-        sample: MicroBatch,
+        sample: Any,
         memory_bytes: int,
         accumulate: int | None,
         recompute: bool | None,
@@ -180,33 +201,33 @@ class OffloadedStep:
         """Move the parameters away, measure, and plan."""
         self._store.reserve()
         self._is_away = True
+        moved_elsewhere(self._weights)
         for block in self._all():
             block.put_away()
         self._move_buffers(self._device)
         if self._shared is not None:
             self._shared.load()
             self._shared.attach()
-        inputs, target = tree_map(
-            lambda leaf: leaf.to(self._device) if isinstance(leaf, Tensor) else leaf, sample
-        )
-        self._sample_bytes = _tensor_bytes(inputs)
-        measured = Measurement(
-            self._graph, self._blocks, self._loss, self._device, self._budget.buffers
-        ).measure(inputs, target)
+        self._sample_bytes = self._input_bytes(sample)
+        call, target = self._objective.split(self._graph.model, moved(sample, self._device))
+        passes = Passes(self._graph, self._shared, self._objective, self._device, self._budget)
+        blocks = Measurement(passes, self._blocks).measure(call, target)
         fixed_bytes = sum(buffer.nbytes for buffer in self._graph.model.buffers())
         gradient_bytes = 0
         if self._shared is not None:
             gradient_bytes = self._shared.gradient_bytes
             fixed_bytes += self._shared.parameter_bytes + gradient_bytes + self._shared.state_bytes
         self.plan = planned(
-            measured,
+            blocks,
             memory_bytes,
+            sum(block.parameter_bytes for block in self._all()),
             fixed_bytes,
             gradient_bytes,
             self._sample_bytes,
             accumulate,
             recompute,
         )
+        passes.recompute = self.plan.recompute
         self._budget.limit_bytes = memory_bytes
         self._budget.used_bytes = 0
         self._budget.take(
@@ -214,47 +235,45 @@ class OffloadedStep:
             + (0 if self._shared is None else self._shared.parameter_bytes)
         )
         self._budget.peak_bytes = self._budget.recent_bytes = 0
-        ends = [0]
-        for segment in self.plan.segments:
-            ends.append(ends[-1] + len(segment.blocks))
+        ends = (0, *self.plan.ends)
         segments = [
             PassSegment(
                 self._graph,
                 self._graph.blocks[begin:end],
                 self._blocks[begin:end],
-                sum(block.kept_bytes for block in measured.blocks[begin:end]),
+                segment.kept_bytes,
             )
-            for begin, end in pairwise(ends)
+            for segment, (begin, end) in zip(self.plan.segments, pairwise(ends), strict=True)
         ]
-        passes = Passes(
-            self._graph,
-            self._shared,
-            self._loss,
-            self._device,
-            self._budget,
-            measured.draws,
-            self.plan.recompute,
-        )
-        is_cpu = self._device.type == "cpu"
+        is_cpu = isinstance(self._store, FileStore)
         if is_cpu:
             give_memory_back()  # of the whole model, and of the measurement
-        swapper = Swapper(segments, self._shared, ahead, is_cpu)
-        self._executor = Executor(segments, swapper, passes, self._optimizer, self._budget)
+        self._executor = Executor(
+            segments,
+            self._shared,
+            passes,
+            self._optimizer,
+            self._budget,
+            self._clipping,
+            ahead=ahead,
+            is_cpu=is_cpu,
+        )
+        self._forward = ForwardOnly(self._graph, ends, self._executor)
 
-    def __call__(self, micro_batches: Sequence[MicroBatch]) -> Tensor:
-        """Train on micro-batches; return the mean of their losses.
+    def __call__(self, micro_batches: Sequence[Any]) -> Tensor:
+        """Train on micro-batches. Return the mean of their losses.
 
         Args:
-            micro_batches: ``(inputs, target)`` each; at most as many as planned, and none larger
-                than the sample.
+            micro_batches: Each like the sample; at most as many as planned, and none larger.
 
         Raises:
-            TrainingError: Loading or writing failed, the budget is exceeded, or the step before was
+            TrainingError: Loading or writing failed, the budget is exceeded, or the previous step
+                was
                 interrupted in the middle.
             UsageError: There are too many micro-batches, or one is too large; or a module is in
                 another mode (training or not) than when it was planned.
         """
-        # The plain loop draws from the process's generators: the job's are theirs.
+        # The plain loop draws from the process's generators, so the job uses their states.
         self.job.randomness.state = RandomState.current()
         loss = self.job.step(micro_batches)
         self.job.randomness.state.restore()
@@ -262,37 +281,40 @@ class OffloadedStep:
 
     @property
     def peak_bytes(self) -> int:
-        """The most bytes that were counted at once."""
+        """The peak of counted bytes."""
         return self._budget.peak_bytes
 
     @property
     def loads(self) -> list[int]:
-        """How often each segment was loaded."""
-        return list(self._running().swapper.loads)
+        """Number of loads of each segment."""
+        return list(self._running().loads)
 
     def wait(self) -> None:
-        """Wait until the first segment, the last one of a step, is updated: to time steps, say."""
-        self._running().swapper.wait()
+        """Wait for the update of the first segment, the last one of a step, to time steps."""
+        self._running().wait()
 
     def close(self) -> None:
-        """End the thread, give the model its parameters back, on the CPU, and free the store."""
+        """End the thread, return the parameters to the model, on the CPU, and free the store."""
         if self._is_closed:
             return
         self._is_closed = True
         with ExitStack() as stack:
             stack.callback(self._store.close)
-            stack.callback(self._give_back)  # also if the last update has failed
+            stack.callback(self._give_back)  # even if the last update failed
             if self._executor is not None:
-                stack.callback(self._executor.swapper.close)
+                stack.callback(self._executor.close)
                 self._executor.rest()
 
     def _give_back(self) -> None:
         for hook in self._hooks:
             hook.remove()
+        if self._forward is not None:
+            self._forward.disable()
         if self._is_away:
             for block in self._all():
                 block.give_back()
             self._move_buffers(torch.device("cpu"))
+            moved_back(self._graph.model)
 
     def __enter__(self) -> Self:
         return self
@@ -301,7 +323,7 @@ class OffloadedStep:
         self.close()
 
     def _train(self, micro_batches: Any) -> Tensor:
-        """Check and do a step."""
+        """Check the micro-batches and run a step."""
         self._graph.check_modes()
         count = len(micro_batches)
         if not 1 <= count <= self.plan.accumulate:
@@ -310,14 +332,19 @@ class OffloadedStep:
                 f"the plan is for 1 to {self.plan.accumulate}",
                 f"Plan for more: offload(…, accumulate={count})",
             )
-        for inputs, _ in micro_batches:
-            if _tensor_bytes(inputs) > self._sample_bytes:
+        for micro_batch in micro_batches:
+            if (input_bytes := self._input_bytes(micro_batch)) > self._sample_bytes:
                 raise UsageError(
-                    f"offload: a micro-batch has {units.size(_tensor_bytes(inputs))} of inputs, "
+                    f"offload: a micro-batch has {units.size(input_bytes)} of inputs, "
                     f"the sample had {units.size(self._sample_bytes)}",
                     "Give the largest one as sample",
                 )
-        return self._running().step(micro_batches)
+        model = self._graph.model
+        return self._running().step([self._objective.split(model, each) for each in micro_batches])
+
+    def _input_bytes(self, micro_batch: Any) -> int:
+        call, _ = self._objective.split(self._graph.model, micro_batch)
+        return sum(tensor.nbytes for tensor in tensors_of([call.args, call.kwargs]))
 
     def _running(self) -> Executor:
         if self._executor is None or self._is_closed:
@@ -333,39 +360,84 @@ class OffloadedStep:
                 module._buffers[name] = buffer.to(device)  # noqa: SLF001, as Module.to does
 
     @contextmanager
-    def _all_in_memory(self, replaced: bool = False) -> Iterator[None]:
-        """Have all parameters in the model, and all states in its optimiser, within the block."""
+    def _all_in_memory(self, access: Access, optimizer: Optimizer | None) -> Iterator[None]:
+        """Load all parameters and buffers into the model, on the host, within the block.
+
+        Args:
+            access: How they are used.
+            optimizer: Also gets all states within the block; the model's, or None.
+        """
         executor = self._running()
         executor.rest()
-        if not replaced:
-            executor.swapper.check_whole()
+        is_whole = access is not Access.REPLACE
+        if is_whole:
+            executor.check_whole()
         for block in self._all():
             block.give_back()
-            if not replaced:
-                block.show_states(self._optimizer)
+            if is_whole and optimizer is not None:
+                block.show_states(optimizer)
+        self._move_buffers(torch.device("cpu"))
+        if self._forward is not None:
+            self._forward.disable()
+        is_changed = access is Access.REPLACE
         try:
             yield
-            if replaced:
+            is_changed |= access is Access.CHANGE
+            if is_changed and optimizer is not None:
                 for block in self._all():
-                    block.take_states(self._optimizer)
-                executor.swapper.restored()
+                    block.take_states(optimizer)
+            if access is Access.REPLACE:
+                executor.restored()
         finally:
             for block in self._all():
-                if replaced:
+                if is_changed:
                     block.put_away()
                 block.detach()
             self._optimizer.state.clear()
+            self._move_buffers(self._device)
             if self._shared is not None:
                 self._shared.load()
                 self._shared.attach()
             executor.counted_anew()
+            if self._forward is not None:
+                self._forward.enable()
+
+
+class _AwayWeights(Weights):
+    """The weights of an offloaded model."""
+
+    elsewhere = "is offloaded"
+
+    def __init__(self, step: OffloadedStep) -> None:
+        super().__init__(step._graph.model)  # noqa: SLF001
+        self._step = step
+        self._layout = Layout.of(model_tensors(self.model), "cpu")
+        self._parameter_count = super().parameter_count
+
+    @property
+    def layout(self) -> Layout:
+        """All of them are on the CPU while they are in memory."""
+        return self._layout
+
+    @property
+    def parameter_count(self) -> int:
+        """See `Weights`."""
+        return self._parameter_count
+
+    @contextmanager
+    def in_memory(
+        self, access: Access, optimizer: Optimizer | None = None
+    ) -> Iterator[dict[str, Tensor]]:
+        """See `Weights`."""
+        with self._step._all_in_memory(access, optimizer):  # noqa: SLF001
+            yield model_tensors(self.model)
 
 
 class OffloadedJob(Job):
     """An offloaded training as a job: a batch of its loader is a list of micro-batches.
 
-    Its `state_dict` needs memory for all parameters and states, and loads into the job of the plain
-    model and optimiser, too.
+    Its `state_dict` needs memory for all parameters and states. It can also be loaded into the job
+    of the plain model and optimiser.
     """
 
     def __init__(
@@ -374,34 +446,45 @@ class OffloadedJob(Job):
         name: str,
         model: nn.Module,
         optimizer: Optimizer,
-        loss: Callable[[Any, Any], Tensor],
+        loss: Loss | None,
     ) -> None:
         super().__init__(name, model, optimizer, loss, step=step._train)  # noqa: SLF001
-        self._offloaded = step
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the training goes on with: tensors and plain values.
+    def moved(self, batch: Any) -> Any:
+        """Return a batch unchanged: micro-batches are moved one by one."""
+        return batch
+
+    def learned_state(self) -> dict[str, Any]:
+        """Return copies of the tensors; see `Job`.
 
         Raises:
             TrainingError: A step was interrupted in the middle, or an update failed.
         """
-        with self._offloaded._all_in_memory():  # noqa: SLF001
-            state = super().state_dict()
-        for name, _ in self.model.named_buffers():  # they stay, and training changes them
+        state = super().learned_state()
+        for name, _ in self.model.named_buffers():  # training changes them in place
             if name in state["model"]:
                 state["model"][name] = state["model"][name].clone()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, of an offloaded job or of one of the plain model and optimiser."""
-        with self._offloaded._all_in_memory(replaced=True):  # noqa: SLF001
-            super().load_state_dict(state)
-        self.randomness.state.restore()  # a step called by the script goes on from these
+        """Continue from a state of an offloaded job, or of one of the plain model and optimiser."""
+        super().load_state_dict(state)
+        self.randomness.state.restore()  # a step called by the script continues from these
 
 
-def _check(model: nn.Module, sample: Any, accumulate: int | str, recompute: bool | str) -> None:
-    if not isinstance(sample, tuple | list) or len(sample) != 2:
-        raise UsageError("offload: sample is not a micro-batch (inputs, target)")
+def _store_for(
+    device: torch.device, folder: Path, buffers: Buffers, page_cache: bool
+) -> FileStore | PinnedStore:
+    if device.type == "cuda":
+        return PinnedStore(device)
+    return FileStore(folder, buffers, page_cache)
+
+
+def _check(
+    model: nn.Module, accumulate: int | str, recompute: bool | str, clip_norm: float | None
+) -> None:
+    if clip_norm is not None and not clip_norm > 0:
+        raise UsageError(f"offload: clip_norm is {clip_norm}, expected more than 0")
     if not (accumulate == "auto" or (isinstance(accumulate, int) and accumulate >= 1)):
         raise UsageError(f'offload: accumulate is {accumulate!r}, expected "auto" or 1 or more')
     if recompute not in ("auto", True, False):
@@ -414,22 +497,10 @@ def _check(model: nn.Module, sample: Any, accumulate: int | str, recompute: bool
             )
 
 
-def _check_groups(optimizer: Optimizer) -> None:
-    if len(optimizer.param_groups) != 1:
+def _check_parameters(optimizer: Optimizer, model: nn.Module) -> None:
+    known = set(model.parameters())
+    if any(parameter not in known for g in optimizer.param_groups for parameter in g["params"]):
         raise UsageError(
-            "offload: optimizer_class makes several groups of parameters, expected one",
-            "Use the same settings for all of them, as in partial(AdamW, lr=1e-3)",
+            "offload: optimizer_class trains parameters that are not the model's",
+            "Make those of a loss a part of the model; masters belong into states",
         )
-
-
-def _bytes(memory: str | int) -> int:
-    if isinstance(memory, int) and memory > 0:
-        return memory
-    match = _SIZE.fullmatch(str(memory).strip())
-    if match is None:
-        raise UsageError(f'offload: memory is {memory!r}, expected bytes or a size such as "6GB"')
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-def _tensor_bytes(value: Any) -> int:
-    return sum(leaf.nbytes for leaf in tree_leaves(value) if isinstance(leaf, Tensor))

@@ -1,22 +1,25 @@
-"""Passes of micro-batches through segments, which give the bits of passes through the model."""
+"""Passes of micro-batches through segments, bit-identical to passes through the whole model."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_map
 
 from radt.errors import TrainingError
-from radt.training.offloading.draws import DeviceRandomness, Draws
-from radt.training.offloading.graph import GraphBlock, ModelGraph, Values
+from radt.loaders.batches import moved
+from radt.training.calling import Call, Objective
+from radt.training.offloading.draws import Draws
+from radt.training.offloading.graph import GraphBlock, ModelGraph
 from radt.training.offloading.stores import Budget
 from radt.training.offloading.swapping import SavedView, SwappedBlock
+from radt.training.offloading.tracing import Values
+from radt.training.randomness import RandomState
 
 
 class PassSegment:
@@ -26,7 +29,7 @@ class PassSegment:
         graph: The model.
         blocks: The blocks.
         swapped: Their parameters.
-        working_bytes: What one micro-batch keeps in a pass that is computed again.
+        working_bytes: Bytes that one micro-batch keeps in a pass that is computed again.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class PassSegment:
 
 @dataclass(slots=True)
 class _Passed:
-    """What a segment computed, with its graph."""
+    """Outputs of a segment, with their graph."""
 
     inputs: Values
     outputs: Values
@@ -72,30 +75,30 @@ class _Passed:
 
 @dataclass(slots=True, eq=False)
 class MicroBatch:
-    """One micro-batch on its way.
+    """One micro-batch in progress.
 
     Attributes:
-        values: What segments handed over, and the inputs.
-        gradients: Of these values.
-        shared: Gradients of the parameters that several blocks use, of this micro-batch alone.
-        graphs: What the segments computed, kept for their backward passes.
-        begins: The random states in which each segment is computed again.
-        random: The random states in which it goes on.
-        end: Those behind it in the plain loop.
+        values: Values handed over by segments, and the inputs.
+        gradients: Gradients of these values.
+        shared: This micro-batch's gradients of the parameters that several blocks use.
+        graphs: Outputs of the segments, kept for their backward passes.
+        begins: The random states from which each segment is computed again.
+        random: The random states from which it continues.
+        end: The random states after it in the plain loop.
     """
 
     target: Any
-    random: DeviceRandomness
-    end: DeviceRandomness
+    random: RandomState
+    end: RandomState
     values: Values = field(default_factory=dict)
     gradients: dict[fx.Node, Tensor] = field(default_factory=dict)
     shared: dict[nn.Parameter, Tensor] = field(default_factory=dict)
     graphs: dict[PassSegment, _Passed] = field(default_factory=dict)
-    begins: dict[PassSegment, DeviceRandomness] = field(default_factory=dict)
+    begins: dict[PassSegment, RandomState] = field(default_factory=dict)
     _held: Counter[int] = field(default_factory=Counter)
 
     def hold(self, node: fx.Node, value: Any) -> int:
-        """Keep a value; return the bytes that it adds, as several may be views of the same."""
+        """Keep a value. Return the bytes that it adds, as several values may share memory."""
         self.values[node] = value
         if not isinstance(value, Tensor):
             return 0
@@ -104,7 +107,7 @@ class MicroBatch:
         return storage.nbytes() if self._held[storage.data_ptr()] == 1 else 0
 
     def release(self, node: fx.Node) -> int:
-        """Forget a value; return the bytes that become free."""
+        """Forget a value. Return the bytes that are freed."""
         value = self.values.pop(node, None)
         if not isinstance(value, Tensor):
             return 0
@@ -119,10 +122,13 @@ class Passes:
     Args:
         graph: The model.
         shared: The parameters that stay on the device, if there are any.
-        loss: ``loss(output, target)`` is a tensor of one element.
+        objective: The loss.
         device: Where passes run.
         budget: Counts the bytes there.
-        draws: What a micro-batch draws.
+
+    Attributes:
+        graph, objective, device, budget: As given.
+        draws: The random draws of a micro-batch.
         recompute: Whether backward passes compute segments again.
     """
 
@@ -130,51 +136,45 @@ class Passes:
         self,
         graph: ModelGraph,
         shared: SwappedBlock | None,
-        loss: Callable[[Any, Any], Tensor],
+        objective: Objective,
         device: torch.device,
         budget: Budget,
-        draws: Draws,
-        recompute: bool,
     ) -> None:
-        self._graph = graph
+        self.graph = graph
         self._shared = shared
-        self._loss = loss
-        self._device = device
-        self._budget = budget
-        self._draws = draws
-        self._recompute = recompute
+        self.objective = objective
+        self.device = device
+        self.budget = budget
+        self.draws = Draws()
+        self.recompute = True
 
-    def begin(self, batches: Sequence[tuple[Any, Any]]) -> list[MicroBatch]:
+    def begin(self, batches: Sequence[tuple[Call, Any]]) -> list[MicroBatch]:
         """Return micro-batches on the device, with the random states of the plain loop."""
         micros = []
-        state = DeviceRandomness.current(self._device)
-        for batch in batches:
-            inputs, target = tree_map(self._moved, batch)
-            self._draws.repeat()
-            begin, state = state, DeviceRandomness.current(self._device)
-            micro = MicroBatch(target, begin, state)
-            self._budget.take(micro.hold(self._graph.inputs, inputs))
+        state = RandomState.current()
+        for call, target in batches:
+            arguments = self.graph.bind(call.on(self.device))
+            self.draws.repeat()
+            begin, state = state, RandomState.current()
+            micro = MicroBatch(moved(target, self.device), begin, state)
+            for node, value in arguments.items():
+                self.budget.take(micro.hold(node, value))
             micros.append(micro)
         return micros
 
     def end(self, micros: Sequence[MicroBatch]) -> None:
-        """Go on with the random states behind micro-batches."""
-        micros[-1].end.restore(self._device)
-
-    def _moved(self, value: Any) -> Any:
-        if isinstance(value, Tensor):
-            return value.to(self._device, non_blocking=True)
-        return value
+        """Set the random states after the micro-batches."""
+        micros[-1].end.restore()
 
     def forward(self, segment: PassSegment, micros: Sequence[MicroBatch]) -> None:
-        """Pass a segment that is not the last one."""
+        """Run the forward pass of a segment that is not the last one."""
         for micro in micros:
             self._forward(segment, micro)
 
     def _forward(self, segment: PassSegment, micro: MicroBatch) -> None:
-        if self._recompute:
+        if self.recompute:
             micro.begins[segment] = micro.random
-            with self._budget.taken(segment.working_bytes):
+            with self.budget.taken(segment.working_bytes):
                 passed = self._pass(segment, micro)
         else:
             passed = micro.graphs[segment] = self._kept_pass(segment, micro)
@@ -182,16 +182,16 @@ class Passes:
             value = output
             if isinstance(value, Tensor):
                 value = value.detach().requires_grad_(value.requires_grad)
-            self._budget.take(micro.hold(node, value))
+            self.budget.take(micro.hold(node, value))
 
     def turn(self, segment: PassSegment, micros: Sequence[MicroBatch]) -> Tensor:
-        """Go through the last segment forward and at once backward; return the mean loss."""
+        """Run the last segment forward and then backward. Return the mean loss."""
         losses: list[Tensor] = []
         if self._shared is not None:
-            self._budget.take(self._shared.gradient_bytes)
+            self.budget.take(self._shared.gradient_bytes)
         with self._summing(segment):
             for micro in micros:
-                with self._budget.taken(segment.working_bytes):
+                with self.budget.taken(segment.working_bytes):
                     losses.append(self._turned(segment, micro, len(micros)))
         total = losses[0]
         for loss in losses[1:]:
@@ -199,9 +199,9 @@ class Passes:
         return total
 
     def _turned(self, segment: PassSegment, micro: MicroBatch, count: int) -> Tensor:
-        """Go through the last segment with one micro-batch; return its share of the loss."""
+        """Run the last segment with one micro-batch. Return its share of the loss."""
         passed = self._pass(segment, micro, to_loss=True)
-        if not DeviceRandomness.current(self._device).equals(micro.end):
+        if not RandomState.current().draws_as(micro.end):
             raise TrainingError(
                 "the model draws other random numbers than with the sample",
                 "offload gives each micro-batch those of the plain loop, so numbers drawn "
@@ -209,46 +209,46 @@ class Passes:
             )
         (loss,) = passed.outputs.values()
         part = loss / count
-        passed.outputs = {self._graph.inputs: part}
-        micro.gradients[self._graph.inputs] = torch.ones_like(part)
-        self._budget.take(part.nbytes)
+        passed.outputs = {self.graph.result: part}
+        micro.gradients[self.graph.result] = torch.ones_like(part)
+        self.budget.take(part.nbytes)
         self._differentiate(segment, micro, passed)
         share: Tensor = part.detach()
         return share
 
     def backward(self, segment: PassSegment, micros: Sequence[MicroBatch]) -> None:
-        """Go backward through a segment that is not the last one."""
+        """Run the backward pass of a segment that is not the last one."""
         with self._summing(segment):
             for micro in micros:
-                if self._recompute:
+                if self.recompute:
                     micro.random = micro.begins.pop(segment)
-                    with self._budget.taken(segment.working_bytes), segment.buffers_unchanged():
+                    with self.budget.taken(segment.working_bytes), segment.buffers_unchanged():
                         self._differentiate(segment, micro, self._pass(segment, micro))
                 else:
                     passed = micro.graphs.pop(segment)
                     self._differentiate(segment, micro, passed)
-                    self._budget.give(passed.kept_bytes)
+                    self.budget.give(passed.kept_bytes)
                     del passed
 
     @contextmanager
     def _summing(self, segment: PassSegment) -> Iterator[None]:
-        """Count gradients, and one that is made before it is added to the others."""
-        self._budget.take(segment.gradient_bytes)  # given by the update
-        with self._budget.taken(segment.largest_gradient_bytes):
+        """Count gradients, plus one that is created before it is added to the others."""
+        self.budget.take(segment.gradient_bytes)  # released by the update
+        with self.budget.taken(segment.largest_gradient_bytes):
             yield
 
     def _pass(self, segment: PassSegment, micro: MicroBatch, to_loss: bool = False) -> _Passed:
         """Compute a segment with the micro-batch's random numbers."""
         inputs = {node: micro.values[node] for node in segment.needed}
         versions = {node: _version(value) for node, value in inputs.items()}
-        if self._draws:
-            micro.random.restore(self._device)
-        outputs = self._graph.run(segment.nodes, {**self._graph.constants, **inputs})
+        if self.draws:
+            micro.random.restore()
+        outputs = self.graph.run(segment.nodes, {**self.graph.constants, **inputs})
         if to_loss:
-            output = self._graph.output({**micro.values, **outputs})
-            outputs = {self._graph.inputs: self._loss(output, micro.target)}
-        if self._draws:
-            micro.random = DeviceRandomness.current(self._device)
+            output = self.graph.output({**micro.values, **outputs})
+            outputs = {self.graph.result: self.objective.value(output, micro.target)}
+        if self.draws:
+            micro.random = RandomState.current()
         for node, version in versions.items():
             if _version(inputs[node]) != version:
                 raise TrainingError(
@@ -258,7 +258,7 @@ class Passes:
         return _Passed(inputs, outputs)
 
     def _kept_pass(self, segment: PassSegment, micro: MicroBatch) -> _Passed:
-        """Compute a segment whose graph is kept without the parameters, which are loaded again."""
+        """Compute a segment and keep its graph without the parameters, which are loaded again."""
         parameters = {
             block.storage_pointer(): number
             for number, block in enumerate(segment.swapped)
@@ -278,7 +278,7 @@ class Passes:
                 return SavedView.of(parameters[pointer], tensor)
             if pointer not in known and pointer not in kept:
                 kept[pointer] = storage.nbytes()
-                self._budget.take(storage.nbytes())
+                self.budget.take(storage.nbytes())
             return tensor.detach()  # an output with its graph would keep itself alive
 
         def unpack(saved: Tensor | SavedView) -> Tensor:
@@ -290,20 +290,20 @@ class Passes:
             passed = self._pass(segment, micro)
         for output in passed.outputs.values():  # counted where it is handed over
             if isinstance(output, Tensor):
-                self._budget.give(kept.pop(output.untyped_storage().data_ptr(), 0))
+                self.budget.give(kept.pop(output.untyped_storage().data_ptr(), 0))
         passed.kept_bytes = sum(kept.values())
         return passed
 
     def _staying(self) -> Iterator[Tensor]:
         if self._shared is not None:
             yield from self._shared.parameters
-        yield from self._graph.model.buffers()
+        yield from self.graph.model.buffers()
 
     def _differentiate(self, segment: PassSegment, micro: MicroBatch, passed: _Passed) -> None:
-        """Go backward through a segment, and add gradients in the order of the plain loop.
+        """Run a segment backward, and add gradients in the order of the plain loop.
 
-        Where a value or a parameter is used by later segments, too, their gradient is a root of the
-        pass: so it arrives before the segment's own ones, as in one pass through the whole model.
+        If later segments also use a value or a parameter, its gradient from there is a root of the
+        pass, so that it arrives before the segment's own, as in one pass through the whole model.
         """
         leaves = {
             node: value
@@ -315,7 +315,7 @@ class Passes:
             for node, value in (*passed.outputs.items(), *leaves.items())
             if node in micro.gradients
         ]
-        shared = [parameter for parameter in self._graph.shared if parameter.requires_grad]
+        shared = [parameter for parameter in self.graph.shared if parameter.requires_grad]
         roots += [(p, micro.shared.pop(p)) for p in shared if p in micro.shared]
         sums = [parameter.grad for parameter in shared]
         for parameter in shared:
@@ -324,7 +324,7 @@ class Passes:
             torch.autograd.backward([root for root, _ in roots], [given for _, given in roots])
         for node, leaf in leaves.items():
             if leaf.grad is not None:
-                self._budget.take(leaf.grad.nbytes)
+                self.budget.take(leaf.grad.nbytes)
                 micro.gradients[node] = leaf.grad
                 leaf.grad = None
         for parameter, total in zip(shared, sums, strict=True):
@@ -333,16 +333,16 @@ class Passes:
                 continue
             if segment.is_first:
                 parameter.grad = own if total is None else total.add_(own)
-            else:  # blocks before may use it, too
-                self._budget.take(own.nbytes)
+            else:  # earlier blocks may use it, too
+                self.budget.take(own.nbytes)
                 micro.shared[parameter] = own
-        self._budget.give(sum(given.nbytes for _, given in roots))
+        self.budget.give(sum(given.nbytes for _, given in roots))
         for node in segment.made:
-            self._budget.give(micro.release(node))
-        if segment.is_first:
-            self._budget.give(micro.release(self._graph.inputs))
+            self.budget.give(micro.release(node))
+        for node in self.graph.inputs if segment.is_first else ():
+            self.budget.give(micro.release(node))
 
 
 def _version(value: Any) -> int:
-    """Return how often a tensor was changed in place."""
+    """Return the number of in-place changes of a tensor."""
     return value._version if isinstance(value, Tensor) else 0  # noqa: SLF001

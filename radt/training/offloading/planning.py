@@ -1,4 +1,4 @@
-"""The plan of an offloaded training: its segments, C, and what to expect of them."""
+"""The plan of an offloaded training: its segments, C, and expected durations."""
 
 from __future__ import annotations
 
@@ -8,45 +8,33 @@ from itertools import pairwise
 
 from radt import units
 from radt.errors import TrainingError
-from radt.training.offloading.measuring import NO_CUT_BYTES, Measured
+from radt.training.offloading.measuring import NO_CUT_BYTES
 from radt.training.offloading.partition import Memory, OffloadBlock, Partitioner, expected_s
-from radt.training.segments import Segment
 
-#: What "auto" tries as the number of micro-batches.
+#: Numbers of micro-batches that "auto" tries.
 _MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
-#: "auto" takes the fewest micro-batches with this share of the best expected speed.
+#: "auto" takes the fewest micro-batches with at least this share of the best expected speed.
 _NEARLY = 0.99
 
 
 @dataclass(frozen=True, slots=True)
-class PlannedSegment(Segment):
-    """A segment, and what swapping it costs.
-
-    Attributes:
-        load_s: Duration of loading its parameters.
-        update_s: Duration of its optimiser's step and of writing back.
-    """
-
-    load_s: float
-    update_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
-    """How a model is trained in less memory than it has parameters.
+    """A plan for training a model with more parameters than memory.
 
     Attributes:
         segments: In the order of their calls.
-        accumulate: Micro-batches of a step, C.
+        ends: The number of blocks up to the end of each.
+        accumulate: Micro-batches per step, C.
         recompute: Whether backward passes compute segments again; otherwise activations are kept.
         memory_bytes: The budget.
-        peak_bytes: What the plan needs of it.
-        parameter_bytes: Bytes of all parameters, those that stay included.
+        peak_bytes: The part of it that the plan needs.
+        parameter_bytes: Bytes of all parameters, including those that stay loaded.
         step_s: Expected duration of a step.
         resident_s: Expected duration with everything in memory.
     """
 
-    segments: tuple[PlannedSegment, ...]
+    segments: tuple[OffloadBlock, ...]
+    ends: tuple[int, ...]
     accumulate: int
     recompute: bool
     memory_bytes: int
@@ -62,7 +50,7 @@ class Plan:
 
     @property
     def loads(self) -> tuple[int, ...]:
-        """How often a step loads each segment; the first one stays from one step to the next."""
+        """Number of loads of each segment per step. The first one stays for the next step."""
         last = len(self.segments) - 1
         return tuple(
             0 if last == 0 else 1 if at in (0, last) else 2 for at in range(len(self.segments))
@@ -74,9 +62,6 @@ class Plan:
             ("segment", "blocks", "bytes", "forward", "backward", "load", "update")
         ]
         for number, segment in enumerate(self.segments):
-            names = segment.blocks[0].name
-            if len(segment.blocks) > 1:
-                names += f" … {segment.blocks[-1].name}"
             times = (
                 self.accumulate * segment.forward_s,
                 self.accumulate * segment.backward_s,
@@ -84,7 +69,9 @@ class Plan:
                 segment.update_s,
             )
             size = units.size(segment.parameter_bytes)
-            rows.append((str(number), names, size, *(units.duration(time) for time in times)))
+            rows.append(
+                (str(number), segment.name, size, *(units.duration(time) for time in times))
+            )
         widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
         lines = [
             "  ".join(
@@ -107,8 +94,9 @@ class Plan:
 
 
 def planned(
-    measured: Measured,
+    blocks: Sequence[OffloadBlock],
     memory_bytes: int,
+    parameter_bytes: int,
     fixed_bytes: int,
     shared_bytes: int,
     input_bytes: int,
@@ -118,12 +106,13 @@ def planned(
     """Return the plan with the fewest micro-batches that has nearly the best expected speed.
 
     Args:
-        measured: The blocks.
+        blocks: The blocks, as measured.
         memory_bytes: The budget.
-        fixed_bytes: What is in memory all the time.
+        parameter_bytes: Bytes of all parameters.
+        fixed_bytes: Bytes that are always in memory.
         shared_bytes: Gradients of parameters of several blocks, for each micro-batch.
         input_bytes: Inputs of a micro-batch.
-        accumulate: Micro-batches of a step; None to choose.
+        accumulate: Micro-batches per step; None to choose.
         recompute: Whether backward passes compute segments again; None to choose.
 
     Raises:
@@ -137,59 +126,57 @@ def planned(
         some = []
         for way in ways:
             memory = Memory(memory_bytes, fixed, count, way)
-            partitioner = Partitioner(measured.blocks, memory)
+            partitioner = Partitioner(blocks, memory)
             cuts = partitioner.best()
             if cuts is None:
                 if smallest_bytes is None or accumulate is not None:
                     need = partitioner.smallest_budget()
                     smallest_bytes = min(need, smallest_bytes or need)
             else:
-                some.append(_plan(measured, memory, partitioner, cuts))
+                some.append(_plan(blocks, parameter_bytes, memory, partitioner, cuts))
         if not some:
             break  # more micro-batches need more memory
         plans.append(max(some, key=lambda plan: plan.speed))
     if not plans:
-        raise _too_small(measured.blocks, memory_bytes, smallest_bytes or 0)
+        raise _too_small(blocks, memory_bytes, smallest_bytes or 0)
     best = max(plan.speed for plan in plans)
     return next(plan for plan in plans if plan.speed >= _NEARLY * best)
 
 
 def _plan(
-    measured: Measured, memory: Memory, partitioner: Partitioner, cuts: Sequence[int]
+    blocks: Sequence[OffloadBlock],
+    parameter_bytes: int,
+    memory: Memory,
+    partitioner: Partitioner,
+    cuts: Sequence[int],
 ) -> Plan:
-    blocks = measured.blocks
-    segments = tuple(
-        PlannedSegment(
-            tuple(block.block for block in blocks[begin:end]),
-            load_s=sum(block.load_s for block in blocks[begin:end]),
-            update_s=sum(block.update_s for block in blocks[begin:end]),
-        )
-        for begin, end in pairwise([0, *cuts, len(blocks)])
-    )
-    passes_s = sum(block.block.forward_s + block.block.backward_s for block in blocks)
+    ends = (*cuts, len(blocks))
+    segments = tuple(OffloadBlock.joined(blocks[begin:end]) for begin, end in pairwise((0, *ends)))
+    whole = OffloadBlock.joined(blocks)
     return Plan(
         segments,
+        ends,
         memory.micro_batches,
         memory.recompute,
         memory.budget_bytes,
         partitioner.peak_bytes(cuts),
-        measured.parameter_bytes,
-        expected_s(blocks, cuts, memory),
-        memory.micro_batches * passes_s + measured.update_compute_s,
+        parameter_bytes,
+        expected_s(segments, memory),
+        memory.micro_batches * (whole.forward_s + whole.backward_s) + whole.update_compute_s,
     )
 
 
 def _too_small(
     blocks: Sequence[OffloadBlock], memory_bytes: int, smallest_bytes: int
 ) -> TrainingError:
-    largest = max(blocks, key=lambda block: block.block.parameter_bytes)
-    # Rounded up: the number in the message must be enough.
+    largest = max(blocks, key=lambda block: block.parameter_bytes)
+    # Rounded up, so that the number in the message suffices.
     needed = f"{-(-smallest_bytes // 1000)}KB"
     if smallest_bytes > 10_000_000:
         needed = f"{-(-smallest_bytes // 1_000_000)}MB"
-    what = f"its largest block, {largest.block.name}, has "
-    what += f"{units.size(largest.block.parameter_bytes)} of parameters"
-    cuts = sum(block.block.output_bytes < NO_CUT_BYTES for block in blocks[:-1])
+    what = f"its largest block, {largest.name}, has "
+    what += f"{units.size(largest.parameter_bytes)} of parameters"
+    cuts = sum(block.output_bytes < NO_CUT_BYTES for block in blocks[:-1])
     remedy = f'The smallest budget is memory="{needed}"; smaller micro-batches need less'
     if cuts == 0:
         what = "the model cannot be cut: it is one block"

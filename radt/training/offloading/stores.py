@@ -1,4 +1,4 @@
-"""Where parameters and optimiser states are while no pass needs them, and the count of what is."""
+"""Stores for parameters and optimiser states that no pass needs, and the count of loaded bytes."""
 
 from __future__ import annotations
 
@@ -8,79 +8,29 @@ import os
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from radt import units
 from radt.errors import TrainingError
+from radt.loaders.pinned import unpin
+from radt.training.pinned import pinned
 
-#: A page: where each part of a file begins, and each tensor of a part at a cache line.
+#: Alignment of parts of a file: a page.
 _PAGE_BYTES = 4096
-_LINE_BYTES = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """One tensor in the bytes of a part."""
-
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    def of(self, flat: Tensor) -> Tensor:
-        """Return the tensor that lies in the bytes."""
-        length = sum((n - 1) * s for n, s in zip(self.shape, self.stride, strict=True)) + 1
-        if 0 in self.shape:
-            length = 0
-        end = self.offset + length * self.dtype.itemsize
-        return flat[self.offset : end].view(self.dtype).as_strided(self.shape, self.stride)
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How tensors lie in the bytes of one part of a store."""
-
-    pieces: tuple[Piece, ...]
-    byte_count: int
-
-    @classmethod
-    def of(cls, tensors: Sequence[Tensor]) -> Layout:
-        """Lay out tensors one behind another; those with gaps become contiguous."""
-        pieces, offset = [], 0
-        for tensor in tensors:
-            dense = torch.empty_like(tensor, device="meta")  # preserves dense strides
-            shape, stride = tuple(dense.shape), tuple(dense.stride())
-            pieces.append(Piece(offset, shape, stride, tensor.dtype))
-            offset += -(-tensor.nbytes // _LINE_BYTES) * _LINE_BYTES
-        return cls(tuple(pieces), offset)
-
-    def tensors(self, flat: Tensor) -> list[Tensor]:
-        """Return the tensors in the bytes."""
-        return [piece.of(flat) for piece in self.pieces]
-
-    def write(self, store: Store, part: int, tensors: Sequence[Tensor]) -> None:
-        """Write tensors into a part of a store."""
-        for piece, tensor in zip(self.pieces, tensors, strict=True):
-            dense = tensor.detach()
-            if tuple(dense.stride()) != piece.stride:
-                dense = torch.empty_strided(piece.shape, piece.stride, dtype=piece.dtype)
-                dense.copy_(tensor)
-            row = dense.as_strided((dense.numel(),), (1,))
-            store.write(part, piece.offset, row.view(torch.uint8))
 
 
 class Buffers:
-    """Memory in mappings of its own, used again for the next tensor of its size.
+    """Memory in separate mappings, reused for tensors of the same size.
 
-    New pages from the kernel cost more than the bytes that are copied into them. malloc keeps
-    memory, too, but in gaps between others that the next tensor may not fit into.
+    New pages from the kernel cost more than copying data into them. malloc keeps memory, too, but
+    in gaps that the next tensor may not fit.
     """
 
     def __init__(self) -> None:
@@ -88,7 +38,7 @@ class Buffers:
         self._lock = threading.Lock()
 
     def take(self, byte_count: int) -> Tensor:
-        """Return bytes of any content; they are idle again when no tensor uses them any more."""
+        """Return uninitialised bytes, which become idle again when no tensor uses them."""
         if byte_count == 0:
             return torch.empty(0, dtype=torch.uint8)
         with self._lock:
@@ -101,7 +51,7 @@ class Buffers:
         return torch.frombuffer(view, dtype=torch.uint8)
 
     def keep(self, byte_count: int) -> None:
-        """Free what is idle beyond some bytes, the oldest first."""
+        """Free idle memory beyond this size, the oldest first."""
         with self._lock:
             while self._idle and sum(map(len, self._idle)) > byte_count:
                 self._idle.pop(0)
@@ -109,14 +59,14 @@ class Buffers:
 
 @dataclass(slots=True)
 class Budget:
-    """Counts the bytes in memory at each event; more than allowed is an error.
+    """Counts the bytes in memory at each event, and raises above the limit.
 
     Attributes:
-        limit_bytes: What is allowed.
-        buffers: May keep what is free of it.
-        used_bytes: What is in memory now.
-        peak_bytes: The most that was.
-        recent_bytes: The most since `restart_recent`.
+        limit_bytes: The limit.
+        buffers: May keep the rest of the limit.
+        used_bytes: Bytes in memory now.
+        peak_bytes: Peak of these.
+        recent_bytes: Peak since `restart_recent`.
     """
 
     limit_bytes: int
@@ -130,7 +80,7 @@ class Budget:
         """Count bytes that are about to be used.
 
         Raises:
-            TrainingError: They are more than is left.
+            TrainingError: They exceed the limit.
         """
         with self._lock:
             if self.used_bytes + byte_count > self.limit_bytes:
@@ -145,8 +95,12 @@ class Budget:
             self.recent_bytes = max(self.recent_bytes, self.used_bytes)
             self.buffers.keep(self.limit_bytes - self.used_bytes)
 
+    def has_room(self, byte_count: int) -> bool:
+        """Return True if this many bytes are left."""
+        return self.used_bytes + byte_count <= self.limit_bytes
+
     def restart_recent(self) -> None:
-        """Look for the most from now on."""
+        """Restart the recent peak."""
         with self._lock:
             self.recent_bytes = self.used_bytes
 
@@ -157,7 +111,7 @@ class Budget:
 
     @contextmanager
     def taken(self, byte_count: int) -> Iterator[None]:
-        """Count bytes that are used within the block; as `take` raises."""
+        """Count bytes that are used within the block. Raises like `take`."""
         self.take(byte_count)
         try:
             yield
@@ -165,42 +119,17 @@ class Budget:
             self.give(byte_count)
 
 
-class Store(Protocol):
-    """Parts of given sizes, each read and written as a whole; in any thread, one at a time."""
-
-    def add(self, byte_count: int) -> int:
-        """Add a part and return its number."""
-        ...
-
-    def reserve(self) -> None:
-        """Allocate all parts."""
-        ...
-
-    def read(self, part: int) -> Tensor:
-        """Return the bytes of a part on the device."""
-        ...
-
-    def write(self, part: int, offset: int, flat: Tensor) -> None:
-        """Replace some bytes of a part by those of a tensor on the host."""
-        ...
-
-    def host_copy(self, part: int) -> Tensor:
-        """Return the bytes of a part in new memory of the host."""
-        ...
-
-    def close(self) -> None:
-        """Free everything."""
-        ...
-
-
 class FileStore:
-    """A file without a name: it is gone when it is closed, or when the process ends or is killed.
+    """Parts of given sizes, each read and written as a whole, in any thread, one at a time.
+
+    They are in a file without a name, which is freed when it is closed, or when the process ends or
+    is killed.
 
     Args:
-        folder: Where; a folder on a disk, as one in memory (tmpfs) saves none.
-        buffers: Memory for what is read.
-        page_cache: Whether the kernel may keep pages of the file in memory that is free. False
-            drops them after each access.
+        folder: A folder on a disk; one in memory (tmpfs) would save nothing.
+        buffers: Memory for reads.
+        page_cache: Whether the kernel may keep pages of the file in free memory. False drops them
+            after each access.
     """
 
     def __init__(self, folder: Path, buffers: Buffers, page_cache: bool = True) -> None:
@@ -225,7 +154,7 @@ class FileStore:
         """Allocate all parts, so that the disk cannot be full later.
 
         Raises:
-            TrainingError: The disk is full, or the file larger than files may be.
+            TrainingError: The disk is full, or the file exceeds the maximum file size.
         """
         length = self._offsets[-1] + self._sizes[-1]
         try:
@@ -234,7 +163,7 @@ class FileStore:
             raise self._error(f"cannot get {units.size(length)}", error) from error
 
     def read(self, part: int) -> Tensor:
-        """Return the bytes of a part in memory of the buffers."""
+        """Return the bytes of a part in memory from the buffers."""
         return self._read(part, self._buffers.take(self._sizes[part]))
 
     def host_copy(self, part: int) -> Tensor:
@@ -284,17 +213,22 @@ class FileStore:
 
 
 class PinnedStore:
-    """Pinned host memory, from which a GPU loads in a stream of its own.
+    """A store like `FileStore` in pinned host memory, from which a GPU loads in a separate stream.
 
     Args:
         device: The GPU.
+
+    Attributes:
+        parts: The bytes of each part.
+        loads: The stream of loads.
+        updates: The stream that copies gradients to the host.
     """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._sizes: list[int] = []
         self.parts: list[Tensor] = []
-        self.stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.loads, self.updates = (_stream(device) for _ in range(2))
 
     def add(self, byte_count: int) -> int:
         """Add a part and return its number."""
@@ -304,19 +238,13 @@ class PinnedStore:
     def reserve(self) -> None:
         """Allocate all parts."""
         for size in self._sizes:
-            try:
-                self.parts.append(torch.empty(size, dtype=torch.uint8, pin_memory=True))
-            except RuntimeError as error:
-                raise TrainingError(
-                    f"the host cannot pin {units.size(sum(self._sizes))} for offload: {error}",
-                    "It holds the parameters and the optimiser's states: give the job more memory",
-                ) from error
+            self.parts.append(pinned(size))
 
     def read(self, part: int) -> Tensor:
-        """Return the bytes of a part in new memory of the GPU, when they are there."""
-        with torch.cuda.stream(self.stream):
+        """Load a part into new GPU memory, and return it once the copy is complete."""
+        with torch.cuda.stream(self.loads):
             flat = self.parts[part].to(self._device, non_blocking=True)
-        self.stream.synchronize()  # this is the loading thread; passes go on meanwhile
+        self.loads.synchronize()  # this blocks only the loading thread
         return flat
 
     def host_copy(self, part: int) -> Tensor:
@@ -329,7 +257,13 @@ class PinnedStore:
 
     def close(self) -> None:
         """Free the memory."""
-        self.parts.clear()
+        while self.parts:
+            unpin(self.parts.pop())
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream
 
 
 def _bytes_of(flat: Tensor) -> memoryview:
@@ -338,7 +272,7 @@ def _bytes_of(flat: Tensor) -> memoryview:
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, which glibc keeps: gradients leave gaps of their size."""
+    """Return freed memory from glibc to the system: gradients leave gaps of their size."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

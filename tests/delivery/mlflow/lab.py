@@ -17,12 +17,11 @@ import numpy as np
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from radt.delivery.mlflow.runs import RunCreator
+from radt.delivery.mlflow.runs import RunCreator, missing_runs
 from radt.delivery.mlflow.target import MlflowTarget
-from radt.delivery.mlflow.threads import LIVE_INTERVAL_S, RunCreatorThread, UploaderThread, Wakeup
+from radt.delivery.mlflow.tasks import LIVE_INTERVAL_S, Delivery
 from radt.delivery.mlflow.uploader import Uploader
-from radt.delivery.problems import ProblemLog, Reports, problem_file
-from radt.delivery.process import IN_TURN, SIDE_BY_SIDE
+from radt.delivery.problems import ProblemLog, problem_file
 from radt.home import Home
 from radt.masking import with_driver
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
@@ -60,8 +59,8 @@ class Lab:
         """Made when it is asked for: it would build the database."""
         return MlflowClient(with_driver(self.tracking_uri))
 
-    def creator(self, since_ns: int = 0) -> RunCreator:
-        return RunCreator(self.target, self.reader, self.writer, self.tracking_uri, since_ns)
+    def creator(self, since_ns: int = 0) -> Creator:
+        return Creator(self, since_ns)
 
     def uploader(self) -> Uploader:
         return Uploader(self.target, self.reader, self.writer)
@@ -183,42 +182,41 @@ class Lab:
         return "".join(path.read_text() for path in folder.glob("deliver-*.log"))
 
 
-class Threads:
-    """The deliverer's threads, in this process, as they are for a tracking server or a database."""
+class Creator(RunCreator):
+    """Creates all MLflow runs that are missing."""
+
+    def __init__(self, lab: Lab, since_ns: int) -> None:
+        super().__init__(lab.target, lab.reader, lab.writer, since_ns)
+        self._lab = lab
+
+    def register_pending(self) -> int:
+        """Return how many there were."""
+        reader, uri = self._lab.reader, self._lab.tracking_uri
+        missing = missing_runs(reader.runs_to_deliver(uri), reader.workloads_to_deliver(uri))
+        for workload, runs in missing:
+            self.register(workload, runs)
+        return sum(len(runs) for _, runs in missing)
+
+
+class Threads(Delivery):
+    """What the deliverer's threads do, in this process."""
 
     def __init__(self, lab: Lab, live_interval_s: float = LIVE_INTERVAL_S) -> None:
-        problem_log = ProblemLog(
-            problem_file(lab.home.store_path, lab.tracking_uri), lab.tracking_uri
-        )
-        reports = Reports(problem_log, lambda: lab.target.answers)
-        self.creator_wakeup, self.uploader_wakeup = Wakeup(), Wakeup()
-        creator = RunCreator(lab.target, lab.reader, lab.writer, lab.tracking_uri, 0, reports)
-        self.creator = RunCreatorThread(
-            creator, self.creator_wakeup, self.uploader_wakeup.poke, reports
-        )
-        self.uploader = UploaderThread(
+        super().__init__(
+            lab.creator(),
             lab.uploader(),
             lab.reader,
             lab.tracking_uri,
-            self.uploader_wakeup,
+            ProblemLog(problem_file(lab.home.store_path, lab.tracking_uri), lab.tracking_uri),
+            lambda: lab.target.answers,
             live_interval_s,
-            reports,
-            SIDE_BY_SIDE if lab.target.is_server else IN_TURN,
         )
-        self.creator.start()
-        self.uploader.start()
-
-    def poke(self) -> None:
-        self.creator_wakeup.poke()
-        self.uploader_wakeup.poke()
+        self.start()
 
     def finish(self) -> None:
-        self.creator_wakeup.finish()
-        self.creator.join(180)
-        self.uploader_wakeup.finish()
-        self.uploader.join(180)
-        assert not self.creator.is_alive()
-        assert not self.uploader.is_alive()
+        super().finish()
+        self.join(180)
+        assert not self.is_alive()
 
 
 def poke(process: subprocess.Popen[bytes]) -> None:

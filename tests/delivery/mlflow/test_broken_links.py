@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from mlflow.entities import ViewType
 
-from radt.backoff import Backoff
 from radt.delivery import s3
 from radt.delivery.backlog import mlflow_backlogs
 from radt.delivery.mlflow.points import SUMMARY_FILE
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.home import Home, RunDir
 from radt.model import SOFTWARE, RunStatus
+from radt.processes import Backoff
 from radt.store.records import RunRecord
 from tests.delivery.mlflow.lab import Lab, Threads, closing, make_lab, wait_until
 from tests.support import http_links, servers
@@ -265,27 +265,6 @@ def test_a_run_that_was_created_twice_is_deleted(
         assert lab.client.get_run(late.info.run_id).info.lifecycle_stage == "deleted"
         assert lab.client.get_run(copy.info.run_id).info.lifecycle_stage == "active"
         assert lab.mlflow_run(run).info.lifecycle_stage == "active"
-
-
-def test_the_server_goes_away_and_comes_back(mlflow_server: MlflowServer, tmp_path: Path) -> None:
-    """That it may be killed is tested in ``tests/team/test_outages.py``."""
-    with Link(mlflow_server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
-        runs = begin(lab, threads)
-        wait_until(lambda: all(lab.record(run).mlflow_run_id for run in runs), "created")
-        for run in runs:
-            train(lab, run, 0, 1000)
-        threads.poke()
-        wait_until(lambda: lab.reader.delivered(runs[0].run_id).get(0, 0) > 0, "some are there")
-        link.refuse()
-        for run in runs:
-            train(lab, run, 1000, 1500)
-        end(lab, threads, runs[0])
-        wait_until(lambda: mlflow_backlogs(lab.reader)[0].problem, "noticed")
-        end(lab, threads, runs[1])
-        link.pass_through()
-        wait_until(delivered(lab), "delivered")
-        check_same(lab, runs, mlflow_server)
-        assert not mlflow_backlogs(lab.reader)
 
 
 # -- files, to S3 directly ------------------------------------------------------------------------

@@ -1,31 +1,27 @@
-"""MLflow's SQLite file: built by real processes that are killed meanwhile, and repaired.
-
-``python -m tests.delivery.mlflow.test_database > schemas/mlflow.sql`` writes the file of another
-version of MLflow.
-"""
+"""MLflow's SQLite file: built by real processes that are killed meanwhile."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
-from mlflow.version import VERSION
 
-from radt.delivery.mlflow.database import SCHEMA, prepare, schema_title
+from radt.delivery.mlflow import database as building
+from radt.delivery.mlflow.database import prepare
 from radt.delivery.problems import problem_file, read_problems
 from radt.home import Home
 from radt.paths import sqlite_uri
 from tests.delivery.mlflow.lab import Lab, finish, make_lab, wait_until
 from tests.delivery.mlflow.lab import closing as closing_lab
 from tests.support.bench import mlflow_database
-from tests.support.waiting import stands_still
+from tests.support.waiting import TIMEOUT_S, stands_still
 
 #: Stands still as soon as others see a table whose name begins so.
 STOPS = """
@@ -45,17 +41,15 @@ def stop(connection, *_):
     if any(name.startswith(sys.argv[2]) for name in names):
         os.kill(os.getpid(), signal.SIGSTOP)
 """
-BUILD_WITHOUT_SCHEMA = """
+PREPARE = """
 import sys
 from pathlib import Path
-from radt.delivery.mlflow import database
-database.VERSION = "another"
-database.prepare(Path(sys.argv[1]))
+from radt.delivery.mlflow.database import prepare
+prepare(Path(sys.argv[1]))
 """
 BUILD = """
 import sys
 from mlflow.tracking import MlflowClient
-from mlflow.version import VERSION
 MlflowClient(sys.argv[1]).search_experiments()
 """
 
@@ -99,73 +93,70 @@ def is_delivered(lab: Lab) -> None:
     assert run.run_id not in {left.run_id for left in lab.reader.runs_to_deliver(lab.tracking_uri)}
 
 
-def schema_of(database: Path) -> list[str]:
-    """Return what makes a database like this one, but for its place and the time."""
-    with closing(sqlite3.connect(database)) as connection, connection:
-        connection.execute("UPDATE experiments SET artifact_location = ''")
-        connection.execute("UPDATE experiments SET creation_time = 0, last_update_time = 0")
-        _, *statements, _ = connection.iterdump()  # without BEGIN and COMMIT
-        return statements
-
-
-def words(statements: list[str]) -> list[str]:
-    """Return something to compare: MLflow makes indexes and constraints in no certain order."""
-    return sorted("\n".join(statements).replace(",", " ").split())
-
-
-def built_by_mlflow(folder: Path) -> Path:
-    database = folder / "mlflow.db"
-    subprocess.run([sys.executable, "-c", BUILD, sqlite_uri(database)], check=True)
-    return database
-
-
-def experiments(database: Path) -> list[tuple[object, ...]]:
-    with closing(sqlite3.connect(database)) as connection:
-        columns = "experiment_id, name, artifact_location, lifecycle_stage, workspace"
-        return connection.execute(f"SELECT {columns} FROM experiments").fetchall()
-
-
-def test_the_prepared_schema_is_what_the_installed_mlflow_builds(tmp_path: Path) -> None:
-    for name in ("ours", "theirs"):
-        (tmp_path / name).mkdir()
-    ours, theirs = tmp_path / "ours" / "mlflow.db", built_by_mlflow(tmp_path / "theirs")
-    prepare(ours)
-    assert [(0, "Default", str(ours.parent / "mlruns" / "0"), "active", "default")] == experiments(
-        ours
-    )
-    assert words(schema_of(ours)) == words(schema_of(theirs))
-    assert SCHEMA.read_text(encoding="utf-8").splitlines()[0] == schema_title(VERSION)
-
-
-def test_another_version_of_mlflow_builds_its_own(tmp_path: Path) -> None:
+def test_a_new_one_is_in_wal_mode_and_keeps_artifacts_beside_it(tmp_path: Path) -> None:
+    """The current folder is the uploader's, which is ``/``."""
     database = tmp_path / "mlflow.db"
-    subprocess.run([sys.executable, "-c", BUILD_WITHOUT_SCHEMA, str(database)], check=True)
-    assert [name for _, name, *_ in experiments(database)] == ["Default"]
+    prepare(database)
+    with closing(sqlite3.connect(database)) as connection:
+        columns = "experiment_id, name, artifact_location, lifecycle_stage"
+        rows = connection.execute(f"SELECT {columns} FROM experiments").fetchall()
+        assert rows == [(0, "Default", str(tmp_path / "mlruns" / "0"), "active")]
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    kept = database.read_bytes()
+    prepare(database)
+    assert database.read_bytes() == kept
+    assert sorted(os.listdir(tmp_path)) == ["mlflow.db"]
+
+
+def test_two_that_build_at_the_same_time(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+    command = [sys.executable, "-c", PREPARE, str(database)]
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(TIMEOUT_S) for process in processes] == [0, 0]
+    MlflowClient(sqlite_uri(database)).create_run("0")
+
+
+def test_one_that_another_program_makes_meanwhile_keeps_its_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow's UI is started while this process builds one."""
+    database = tmp_path / "mlflow.db"
+    template = mlflow_database().read_bytes()
+    build, made = building._build, []
+
+    def slow(new: Path, artifacts: Path) -> None:
+        build(new, artifacts)
+        database.write_bytes(template)
+        made.append(MlflowClient(sqlite_uri(database)).create_run("0").info.run_id)
+
+    monkeypatch.setattr(building, "_build", slow)
+    prepare(database)
+    assert [
+        run.info.run_id for run in MlflowClient(sqlite_uri(database)).search_runs(["0"])
+    ] == made
 
 
 def test_one_that_is_killed_while_it_builds_leaves_no_half(fresh: Home) -> None:
     database = fresh.path / "mlflow.db"
     with closing_lab(make_lab(fresh, fresh.default_tracking_uri)) as lab:
-        killed_within(BUILD_WITHOUT_SCHEMA, str(database), rebuild=False)
-        assert "alembic_version" in tables(fresh.path / ".mlflow.db.building")
+        killed_within(PREPARE, str(database), rebuild=False)
+        (half,) = fresh.path.glob(".mlflow.db-*/mlflow.db")
+        assert "alembic_version" in tables(half)
         assert not database.exists()
         is_delivered(lab)
-    left = {path.name for path in fresh.path.iterdir() if "mlflow.db" in path.name}
-    assert left <= {"mlflow.db", "mlflow.db-wal", "mlflow.db-shm"}
 
 
-def test_one_that_mlflow_left_half_made_is_replaced_and_kept_aside(fresh: Home) -> None:
+def test_one_that_mlflow_left_half_made_is_a_problem_with_a_remedy(fresh: Home) -> None:
+    database = fresh.path / "mlflow.db"
     killed_within(BUILD, fresh.default_tracking_uri, rebuild=True)
     with closing_lab(make_lab(fresh, fresh.default_tracking_uri)) as lab:
-        is_delivered(lab)
-    kept = tables(fresh.path / "mlflow.db.incomplete")
-    assert any(name.startswith("_alembic_tmp_") for name in kept)
-
-
-def test_one_that_stopped_between_two_migrations_is_replaced(fresh: Home) -> None:
-    killed_within(BUILD, fresh.default_tracking_uri, rebuild=False)
-    assert "alembic_version" in tables(fresh.path / "mlflow.db")
-    with closing_lab(make_lab(fresh, fresh.default_tracking_uri)) as lab:
+        lab.add_workload()
+        process = lab.start_deliverer()
+        wait_until(lambda: problem_of(lab), "the problem is reported")
+        assert f"built {database}, rename that" in problem_of(lab)
+        process.kill()
+        process.wait()
+        database.rename(fresh.path / "aside")
         is_delivered(lab)
 
 
@@ -185,10 +176,3 @@ def test_one_with_runs_is_never_replaced(fresh: Home) -> None:
         assert lab.record(run).mlflow_run_id is None
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute("SELECT run_uuid FROM runs").fetchall() == [(kept,)]
-    assert not (fresh.path / "mlflow.db.incomplete").exists()
-
-
-if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as folder:
-        print(schema_title(VERSION))
-        print(*schema_of(built_by_mlflow(Path(folder))), sep="\n")

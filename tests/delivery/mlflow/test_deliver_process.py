@@ -110,25 +110,35 @@ def test_two_deliverers_create_no_run_twice(lab: Lab) -> None:
     wait_until(lambda: all(lab.record(run).mlflow_run_id for run in runs), "all have ids")
     for run in runs:
         lab.end(run)
+    for process in processes:  # either may be the one that waits for the other
+        assert process.stdin is not None
+        process.stdin.close()
     for process in processes:
-        finish(process)
+        assert process.wait() == 0
     found = lab.client.search_runs([lab.mlflow_run(runs[0]).info.experiment_id])
     assert len(found) == 5
     assert {one.info.status for one in found} == {"FINISHED"}
 
 
 def test_while_another_holds_the_order_nothing_is_done(lab: Lab) -> None:
-    """Told to finish before it had its turn, it leaves everything to the other one."""
+    """Told to finish before its turn, it still looks: the other one may have looked too early."""
     name = destination_name(lab.home.store_path, lab.tracking_uri)
     lock = Path(os.environ["RADT_RUNTIME_DIR"]) / f"deliver-{name}.lock"
     (run,) = lab.add_workload()
     with lock.open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        finish(lab.start_deliverer())
-        assert lab.record(run).mlflow_run_id is None
         waiting = lab.start_deliverer()
-    wait_until(lambda: lab.record(run).mlflow_run_id, "its turn came")
-    finish(waiting)
+        assert waiting.stdin is not None
+        waiting.stdin.close()
+        wait_until(lambda: _waits_for_a_lock(waiting.pid), "it waits for its turn")
+        assert lab.record(run).mlflow_run_id is None
+    assert waiting.wait() == 0
+    assert lab.record(run).mlflow_run_id
+
+
+def _waits_for_a_lock(pid: int) -> bool:
+    locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    return any(words[1] == "->" and words[5] == str(pid) for words in locks)
 
 
 def test_a_script_that_writes_to_the_same_database(lab: Lab) -> None:

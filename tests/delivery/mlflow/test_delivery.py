@@ -10,9 +10,9 @@ import sqlite3
 import threading
 from pathlib import Path
 
-import mlflow.store.db.utils as utils
 import pytest
 from mlflow.entities import ViewType
+from mlflow.tracking import MlflowClient
 
 from radt.delivery.mlflow.artifacts import artifact_path
 from radt.delivery.mlflow.points import SUMMARY_FILE
@@ -156,28 +156,9 @@ def test_experiment_deleted_after_it_was_looked_up(lab: Lab) -> None:
     (second,) = lab.add_workload()
     with pytest.raises(DeliveryError):
         creator.register_pending()
-    creator.register_pending(everything=True)
+    creator.register_pending()
     assert lab.mlflow_run(second).info.experiment_id == number
     assert lab.mlflow_run(second).info.lifecycle_stage == "active"
-
-
-def test_one_workloads_trouble_keeps_no_other_waiting(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (bad,) = lab.add_workload(name="bad")
-    (good,) = lab.add_workload(name="good", created_ns=START_NS + 1)
-    create = MlflowTarget.create_run
-
-    def refuse_bad(target: MlflowTarget, experiment: str, name: str, *rest: object) -> str:
-        if "bad" in name:
-            raise DeliveryError(ErrorKind.BUSY, "database is locked")
-        return create(target, experiment, name, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(MlflowTarget, "create_run", refuse_bad)
-    with pytest.raises(DeliveryError, match="locked"):
-        lab.creator().register_pending()
-    assert lab.record(bad).mlflow_run_id is None
-    assert lab.record(good).mlflow_run_id is not None
 
 
 def test_everything_of_a_finished_run(lab: Lab) -> None:
@@ -604,47 +585,32 @@ def test_a_refused_item_does_not_take_the_others_down(
     assert "refused: Point(key='loss', value=42.0" in note_of(lab, run)
 
 
-def test_locked_database_is_trouble_that_passes(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run,) = lab.add_workload()
+def test_requests_to_a_database_take_turns(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has one writer at a time, and a run must not get the id that was meant for another."""
+    runs = lab.add_workload(2)
     lab.creator().register_pending()
-    lab.target.set_tags(lab.mlflow_id(run), [("warm", "up")])
-    database = sqlite3.connect(lab.home.path / "mlflow.db", isolation_level=None)
-    text = utils.sql.text
-    # MLflow waits 20 seconds for a lock; a test need not.
-    monkeypatch.setattr(
-        utils.sql, "text", lambda statement: text(statement.replace("= 20000", "= 1"))
-    )
-    try:
-        database.execute("BEGIN EXCLUSIVE")
-        with pytest.raises(DeliveryError, match="locked") as caught:
-            lab.target.set_tags(lab.mlflow_id(run), [("key", "value")])
-        assert caught.value.kind is ErrorKind.BUSY
-    finally:
-        database.execute("ROLLBACK")
-        database.close()
-    lab.target.set_tags(lab.mlflow_id(run), [("key", "value")])
-    assert lab.mlflow_run(run).data.tags["key"] == "value"
+    busy, most = 0, 0
+    send = MlflowClient.log_batch
 
+    def counted(client: MlflowClient, *arguments: object, **more: object) -> None:
+        nonlocal busy, most
+        busy += 1
+        most = max(most, busy)
+        send(client, *arguments, **more)  # type: ignore[arg-type]
+        busy -= 1
 
-def test_the_uploader_waits_while_runs_are_created(lab: Lab) -> None:
-    (run,) = lab.add_workload()
-    lab.start(run)
-    lab.log(run, "loss", [1.0])
-    lab.creator().register_pending()
-    gate, asked = threading.Event(), threading.Event()
-
-    def wait() -> None:
-        asked.set()
-        assert gate.wait(180)
-
-    uploader = Uploader(lab.target, lab.reader, lab.writer, before_request=wait)
-    thread = threading.Thread(target=uploader.deliver, args=(lab.record(run),))
-    thread.start()
-    assert asked.wait(180)
-    assert lab.history(run, "loss") == []
-    gate.set()
-    thread.join()
-    assert len(lab.history(run, "loss")) == 1
+    monkeypatch.setattr(MlflowClient, "log_batch", counted)
+    for run in runs:
+        lab.log(run, "loss", [float(i) for i in range(3000)])
+    threads = [
+        threading.Thread(target=lab.uploader().deliver, args=[run]) for run in map(lab.record, runs)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert [len(lab.history(run, "loss")) for run in runs] == [3000, 3000]
 
 
 def test_a_counter_comes_as_its_rate_while_it_runs_and_with_its_total_at_the_end(lab: Lab) -> None:

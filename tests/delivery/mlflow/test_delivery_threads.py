@@ -1,24 +1,26 @@
-"""The two threads: a failure is tried again, concerns nobody else, and never ends them."""
+"""Tasks: a failure is tried again, concerns nobody else, and never ends the thread."""
 
 from __future__ import annotations
 
 import logging
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 
 import mlflow.store.db.utils as mlflow_db
 import pytest
 
-from radt.backoff import Backoff
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.runs import RunCreator
 from radt.delivery.mlflow.target import MlflowTarget
-from radt.delivery.mlflow.threads import UploaderThread, Wakeup
+from radt.delivery.mlflow.tasks import Delivery, Kind
 from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.process import LAST_TRIES
 from radt.errors import StoreError
+from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
-from tests.delivery.mlflow.lab import Lab, Threads, wait_until
+from tests.delivery.mlflow.lab import START_NS, Lab, Threads, wait_until
+from tests.support.waiting import TIMEOUT_S
 
 
 @pytest.fixture
@@ -34,7 +36,7 @@ def start(lab: Lab) -> Iterator[Callable[[], Threads]]:
         threads.finish()
 
 
-def test_locked_database_is_tried_again_by_both(
+def test_locked_database_is_tried_again(
     lab: Lab,
     start: Callable[[], Threads],
     monkeypatch: pytest.MonkeyPatch,
@@ -54,8 +56,8 @@ def test_locked_database_is_tried_again_by_both(
             mlflow_db.sql, "text", lambda statement: text(statement.replace("= 20000", "= 1"))
         )
         start()
-        wait_until(lambda: f"{second.workload_id} waits" in caplog.text, "the creator met the lock")
-        wait_until(lambda: f"{first.run_id} waits" in caplog.text, "the uploader too")
+        wait_until(lambda: f"{second.workload_id} waits" in caplog.text, "the new run met the lock")
+        wait_until(lambda: f"{first.run_id} waits" in caplog.text, "the ended one too")
     assert "database is locked" in caplog.text
     database.execute("ROLLBACK")
     database.close()
@@ -84,14 +86,37 @@ def test_a_workload_is_closed_once_and_not_tried_before(
         tried.append(workload_id)
         return close(uploader, workload_id)
 
+    def not_now(*_: object) -> None:
+        raise DeliveryError(ErrorKind.BUSY, "not now")
+
     monkeypatch.setattr(Uploader, "close_workload", noted)
-    monkeypatch.setattr(RunCreator, "register_pending", lambda *_, **__: 0)
+    monkeypatch.setattr(RunCreator, "register", not_now)
     threads = start()
     wait_until(lambda: {first.workload_id, second.workload_id} <= set(tried), "two closed")
     lab.end(running)
     threads.poke()
     wait_until(lambda: running.workload_id in tried, "the third one")
     assert sorted(tried) == sorted(run.workload_id for run in (running, first, second))
+
+
+def test_a_workload_that_fails_holds_nobody_up(
+    lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (bad,) = lab.add_workload(name="bad")
+    (good,) = lab.add_workload(name="good", created_ns=START_NS + 1)
+    create = MlflowTarget.create_run
+
+    def refuse_bad(target: MlflowTarget, experiment: str, name: str, *rest: object) -> str:
+        if "bad" in name:
+            raise DeliveryError(ErrorKind.BUSY, "database is locked")
+        return create(target, experiment, name, *rest)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MlflowTarget, "create_run", refuse_bad)
+        start()
+        wait_until(lambda: lab.record(good).mlflow_run_id, "the good one created")
+        assert lab.record(bad).mlflow_run_id is None
+    wait_until(lambda: lab.record(bad).mlflow_run_id, "the bad one too")
 
 
 def test_a_run_that_fails_holds_nobody_up(
@@ -119,20 +144,25 @@ def test_a_run_that_fails_holds_nobody_up(
     wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "the bad one too")
 
 
+@pytest.mark.parametrize("owner", ["creator", "reader"])
 def test_store_that_fails_for_a_while(
-    lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch
+    lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch, owner: str
 ) -> None:
     (run,) = lab.add_workload()
     lab.end(run)
     failures = iter([StoreError("disk full")] * 2)
-    register = RunCreator.register_pending
+    where, name = {
+        "creator": (RunCreator, "register"),
+        "reader": (StoreReader, "workloads_to_deliver"),
+    }[owner]
+    original = getattr(where, name)
 
-    def fail_twice(creator: RunCreator, *, everything: bool = False) -> int:
+    def fail_twice(*arguments: object) -> object:
         for error in failures:
             raise error
-        return register(creator, everything=everything)
+        return original(*arguments)
 
-    monkeypatch.setattr(RunCreator, "register_pending", fail_twice)
+    monkeypatch.setattr(where, name, fail_twice)
     start()
     wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "delivered")
 
@@ -140,7 +170,7 @@ def test_store_that_fails_for_a_while(
 def test_unreachable_stops_the_round_and_finishing_gives_up_in_the_end(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runs = lab.add_workload(3)
+    runs = lab.add_workload(5)
     lab.creator().register_pending()
     for run in runs:
         lab.end(run)
@@ -151,29 +181,28 @@ def test_unreachable_stops_the_round_and_finishing_gives_up_in_the_end(
         raise DeliveryError(ErrorKind.UNREACHABLE, "connection refused")
 
     monkeypatch.setattr(MlflowTarget, "set_tags", unreachable)
-    wakeup = Wakeup()
-    wakeup.finish()
-    uploader = UploaderThread(lab.uploader(), lab.reader, lab.tracking_uri, wakeup)
-    uploader.start()
-    uploader.join(180)
-    assert len(asked) == LAST_TRIES, "others would have run into the same"
-    assert len(lab.reader.runs_to_deliver(lab.tracking_uri)) == 3, "left to the next deliverer"
+    monkeypatch.setattr(Threads, "start", lambda _: None)
+    threads = Threads(lab)
+    Delivery.finish(threads)
+    Delivery.run(threads)
+    workers = Kind.ENDED.value
+    assert LAST_TRIES <= len(asked) <= workers * LAST_TRIES, "others would meet the same"
+    assert len(lab.reader.runs_to_deliver(lab.tracking_uri)) == 5, "left to the next deliverer"
 
 
-def test_a_pace_hears_what_was_said_before_it_waits() -> None:
-    wakeup = Wakeup()
-    wakeup.poke()
-    wakeup.wait(None)
-    wakeup.finish()
-    wakeup.wait(None, for_poke=False)
-    wakeup.wait(None)
-
-
-def test_backoff_grows_to_its_limit_and_starts_anew() -> None:
-    backoff = Backoff(first_s=1.0, longest_s=8.0)
-    delays = [backoff.next_s() for _ in range(50)]
-    for delay, full in zip(delays, [1, 2, 4, *[8] * 47], strict=True):
-        assert 0.75 * full <= delay <= full
-    assert len(set(delays)) > 40
-    backoff.reset()
-    assert backoff.next_s() <= 1.0
+def test_a_task_that_ends_as_the_thread_is_told_to_finish(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else wakes the thread then."""
+    (run,) = lab.add_workload()
+    monkeypatch.setattr(Threads, "start", lambda _: None)
+    threads = Threads(lab)
+    threads._start_due()
+    wait_until(lambda: threads._done, "created")
+    Delivery.finish(threads)
+    threads._wake.clear()
+    thread = threading.Thread(target=threads.run, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    assert lab.record(run).mlflow_run_id

@@ -107,18 +107,6 @@ def test_everything_of_a_run_over_http(remote: Lab) -> None:
     assert f"{artifact_path(folder.name)}/a file.txt" in paths, remote.log_text()
 
 
-def test_run_deleted_on_the_server(remote: Lab) -> None:
-    gone, kept = remote.add_workload(2)
-    remote.deliver_all()
-    remote.client.delete_run(remote.mlflow_id(gone))
-    for run in (gone, kept):
-        remote.log(run, "loss", [1.0])
-        remote.end(run)
-    remote.deliver_all()
-    assert remote.reader.runs_to_deliver(remote.tracking_uri) == []
-    assert remote.mlflow_run(kept).info.status == "FINISHED"
-
-
 def test_at_an_address_that_is_no_mlflow_nothing_is_given_up(
     remote: Lab, mlflow_server: MlflowServer
 ) -> None:

@@ -28,8 +28,8 @@ from radt.store.records import (
     RunRecord,
     Samples,
     SeriesRecord,
-    SummaryRecord,
 )
+from radt.store.summaries import SeriesSummary, summarised
 
 S = 1_000_000_000
 ORIGIN_NS = 1_750_000_000 * S
@@ -203,6 +203,10 @@ def test_epochs_of_the_first_process_that_were_completed() -> None:
     assert [(point.step, point.value) for point in epoch_points(markers)] == [(1, 30), (2, 20)]
 
 
+def summary(series: SeriesRecord, *values: float) -> SeriesSummary:
+    return summarised(series, Samples(np.arange(len(values)) * S, np.array(values)))
+
+
 def test_summary() -> None:
     run = RunRecord(
         "r", "w", "e", "1", "a", "n", 0, RunStatus.FINISHED, started_ns=S, ended_ns=3 * S
@@ -210,23 +214,21 @@ def test_summary() -> None:
     energy = series("gpu.energy", "smi", "gpu0", SeriesKind.COUNTER, number=4)
     once = series("gpu.pcie.rx", "smi", "gpu0", SeriesKind.COUNTER, number=5)
     summaries = [
-        SummaryRecord(series("gpu.power", "smi", "gpu0"), 2, 150.0, 100.0, 200.0, 1, 1, 0, 0),
-        SummaryRecord(energy, 2, 5.0, 4.0, 6.0, 4.0, 6.0, 0, 0),
-        SummaryRecord(once, 1, 5.0, 5.0, 5.0, 5.0, 5.0, 0, 0),
-        SummaryRecord(series("gpu.clock.sm", "smi"), 1, None, None, None, None, None, 0, 0),
-        SummaryRecord(series("loss", SOFTWARE), 2, 1.0, 1.0, 1.0, 1.0, 1.0, 0, 0),
+        summary(series("gpu.power", "smi", "gpu0"), 100.0, 200.0),
+        summary(energy, 4.0, 8.0, 4.0),
+        summary(once, 5.0),
+        summary(series("gpu.clock.sm", "smi"), math.nan),
+        summary(series("loss", SOFTWARE), 1.0, 1.0),
     ]
     epochs = [Point("e", 30.0, 0, 1), Point("e", 20.0, 0, 2), Point("e", 22.0, 0, 3)]
     ledger = [LedgerRecord("r", "smi", 1.0, 10, 9, 1, 0)]
     summaries = [
-        replace(
-            summary, series=replace(summary.series, series_no=summary.series.series_no or 10 + n)
-        )
-        for n, summary in enumerate(summaries)
+        replace(each, series=replace(each.series, series_no=each.series.series_no or 10 + n))
+        for n, each in enumerate(summaries)
     ]
     other = replace(summaries[0].series, listener="dcgm", series_no=20)
-    summaries.append(replace(summaries[0], series=other, mean=151.0, maximum=201.0))
-    values = summary_values(run, summaries, epochs, ledger, {4: 8.0})
+    summaries.append(summary(other, 101.0, 201.0))
+    values = summary_values(run, summaries, epochs, ledger, [])
     assert values == {
         "duration_s": 2.0,
         "epoch/duration_s/mean": 21.0,
@@ -235,7 +237,7 @@ def test_summary() -> None:
         "gpu.power/gpu0/dcgm/max": 201.0,
         "gpu.power/gpu0/mean": 150.0,
         "gpu.power/gpu0/max": 200.0,
-        "gpu.energy/gpu0/total": 8.0,
+        "gpu.energy/gpu0/total_at_least": 8.0,  # it began again from 0
         "samples/smi/received": 9.0,
         "samples/smi/missed": 1.0,
     }
@@ -266,4 +268,4 @@ def test_at_most_a_dozen_summaries_are_metrics() -> None:
 def test_a_single_epoch_is_not_taken_as_warm_up(durations: list[float], mean: float) -> None:
     run = RunRecord("r", "w", "e", "1", "a", "n", 0)
     epochs = [Point("e", value, 0, index) for index, value in enumerate(durations)]
-    assert summary_values(run, [], epochs, [], {})["epoch/duration_s/mean"] == mean
+    assert summary_values(run, [], epochs, [], [])["epoch/duration_s/mean"] == mean

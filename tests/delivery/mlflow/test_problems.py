@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from radt.delivery.mlflow.limits import BatchSize
+from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
+from radt.delivery.mlflow.limits import Batches
 from radt.delivery.problems import EVERYTHING, ProblemLog, read_problems
-from radt.delivery.process import IN_TURN, SIDE_BY_SIDE, Queue, Queues, Task, Wakeup
 
 MINUTE_NS = 60 * 10**9
 
@@ -71,40 +71,34 @@ def test_a_damaged_file_and_a_full_disk_change_nothing(tmp_path: Path) -> None:
 
 
 def test_requests_shrink_and_recover_up_to_what_the_server_takes() -> None:
-    batch = BatchSize(1000)
-    batch.slow(1000)
-    assert batch.limit == 500
-    batch.worked(500)
-    assert batch.limit == 1000
-    batch.too_large(1000)
-    batch.slow(500)
-    assert batch.limit == 250
-    for _ in range(5):
-        batch.worked(batch.limit)
-    assert batch.limit == 500
-    batch.worked(3)
-    for _ in range(20):
-        batch.too_large(batch.limit)
-        batch.slow(1)
-    assert batch.limit == 1
+    sizes: list[int] = []
+    most = 1000
+    errors: list[DeliveryError] = []
 
+    def send(items: Sequence[int]) -> None:
+        sizes.append(len(items))
+        if errors:
+            raise errors.pop()
+        if len(items) > most:
+            raise DeliveryError(ErrorKind.REFUSED, "too large", too_large=True)
 
-@pytest.mark.parametrize("workers", [IN_TURN, SIDE_BY_SIDE])
-def test_one_subject_is_never_done_twice_at_a_time(workers: dict[Queue, int]) -> None:
-    wakeup, go = Wakeup(), threading.Event()
-    queues = Queues(workers, wakeup.nudge)
-
-    def fail() -> None:
-        go.wait(180)
-        raise ValueError("no")
-
-    slow = Task("run", "run ended", fail, Queue.ENDED)
-    assert queues.start(slow)
-    assert not queues.start(Task("run", "run", fail, Queue.RUNNING))
-    other = Task("other", "other", go.wait, Queue.RUNNING)
-    assert queues.start(other) == (workers is SIDE_BY_SIDE), "no place behind an upload"
-    go.set()
-    queues.close()
-    outcomes = {outcome.task.key: outcome.error for outcome in queues.outcomes()}
-    assert isinstance(outcomes["run ended"], ValueError)
-    assert queues.idle
+    batches = Batches(1000, lambda: None)
+    for attempts in (1, 2):
+        for _ in range(attempts):
+            errors.append(DeliveryError(ErrorKind.BUSY, "no answer in time", slow=True))
+            with pytest.raises(DeliveryError):
+                batches.send(range(1000), send, {})
+        batches.send(range(1500), send, {})
+    # A single one may have met a connection that was closed while it was idle.
+    assert sizes == [1000, 1000, 500, 1000, 1000, 500, 1000]
+    sizes = sizes[-3:]
+    most = 300
+    batches.send(range(1500), send, {})
+    assert sizes[3:] == [1000, 500, 250, 250, 500, 250, 250, 250, 250]
+    sizes.clear()
+    batches.send(range(1000), send, {})
+    assert sizes == [250] * 4
+    most, notes = 0, {}
+    with pytest.raises(DeliveryError, match="of any size"):
+        batches.send(range(10), send, notes)
+    assert (batches.limit, notes) == (1000, {})

@@ -14,17 +14,20 @@ from typing import Any
 import numpy as np
 import psycopg2
 import pytest
+from sqlalchemy import Connection
 
 import radt
-from radt.backoff import Backoff
 from radt.delivery import process
 from radt.delivery.postgres.replicator import GoneError, Replicator
+from radt.delivery.postgres.shipment import Shipment
+from radt.delivery.postgres.target import Outcome, Target
 from radt.errors import StoreError
-from radt.model import MarkerKind, RunStatus
+from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
+from radt.processes import Backoff
 from radt.store.backend import StoreAddress
 from radt.store.notes import Edit, edit_notes, read_notes
 from radt.store.reader import StoreReader
-from radt.store.records import Samples, SeriesBatch
+from radt.store.records import MARKERS_OF_A_NODE, Samples, SeriesBatch, SeriesRecord
 from radt.store.writer import StoreWriter
 from radt.tags import CLUSTER_SUPERSEDED
 from tests.delivery.postgres.conftest import AT_ONCE, persistent
@@ -33,6 +36,13 @@ from tests.support.links import Link
 from tests.support.stores import add_runs, add_totals, differences
 
 Make = Callable[..., Replicator]
+#: Number of chunks whose times are not where they should be.
+TORN = (
+    "SELECT COUNT(*) FROM chunk WHERE time_data IS NULL AND NOT EXISTS (SELECT 1 FROM chunk o "
+    "WHERE o.run_id = chunk.run_id AND o.series_no = chunk.time_series_no "
+    "AND o.chunk_no = chunk.time_chunk_no AND o.time_data IS NOT NULL "
+    "AND o.point_count = chunk.point_count)"
+)
 
 
 def rows(uri: str, statement: str, *parameters: Any) -> list[tuple[Any, ...]]:
@@ -49,26 +59,6 @@ def local(store: Path, statement: str, *parameters: Any) -> list[tuple[Any, ...]
         found = connection.execute(statement, parameters).fetchall()
         connection.commit()
         return found
-
-
-def test_a_run_from_its_beginning_to_its_end(
-    store: Path, writer: StoreWriter, database: str, replicators: Make
-) -> None:
-    (run,) = add_runs(writer)
-    replicator = replicators(database)
-    replicator.turn()
-    assert differences(store, database) == []
-    for part in range(4):
-        run.record(500, flush=40)
-        run.log([float(part)] * 3)
-        run.mark(2)
-        run.miss()
-        replicator.turn()
-        assert differences(store, database) == []
-    run.end()
-    replicator.turn()
-    assert differences(store, database) == []
-    assert local(store, "SELECT problem FROM replica") == [("",)]
 
 
 def test_totals_are_those_of_the_store(
@@ -154,7 +144,7 @@ def test_a_link_that_stalls_holds_nobody_up_for_good(
     run.record(100)
     link.stall()
     with monkeypatch.context() as impatient, pytest.raises(StoreError):
-        impatient.setattr("radt.delivery.postgres.remote._PATIENCE_S", 0.3)
+        impatient.setattr("radt.delivery.postgres.target._PATIENCE_S", 0.3)
         replicator.turn()
     ((problem,),) = local(store, "SELECT problem FROM replica")
     assert problem
@@ -175,9 +165,22 @@ def test_a_link_that_stalls_from_the_beginning(
 
 
 def test_small_pieces_are_made_one(
-    store: Path, writer: StoreWriter, database: str, replicators: Make
+    store: Path,
+    writer: StoreWriter,
+    database: str,
+    replicators: Make,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A run at 1 Hz, a minute at a time."""
+    merged: list[int] = []
+    write = Target._write
+
+    def noted(target: Target, shipment: Shipment, act: Callable[[Connection], None]) -> Outcome:
+        if shipment.cuts:
+            merged.append(shipment.size_bytes)
+        return write(target, shipment, act)
+
+    monkeypatch.setattr(Target, "_write", noted)
     (run,) = add_runs(writer, series=3)
     replicator = replicators(database)
     for _ in range(70):
@@ -193,6 +196,7 @@ def test_small_pieces_are_made_one(
     persistent(replicator)
     sizes = rows(database, "SELECT series_no, point_count FROM chunk ORDER BY 1, 2 DESC")
     assert [size for size in sizes if size[0]] == [(n, c) for n in (1, 2, 3) for c in (3600, 600)]
+    assert min(merged) > 5000, "a slow link gets time for what is sent again"
     assert differences(store, database) == []
 
 
@@ -208,13 +212,41 @@ def test_pieces_of_different_sizes_that_share_their_times(
     run.end()
     persistent(replicator)
     assert differences(store, database) == []
-    torn = rows(
-        database,
-        "SELECT COUNT(*) FROM chunk WHERE time_data IS NULL AND NOT EXISTS (SELECT 1 FROM chunk o "
-        "WHERE o.run_id = chunk.run_id AND o.series_no = chunk.time_series_no "
-        "AND o.chunk_no = chunk.time_chunk_no AND o.time_data IS NOT NULL)",
-    )
-    assert torn == [(0,)]
+    assert rows(database, TORN) == [(0,)]
+
+
+def test_pieces_whose_times_are_in_series_of_another_shipment(
+    store: Path,
+    writer: StoreWriter,
+    database: str,
+    replicators: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There are more series than one shipment holds: all of them can be read at any time."""
+    monkeypatch.setattr("radt.store.copy._SERIES_AT_A_TIME", 2)
+    monkeypatch.setattr("radt.store.copy.BATCH_POINTS", 1)
+    (run,) = add_runs(writer, series=10)
+    replicator = replicators(database)
+    replicator.turn()
+    torn: list[int] = []
+    write = Target._write
+
+    def checked(target: Target, shipment: Shipment, act: Callable[[Connection], None]) -> Outcome:
+        outcome = write(target, shipment, act)
+        torn.extend(count for (count,) in rows(database, TORN))
+        return outcome
+
+    monkeypatch.setattr(Target, "_write", checked)
+    for numbers in ((4, 7), (4, 7), (1, 4, 7, 10)):  # of one listener
+        points = Samples(np.arange(10, dtype=np.int64), np.arange(10, dtype=np.float64))
+        writer.append(run.run_id, [SeriesBatch(number, points) for number in numbers])
+        replicator.turn()
+    sent = len(torn)
+    run.end()
+    persistent(replicator)
+    assert len(torn) > sent + 1
+    assert sum(torn) == 0
+    assert differences(store, database) == []
 
 
 def test_a_small_piece_whose_times_are_needed_by_one_that_stays(
@@ -273,20 +305,32 @@ def test_spans_get_their_ends_and_many_markers_come_once(
     assert differences(store, database) == []
 
 
-def test_what_comes_after_the_end(
+def test_markers_of_several_nodes_that_go_on(
     store: Path, writer: StoreWriter, database: str, replicators: Make
 ) -> None:
-    """MLflow's id, and what a journal still held."""
-    (run,) = add_runs(writer)
-    run.record(20)
-    run.end()
+    """Those of each node have numbers of their own."""
+    (run,) = add_runs(writer, series=1)
+    for _ in range(3):
+        for marker in run.mark(2, MarkerKind.SPAN):
+            number = marker.marker_no + 2 * MARKERS_OF_A_NODE
+            writer.put_markers([replace(marker, marker_no=number, process="node3")])
+        replicators(database).turn()
+        assert differences(store, database) == []
+
+
+def test_counters_whose_times_go_back(
+    store: Path, writer: StoreWriter, database: str, replicators: Make
+) -> None:
+    """Only all of their points say how much they have grown: the database is asked for them."""
+    (run,) = add_runs(writer, series=1)
+    counter = SeriesRecord(run.run_id, 7, "rapl", "energy", "J", Scope.HOST, SeriesKind.COUNTER)
+    writer.add_series([counter])
     replicator = replicators(database)
-    persistent(replicator)
-    writer.update_run(run.run_id, mlflow_run_id="f" * 32)
-    run.log([1.0, 2.0])
-    run.mark(1)
-    persistent(replicator)
-    assert differences(store, database) == []
+    for at_s, values in ((10, [1.0, 2.0, 3.0]), (5, [0.5, 0.6, 0.7]), (20, [7.0, 9.0])):
+        times = np.arange(len(values), dtype=np.int64) + at_s
+        writer.append(run.run_id, [SeriesBatch(7, Samples(times, np.array(values)))])
+        replicator.turn()
+        assert differences(store, database) == []
 
 
 def test_live_runs_before_old_ones_and_the_newest_of_those_first(
@@ -398,6 +442,47 @@ def test_a_damaged_chunk_keeps_nothing_else(
         replicator.turn()
     changed = set(rows(database, "SELECT run_id, revision FROM run")) - set(before)
     assert {run_id for run_id, _ in changed} == {sound.run_id}, "the other waits"
+
+
+def test_what_is_damaged_here_after_it_was_copied_stays_there(
+    store: Path, writer: StoreWriter, database: str, replicators: Make
+) -> None:
+    """Its small pieces could not be sent once more."""
+    (run,) = add_runs(writer, series=3)
+    replicator = replicators(database)
+    for _ in range(2):
+        run.record(20, odd=False)
+        replicator.turn()
+    run.end()
+    local(store, "UPDATE chunk SET value_data = zeroblob(9) WHERE series_no = 2")
+    replicator.turn(everything=True)
+    counts = dict(rows(database, "SELECT series_no, SUM(point_count) FROM chunk GROUP BY 1"))
+    assert counts == {1: 40, 2: 40, 3: 40}
+
+
+def test_a_run_that_waited_for_another_process_is_tried_as_often_again(
+    writer: StoreWriter, database: str, replicators: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = add_runs(writer)
+    replicator = replicators(database)
+    replicator.turn()
+    tries: list[Shipment] = []
+    ship = Target.ship
+
+    def too_late(target: Target, shipment: Shipment) -> Outcome:
+        if not shipment.revisions:
+            return ship(target, shipment)
+        tries.append(shipment)
+        return Outcome.STALE
+
+    monkeypatch.setattr(Target, "ship", too_late)
+    counts = []
+    for _ in range(2):
+        run.record(20)
+        replicator.turn(everything=True)
+        counts.append(len(tries))
+        tries.clear()
+    assert counts[0] == counts[1] > 1
 
 
 def test_a_run_that_the_database_refuses_keeps_no_other(

@@ -25,7 +25,7 @@ FLAGS = {"--rm", "--force", "-f", "--all"}
 VALUED = {
     *("--name", "--label", "--user", "--group-add", "--pid", "--ipc", "--network", "--userns"),
     *("--workdir", "--mount", "--volume", "--env", "--gpus", "--cpuset-cpus", "--entrypoint"),
-    *("--pull", "--format", "--filter"),
+    *("--pull", "--format", "--filter", "--cidfile", "--memory", "--memory-swap"),
 }
 
 
@@ -107,6 +107,15 @@ def refuse_what_docker_would(state: dict, options: dict[str, list[str]]) -> None
         fail("cannot share the host's PID namespace when user namespaces are enabled", 125)
 
 
+def note_id(options: dict[str, list[str]], name: str) -> None:
+    for file in map(pathlib.Path, options.get("--cidfile", [])):
+        if file.exists():
+            fail(
+                f"container ID file found, make sure the other container isn't running: {file}", 125
+            )
+        file.write_text(f"id-of-{name}")
+
+
 def run(state: dict, words: list[str]) -> None:
     options, (image_id, *command) = parse(words)
     found = [image for image in state["images"].values() if image["id"] == image_id]
@@ -141,6 +150,7 @@ def run(state: dict, words: list[str]) -> None:
         "options": {key: options[key] for key in options if key not in ("--mount", "--env")},
         "arguments": sys.argv,
     }
+    note_id(options, name)
     CONTAINERS.mkdir(exist_ok=True)
     if (CONTAINERS / f"{name}.json").exists():
         fail(f"Conflict. The container name {name} is already in use", 125)

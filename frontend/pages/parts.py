@@ -1,0 +1,74 @@
+"""Parts of pages: HTML from templates, filled in by one route of the page (static/parts.js).
+
+A page's layout has named elements within an element marked by `followed`. The browser calls the
+route when the page opens, and whenever the view or the store changes. The answer has the HTML of
+the parts that changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from types import ModuleType
+from typing import Any, cast
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import escape
+
+from radt import units
+from radt.frontend.pages.json_routes import Answer
+from radt.frontend.pages.page import attributes, sentence
+
+
+def followed(path: str, *, every_s: float = 0.0) -> Any:
+    """Return attributes of the element that contains parts.
+
+    Args:
+        path: The route that fills them.
+        every_s: Seconds between requests while the page is open; 0 if only the view and the store
+            change them.
+    """
+    return attributes(data_follow=path, data_every=f"{every_s:g}")
+
+
+@cache
+def template(name: str) -> ModuleType:
+    """Return the macros of a file in ``templates``, which return HTML."""
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.filters |= {
+        "duration": units.duration,
+        "percent": units.percent,
+        "plural": units.plural,
+        "sentence": sentence,
+        "size": units.size,
+    }
+    text = files("radt.frontend").joinpath("templates", name).read_text(encoding="utf-8")
+    return cast("ModuleType", environment.from_string(text).module)
+
+
+def changed(asked: Answer, parts: Mapping[str, str], **more: Any) -> Answer | None:
+    """Return the answer of a route: parts that the browser lacks; None if it has all.
+
+    Args:
+        asked: The request, with the ``stamps`` of the parts that the browser has.
+        parts: The HTML of each part, by the name of its element; strings that are not Markup are
+            escaped.
+        more: Further data for the page's script.
+    """
+    known = asked.get("stamps")
+    known = known if isinstance(known, dict) else {}
+    parts = {name: escape(part) for name, part in parts.items()}
+    stamps = {name: _stamp(html) for name, html in parts.items()} | {"more": _stamp(repr(more))}
+    if known == stamps:
+        return None
+    return {
+        "stamps": stamps,
+        "parts": {name: html for name, html in parts.items() if known.get(name) != stamps[name]},
+        **more,
+    }
+
+
+def _stamp(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

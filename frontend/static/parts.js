@@ -1,0 +1,67 @@
+/* Parts of pages (frontend/pages/parts.py): the route of an element with `data-follow` fills
+   the named elements within it for the current view. */
+"use strict";
+
+(function () {
+  const { radt } = window;
+  const { h, post, refill, setText } = radt;
+  const RETRY_MS = 2000;
+  /* Callbacks of pages by route: when the route is requested, and after the parts are filled
+     with its answer, which is null if nothing changed. */
+  radt.asked = {};
+  radt.filled = {};
+
+  async function fill(root) {
+    if (root.asking) root.asking.abort();
+    const mine = (root.asking = new AbortController());
+    clearTimeout(root.timer);
+    const { follow } = root.dataset;
+    if (radt.asked[follow]) radt.asked[follow]();
+    let next_ms = Number(root.dataset.every) * 1000;
+    try {
+      if (!document.hidden) take(root, await post(follow,
+        { view: radt.view, stamps: root.stamps }, mine.signal));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      next_ms = RETRY_MS;
+      say(root, { cause: `The dashboard does not answer (${error.message}).`, remedy: "Trying again." });
+    }
+    if (root.asking !== mine) return;
+    root.asking = null;
+    if (next_ms) root.timer = setTimeout(() => root.isConnected && fill(root), next_ms);
+  }
+
+  /* Say above the parts why they could not be read; those of before stay. */
+  function say(root, problem) {
+    let box = root.querySelector(":scope > .parts-problem");
+    if (!box) root.prepend(box = h("p", { class: "parts-problem", role: "status" }));
+    setText(box, problem && `${problem.cause} ${problem.remedy}`);
+  }
+
+  function take(root, found) {
+    if (!root.isConnected) return;
+    say(root, found && found.problem);
+    if (found && found.problem) return;
+    if (found) root.stamps = found.stamps;
+    for (const [name, html] of Object.entries(found ? found.parts : {})) {
+      const made = document.createElement("template");
+      made.innerHTML = html;
+      refill(document.getElementById(name), ...made.content.childNodes);
+    }
+    const filled = radt.filled[root.dataset.follow];
+    if (filled) filled(root, found);
+  }
+
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest("[data-follow] a[href]:not([download])");
+    if (link) radt.follow(event, link);
+  });
+
+  radt.register({
+    follow: (view) => {
+      radt.view = view || {};
+      if (view) document.querySelectorAll("[data-follow]").forEach(fill);
+      return radt.noUpdate();
+    },
+  });
+})();

@@ -1,0 +1,106 @@
+"""The checks of ``radt doctor`` for the servers that this machine uploads to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Self
+
+from sqlalchemy import text as sql
+
+from radt.cli.checks import Check, State
+from radt.delivery.mlflow.variables import DESTINATION, FOR_COMMANDS, ROOT, set_client_defaults
+from radt.delivery.s3 import S3Folder
+from radt.errors import RadtError
+from radt.home import Home
+from radt.masking import masked
+from radt.paths import is_database
+from radt.store.backend import Dialect, StoreAddress, backend_of
+from radt.store.migrations import check_not_newer, current_version, latest_version
+
+
+def servers(home: Home) -> Iterator[Check]:
+    """Check each server: reachable, credentials, version, writable."""
+    for subject, check in (("database", _database), ("MLflow", _mlflow), ("S3", _s3)):
+        try:
+            result = check(home)
+        except RadtError as error:
+            result = Check.failed(subject, error)
+        if result is not None:
+            yield result
+
+
+@dataclass(frozen=True, slots=True)
+class StoreState:
+    """The schema version of a store, 0 if it is empty, and whether this user may write it."""
+
+    version: int
+    writable: bool
+
+    @classmethod
+    def of(cls, address: StoreAddress) -> Self:
+        """
+        Raises:
+            StoreError: It cannot be reached, or is not a store.
+            SchemaTooNewError: A later radt wrote it.
+        """
+        backend = backend_of(address)
+        engine = backend.reader_engine()
+        try:
+            with backend.translated_errors(), engine.begin() as connection:
+                version = current_version(backend, connection)
+                writable = True
+                if version and backend.dialect is Dialect.POSTGRES:
+                    query = sql("SELECT has_table_privilege('radt.run', 'INSERT')")
+                    writable = bool(connection.scalar(query))
+            check_not_newer(backend, version)
+            return cls(version, writable)
+        finally:
+            engine.dispose()
+
+
+def _database(home: Home) -> Check:
+    uri = home.store_uri(tracking_uri=home.tracking_uri())
+    if not uri:
+        return Check("database", State.ABSENT, "not set; samples stay in the data folder")
+    address = StoreAddress.of(uri)
+    state = StoreState.of(address)
+    if state.version == 0:
+        return Check("database", State.GOOD, f"{address}, empty; the first run sets it up")
+    if state.version < latest_version():
+        text = f"{address} has schema version {state.version}; this radt needs {latest_version()}"
+        return Check("database", State.WRONG, text, "radt db upgrade")
+    if not state.writable:
+        text = f"{address}, read-only: runs recorded here do not get there"
+        return Check("database", State.LOW, text, "To record, use a role that may write")
+    return Check("database", State.GOOD, str(address))
+
+
+def _mlflow(home: Home) -> Check:
+    uri = home.tracking_uri()
+    if not uri or uri == home.default_tracking_uri:
+        return Check("MLflow", State.ABSENT, "not set; runs stay in the data folder")
+    set_client_defaults(FOR_COMMANDS)
+    from radt.delivery.mlflow.target import DeliveryError, MlflowTarget
+
+    try:
+        version = MlflowTarget(uri).probe()
+    except DeliveryError as error:
+        return Check("MLflow", State.WRONG, f"{masked(uri)}: {error.message}", error.remedy or "")
+    return Check("MLflow", State.GOOD, f"{masked(uri)}{version and f', MLflow {version}'}")
+
+
+def _s3(home: Home) -> Check | None:
+    tracking_uri = home.tracking_uri()
+    if not tracking_uri or tracking_uri == home.default_tracking_uri:
+        return None
+    name, otherwise = DESTINATION, "go through MLflow's server"
+    if is_database(tracking_uri):
+        name, otherwise = ROOT, "stay in the data folder"
+    uri = os.environ.get(name, "")
+    if not uri.startswith("s3://"):
+        return Check("S3", State.ABSENT, f"{name} not set; files {otherwise}")
+    folder = S3Folder.of(uri)
+    folder.check_writable()
+    return Check("S3", State.GOOD, str(folder))

@@ -1,0 +1,324 @@
+"""Runs experiments on a cluster, and reopens submissions for status, attach and stop."""
+
+from __future__ import annotations
+
+import os
+import platform
+import secrets
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+from radt import settings as radt_settings
+from radt import units
+from radt.cluster.collecting import Collection
+from radt.cluster.course import Course
+from radt.cluster.engine import ArrayRequest, Engine
+from radt.cluster.follow import Followed, Follower
+from radt.cluster.opened import mark_open, open_submission
+from radt.cluster.script import array_request
+from radt.cluster.settings import ClusterSettings, Recording
+from radt.cluster.settle import Patience, SubmittedRow
+from radt.cluster.shaping import arrays_for, ask_about, on_one_node
+from radt.cluster.slurm import Slurm
+from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
+from radt.cluster.submit import Submitter
+from radt.devices.machine import Machine
+from radt.errors import ClusterError, UsageError
+from radt.experiment.check import positions_of, read_header
+from radt.experiment.columns import Column, parse_repeats, parse_role
+from radt.experiment.files import table_path
+from radt.experiment.lock import user_name
+from radt.experiment.plan import ExperimentPlan, WorkloadPlan
+from radt.experiment.source import ExperimentFile
+from radt.experiment.status import StatusSink, StatusWriter
+from radt.experiment.table import Table
+from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
+from radt.paths import sqlite_file
+from radt.runner.options import StartOptions, Work
+from radt.runner.outcome import ExperimentOutcome
+from radt.runner.recording import Session
+from radt.setting_values import find_settings
+
+#: Placeholder for the name that a submission will get.
+_NO_ID = "DATE-TIME-ID"
+
+
+def course_of(
+    spool: Spool,
+    settings: ClusterSettings,
+    engine: Engine,
+    *,
+    looks_only: bool = False,
+) -> Course:
+    """Return the course of a submission; see `Course`.
+
+    Raises:
+        RadtError: Its experiment file cannot be read.
+    """
+    submission = spool.submission
+    name = plan_of(spool).name
+
+    def build(request: Request) -> ArrayRequest:
+        made = array_request(
+            spool.path,
+            request.array,
+            submission.arrays[request.array],
+            settings,
+            name=name,
+            intent=spool.intent(request),
+            indices=request.indices,
+        )
+        spool.put_script(request, made.script)
+        return made
+
+    submitter = Submitter(spool, engine, build, max_jobs=settings.max_jobs)
+    return Course(
+        spool,
+        engine,
+        submitter,
+        submitted_rows(spool),
+        Patience(outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value),
+        looks_only=looks_only,
+        poll_s=radt_settings.variable(radt_settings.CLUSTER_POLL_S, os.environ).value,
+    )
+
+
+def reopened(spool: Spool, patience_s: float | None = None) -> tuple[ClusterSettings, Engine]:
+    """Return settings and engine of a submission; `patience_s` limits the wait for an answer.
+
+    Raises:
+        UsageError: The settings file no longer has its cluster.
+    """
+    submission = spool.submission
+    file = find_settings(Path(submission.file).parent)
+    settings = ClusterSettings.named(submission.engine, file)
+    if settings is None:
+        raise UsageError(f"{spool.path} names no cluster", "Remove the folder")
+    return settings, Slurm(patience_s)
+
+
+def plan_of(spool: Spool) -> ExperimentPlan:
+    """Return a partial plan from a submission: the names of its workloads."""
+    submission = spool.submission
+    keys = (key for job in submission.jobs for key in submission.workloads(job))
+    workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in keys)
+    return ExperimentPlan(Path(submission.file), tuple(workloads))
+
+
+class SlurmExecutor:
+    """Submits workloads as jobs of a cluster and follows them; an `Executor`.
+
+    Args:
+        on: The cluster's name in ``--on``.
+        settings: The settings of the cluster.
+        engine: The cluster; Slurm unless given.
+
+    Attributes:
+        requests: For each array of the last plan, what the engine would be asked for and its
+            answer.
+    """
+
+    outlives_start = True
+
+    def __init__(self, on: str, settings: ClusterSettings, engine: Engine | None = None) -> None:
+        self.machine = Machine.of_cluster()
+        self.settings = settings
+        self.requests: Mapping[JobArray, ArrayRequest] = {}
+        self.answers: Mapping[JobArray, str] = {}
+        self._on = on
+        self._engine = engine or Slurm()
+        self._spool: Spool | None = None
+        self._found = Followed()
+        self._began_s = time.monotonic()
+
+    def plan(self, path: Path, options: StartOptions) -> Work:
+        work = Work.of(path, options, self.machine)
+        assert work.source is not None
+        self.requests = {}
+        if work.pending:
+            engine, settings, shown = self._engine, self.settings, work.source.shown
+            arrays = arrays_for(shown, work.pending, settings, max_array_size=engine.max_array_size)
+            if settings.same_node:
+                arrays = on_one_node(arrays, work.plan, settings, engine, options.home)
+            folder = settings.submissions(options.home.path) / _NO_ID
+            self.requests = {
+                array: array_request(
+                    folder, number, array, settings, name=work.plan.name, intent="radt: a test"
+                )
+                for number, array in enumerate(arrays)
+            }
+            self.answers = ask_about(shown, work.plan, self.requests, engine)
+        return work
+
+    def begin(self, path: Path, options: StartOptions, _say: Callable[[str], None]) -> Work:
+        self._spool = open_submission(path, options.home)
+        if self._spool is None:
+            return self.plan(path, options)
+        return Work(replace(plan_of(self._spool), path=path), options, ())
+
+    def resume(self, session: Session, work: Work) -> Work:
+        session.open()
+        if self._spool is None or not self._go_on(session, self._spool):
+            return work
+        return self.plan(work.plan.path, work.options)
+
+    def where(self, _work: Work) -> str:
+        return f"{self.settings.name}, {units.plural(len(self.requests), 'array')}"
+
+    def run(self, session: Session, work: Work, statuses: StatusSink | None) -> ExperimentOutcome:
+        if work.pending and work.source is not None and not session.stop:
+            self._found = Followed()  # drop earlier outcomes: workloads that run again count once
+            spool = Spool.create(
+                self.settings.submissions(session.home.path),
+                self._submission(session, work),
+                work.source.table.text.encode(errors="surrogateescape"),
+            )
+            mark_open(spool)
+            course = course_of(spool, self.settings, self._engine)
+            self._follow(session, spool, course, statuses)
+        return ExperimentOutcome(
+            workloads=self._found.workloads,
+            failed_before=work.failed_before,
+            elapsed_s=time.monotonic() - self._began_s,
+            problem=self._found.problem,
+        )
+
+    def _go_on(self, session: Session, spool: Spool) -> bool:
+        """Follow an open submission; release its jobs if they are held.
+
+        Returns:
+            True if the remaining work of the file is to be submitted now: the submission had ended
+            before this start, or this start reruns failed rows.
+        """
+        settings, engine = reopened(spool)
+        course = course_of(spool, settings, engine)
+        course.release()
+        session.console.say(
+            f"  goes on with what was submitted before, {units.plural(len(course.jobs), 'job')}: "
+            f"{spool.submission.submission_id}",
+            "dim",
+        )
+        rerun = session.options.rerun
+        if rerun:
+            session.console.say("  failed rows run again when they have ended", "dim")
+        statuses = StatusWriter(table_path(spool.submission.file), submitted_table(spool))
+        self._follow(session, spool, course, statuses)
+        if session.stop or self._found.problem is not None:
+            return False
+        if not (self._found.settled_at_once or rerun):
+            return False
+        if not spool.is_closed:
+            # The next look would write the old submission's statuses over those of the new one.
+            self._found.problem = ClusterError(
+                f"runs of {spool.submission.submission_id} could not be collected, so nothing "
+                "more was submitted",
+                "Fix the problem above, and start again",
+            )
+        return spool.is_closed
+
+    def _submission(self, session: Session, work: Work) -> Submission:
+        return Submission(
+            submission_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
+            engine=self._on,
+            file=str(table_path(work.plan.path).absolute()),
+            host=platform.node(),
+            user=user_name(),
+            radt_version=version("radt"),
+            python=sys.executable,
+            arrays=tuple(self.requests),
+            options=work.options.for_nodes(),
+            settings=self._node_settings(session),
+            home=str(session.home.path.absolute()),
+        )
+
+    def _node_settings(self, session: Session) -> dict[str, str]:
+        """Return the variables by which nodes reach MLflow and Postgres; none unless DIRECT."""
+        if self.settings.record is not Recording.DIRECT:
+            return {}
+        found = {STORE_VARIABLE: session.store_uri} if session.store_uri else {}
+        if session.tracking_uri and sqlite_file(session.tracking_uri) is None:
+            found[TRACKING_VARIABLE] = session.tracking_uri
+        if not found:
+            raise UsageError(
+                f'record = "direct" in {self.settings.source} needs a server that nodes reach',
+                "Set --tracking-uri or --store-uri to one, or remove the line",
+            )
+        return found
+
+    def _follow(
+        self, session: Session, spool: Spool, course: Course, statuses: StatusSink | None
+    ) -> None:
+        before = self._found
+        with Collection(
+            spool,
+            session.home,
+            tracking_uri=session.tracking_uri,
+            store_uri=session.store_uri,
+            client=session.client,
+        ) as collection:
+            self._found = Follower(
+                spool,
+                course,
+                session.home,
+                session.console,
+                collection=collection,
+                statuses=statuses,
+                notifier=session.notifier,
+                stop=session.stop,
+                wait_for_file_s=session.options.wait_for_file_s,
+            ).run()
+        self._found.workloads[:0] = before.workloads
+
+
+def submitted_table(spool: Spool) -> Table:
+    """Return the experiment file as it was submitted.
+
+    Raises:
+        ExperimentError: It cannot be read.
+    """
+    return ExperimentFile.read(spool.experiment_csv).table
+
+
+def submitted_rows(spool: Spool) -> Mapping[WorkloadKey, Sequence[SubmittedRow]]:
+    """Return the rows of each workload of a submission.
+
+    Raises:
+        ExperimentError: The file cannot be read.
+        ClusterError: The file does not match the submission.
+    """
+    file = ExperimentFile.read(spool.experiment_csv)
+    header = read_header(file.shown, file.table)
+    default = Path(spool.submission.file).stem
+    asked = int(spool.submission.options.get("repeat", 1))
+    records = file.table.rows
+    cells = [
+        (
+            header.value(record, Column.EXPERIMENT).strip() or default,
+            header.value(record, Column.WORKLOAD).strip(),
+        )
+        for record in records
+    ]
+    rows: dict[WorkloadKey, list[SubmittedRow]] = {}
+    for record, spot in zip(records, positions_of(cells), strict=True):
+        names = (header.value(record, column).strip() for column in (Column.NAME, Column.MODEL))
+        program = Path(header.value(record, Column.FILE).strip()).stem
+        row = SubmittedRow(
+            line=record.line,
+            done=parse_repeats(header.value(record, Column.STATUS)),
+            asked=asked,
+            letter=spot.letter,
+            name=next(filter(None, names), program),
+            role=parse_role(header.value(record, Column.ROLE)),
+        )
+        rows.setdefault(WorkloadKey(spot.experiment, spot.workload), []).append(row)
+    wanted = {key for job in spool.submission.jobs for key in spool.submission.workloads(job)}
+    if missing := wanted - rows.keys():
+        raise ClusterError(
+            f"{spool.experiment_csv} lacks workload {min(missing).label} of its submission",
+            f"Restore the file, or close the submission: touch {spool.path / 'closed'}",
+        )
+    return {key: rows[key] for key in wanted}

@@ -1,0 +1,278 @@
+"""Watches an experiment whose runs are jobs of a cluster: status, attach and stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
+
+from radt import settings
+from radt.cluster.collecting import Collection
+from radt.cluster.executor import course_of, plan_of, reopened, submitted_rows, submitted_table
+from radt.cluster.follow import Follower, PacedStatuses
+from radt.cluster.opened import open_submission
+from radt.cluster.output import OutputTails
+from radt.cluster.overview import Overview
+from radt.cluster.settle import SubmittedRow
+from radt.cluster.spool import Spool, WorkloadKey
+from radt.collector.client import CollectorClient
+from radt.errors import EngineAwayError, HeldError, UsageError
+from radt.experiment.columns import QUEUED, parse_repeats, parse_status
+from radt.experiment.files import call, table_path
+from radt.experiment.lock import ExperimentLock, Holder
+from radt.experiment.status import RowStatus, StatusWriter
+from radt.home import Home
+from radt.model import RunStatus
+from radt.runner.active import StopRequest
+from radt.runner.console import RunConsole
+from radt.runner.live import RunView
+from radt.runner.notify import Notifier
+from radt.runner.outcome import STOPPED
+from radt.runner.progress import ExperimentProgress, Watcher, WorkloadProgress, WorkloadState
+from radt.settings import Settings
+
+#: Seconds that a cluster gets to answer `radt status`; and, if it did not, once more.
+ANSWER_S = 10.0
+ANSWER_AGAIN_S = 1.0
+#: Seconds for a follower elsewhere to notice a stop, and for jobs to end.
+_STOP_PATIENCE_S = 180.0
+#: Seconds for a follower to submit the rest after a submission has ended.
+_NEXT_PATIENCE_S = 180.0
+_POLL_S = 0.2
+
+
+class ClusterWatcher(Watcher):
+    """Watches a submission.
+
+    The holder of the experiment's lock writes its statuses: another process that follows the jobs
+    if there is one, otherwise this one during a look.
+
+    Args:
+        file: The experiment file.
+        spool: Its submission.
+        patience_s: Time limit for the cluster's answer.
+        looks_only: Do not change the file.
+    """
+
+    subject = "the jobs go on"
+
+    def __init__(
+        self, file: Path, spool: Spool, *, patience_s: float = ANSWER_S, looks_only: bool = False
+    ) -> None:
+        super().__init__(file, lambda: Home(Path(spool.submission.home)))
+        self.lock = ExperimentLock(file, home=self.home.path)
+        self._spool = spool
+        self._patience_s = patience_s
+        self._looks_only = looks_only
+        self.options = f"--on {spool.submission.engine}"
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    @contextmanager
+    def _lock_if_free(self) -> Iterator[Holder | None]:
+        """Hold the experiment's lock within the context; yield its holder if it is taken."""
+        try:
+            self.lock.acquire()
+        except HeldError:
+            holder = self.lock.holder()
+            if holder is None:
+                raise
+            yield holder
+            return
+        try:
+            yield None
+        finally:
+            self.lock.release()
+
+    def look(self) -> ExperimentProgress:
+        """Return the current progress, and update the statuses if no other process does.
+
+        Raises:
+            ClusterError: The engine refuses to answer, or the submission cannot be read.
+        """
+        if self._looks_only:
+            return self._look(self.lock.holder(), writes=False)
+        with self._lock_if_free() as holder:
+            return self._look(holder, writes=holder is None)
+
+    def _look(self, holder: Holder | None, *, writes: bool) -> ExperimentProgress:
+        spool = self._spool
+        cluster, engine = reopened(spool, self._patience_s)
+        course = course_of(spool, cluster, engine, looks_only=True)
+        changes = course.step(time.monotonic())
+        if writes:
+            writer = StatusWriter(table_path(self.file), submitted_table(spool))
+            statuses = PacedStatuses(writer, lambda _text: None)
+            statuses.put(changes.statuses)
+            statuses.flush()
+        rows = sorted(submitted_rows(spool).items(), key=lambda item: item[1][0].line)
+        if course.is_settled:
+            hint = f"{call(self.file, 'attach')} collects what the jobs have recorded"
+        elif course.held:
+            hint = f"{call(self.file, options=self.options)} lets the jobs start"
+        else:
+            hint = (
+                f"{call(self.file, 'attach')} follows the jobs, {call(self.file, 'stop')} "
+                "cancels them"
+            )
+        return ExperimentProgress(
+            file=self.file,
+            name=plan_of(spool).name,
+            is_running=not course.is_settled,
+            holder=holder,
+            workloads=[_workload(key, of_key, course.statuses) for key, of_key in rows],
+            place=f"on {spool.submission.engine}",
+            hint=hint,
+            jobs=Overview.of(course, cluster.name, spool),
+        )
+
+    def follow(self, console: RunConsole, stop: StopRequest) -> int:
+        """Follow as `Watcher` does; continue with another process's next submission."""
+        with self._lock_if_free() as holder:
+            if holder is not None:
+                console.say(f"  {holder} writes the statuses; this only looks", "dim")
+            current: Spool | None = self._spool
+            code = 0
+            while current is not None:
+                # The last code counts: failed rows of earlier submissions have run again in it.
+                code = self._follow(current, console, stop, is_ours=holder is None)
+                current = None if holder is None else self._next(holder, current, stop)
+        return code
+
+    def _next(self, holder: Holder, before: Spool, stop: StopRequest) -> Spool | None:
+        """Wait for a follower's next submission; return None if the follower ends instead."""
+        end_s = time.monotonic() + _NEXT_PATIENCE_S
+        while not stop and self.lock.holder() == holder and time.monotonic() < end_s:
+            found = open_submission(self.file)
+            if found is not None and found.path != before.path:
+                return found
+            stop.wait(_POLL_S)
+        return None
+
+    def _follow(
+        self,
+        spool: Spool,
+        console: RunConsole,
+        stop: StopRequest,
+        *,
+        is_ours: bool,
+        with_output: bool = True,
+    ) -> int:
+        """Follow a submission, writing its statuses if no other process does."""
+        tails = OutputTails(spool, console)
+        with (
+            closing(Notifier("", console.say)) as notifier,
+            self._collection(spool, console) if is_ours else nullcontext() as collection,
+        ):
+            followed = Follower(
+                spool,
+                course_of(spool, *reopened(spool), looks_only=not is_ours),
+                self.home,
+                console,
+                collection=collection,
+                statuses=StatusWriter(table_path(self.file), submitted_table(spool))
+                if is_ours
+                else None,
+                notifier=notifier,
+                stop=stop,
+                on_look=tails.relay if with_output else lambda _course: None,
+            ).run()
+        if followed.problem is not None:
+            raise followed.problem
+        statuses = {outcome.status for outcome in followed.workloads}
+        return 0 if statuses <= {RunStatus.FINISHED} else 1
+
+    @contextmanager
+    def _collection(self, spool: Spool, console: RunConsole) -> Iterator[Collection | None]:
+        """Yield what takes the runs; None if the settings do not say where to: statuses come first.
+
+        The store is opened with the first run that is taken.
+        """
+        try:
+            values = Settings.of(self.file.absolute().parent)
+            tracking_uri = self.home.tracking_uri(
+                values[settings.TRACKING_URI] or self.home.default_tracking_uri
+            )
+            store_uri = self.home.store_uri(
+                values[settings.STORE_URI] or None, tracking_uri=tracking_uri
+            )
+        except UsageError as error:
+            console.say(f"  runs are not collected: {error}", "red", indent=2)
+            yield None
+            return
+        with (
+            closing(CollectorClient.for_runner()) as client,
+            Collection(
+                spool, self.home, tracking_uri=tracking_uri, store_uri=store_uri, client=client
+            ) as collection,
+        ):
+            yield collection
+
+    def stop(self, console: RunConsole, *, now: bool) -> bool:
+        """See `Watcher`.
+
+        Raises:
+            EngineAwayError: The engine does not answer; the next process that looks cancels the
+                jobs.
+            HeldError: The process that follows the jobs has not noticed the stop in time.
+        """
+        spool = self._spool
+        spool.stop(STOPPED)  # first, so that no process submits any more
+        cluster, engine = reopened(spool)
+        course = course_of(spool, cluster, engine, looks_only=True)
+        course.step(time.monotonic())
+        if course.away:
+            raise EngineAwayError(
+                f"{course.away}: jobs of {self.file} may go on",
+                f"Run {call(self.file, 'stop')} again; whoever looks at the jobs cancels them, too",
+            )
+        engine.cancel(course.unended(), now=now)
+        with self._lock_if_free() as holder:
+            if holder is None:
+                self._follow(spool, console, StopRequest(), is_ours=True, with_output=False)
+            elif not self.wait_for_release(holder, _STOP_PATIENCE_S, lambda: spool.is_closed):
+                raise HeldError(
+                    f"the jobs were cancelled; {holder} has not brought {self.file} up to date",
+                    f"See {call(self.file, 'status')}",
+                )
+        return True
+
+
+def _workload(
+    key: WorkloadKey, rows: Sequence[SubmittedRow], statuses: Mapping[int, RowStatus]
+) -> WorkloadProgress:
+    runs, texts = [], []
+    for row in rows:
+        status = statuses.get(row.line, RowStatus(""))
+        texts.append(status.text)
+        parsed = parse_status(status.text) or RunStatus.SCHEDULED
+        runs.append(
+            RunView(
+                row.letter,
+                row.name,
+                parsed,
+                status.text.partition(": ")[2] if parsed.ended else "",
+                role=row.role,
+                run_id=status.run_id or "",
+            )
+        )
+    details = [text.partition(": ")[2] for text in texts]
+    running = [
+        detail for run, detail in zip(runs, details, strict=True) if run.status is RunStatus.RUNNING
+    ]
+    waiting = any(run.status is RunStatus.SCHEDULED for run in runs)
+    queued = [
+        detail for text, detail in zip(texts, details, strict=True) if text.startswith(QUEUED)
+    ]
+    state = WorkloadState.WAITING if waiting else WorkloadState.DONE
+    return WorkloadProgress(
+        experiment=key.experiment,
+        label=key.label,
+        state=WorkloadState.RUNNING if running else state,
+        runs=runs,
+        repeats_done=min(map(parse_repeats, texts)),
+        repeats=max(row.asked for row in rows),
+        place=next(iter([*running, *queued]), ""),
+    )

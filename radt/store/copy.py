@@ -1,0 +1,458 @@
+"""Copy a run from one store to another: everything after a position, in batches.
+
+The points of a series are numbered in the order of writing, which never changes, and all other rows
+have natural keys. The data of a run in a target is therefore described by a `Position`, and adding
+everything after it (`changes`) is idempotent: a copy may be interrupted anywhere and continues from
+the target's position. Copying a run of any length needs the memory of one batch.
+
+Targets: a store (`radt.store.applying`), a file that travels (`radt.store.bundle`), and the store
+in Postgres (`radt.delivery.postgres`), whose code is separate because it is written for slow links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any, Self, TypeAlias, TypeVar
+
+from sqlalchemy import Connection, bindparam, text
+
+from radt.errors import CodecError, RunNotFoundError, StoreError
+from radt.model import SOFTWARE, MarkerKind
+from radt.store import chunks
+from radt.store.points import chunks_after
+from radt.store.reader import StoreReader
+from radt.store.records import (
+    MARKERS_OF_A_NODE,
+    GapRecord,
+    JournalCursor,
+    LedgerRecord,
+    MarkerRecord,
+    RunRecord,
+    Samples,
+    SeriesRecord,
+    WorkloadRecord,
+)
+from radt.store.tables import CURSORS, GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS, Table
+
+#: Approximate number of points in a batch; a point takes 24 bytes.
+BATCH_POINTS = 500_000
+_SERIES_AT_A_TIME = 200
+#: Number of markers or gaps in a block.
+ROWS_AT_A_TIME = 5000
+#: Approximate number of points that take as much memory as such a row.
+_POINTS_PER_ROW = 20
+#: Databases limit the parameters of one statement.
+_NUMBERS_PER_STATEMENT = 500
+
+_REVISION = text(
+    "SELECT revision, (SELECT COUNT(*) FROM pruned WHERE pruned.run_id = run.run_id) "
+    "FROM run WHERE run_id = :run_id"
+)
+_COUNTS = text("SELECT series_no, stored_count FROM series_summary WHERE run_id = :run_id")
+_TEXTS = {
+    name: text(f"SELECT key, value FROM {name} WHERE run_id = :run_id")  # noqa: S608 - our own
+    for name in ("param", "tag")
+}
+_EXPERIMENT = text("SELECT created_ns FROM experiment WHERE name = :name")
+_NEW_MARKERS = text(
+    f"{MARKERS.select} WHERE run_id = :run_id AND marker_no >= :first AND marker_no < :stop "
+    "ORDER BY marker_no LIMIT :limit"
+)
+_SOME_MARKERS = text(
+    f"{MARKERS.select} WHERE run_id = :run_id AND marker_no IN :numbers"
+).bindparams(bindparam("numbers", expanding=True))
+_NEXT_MARKER = text(
+    "SELECT MIN(marker_no) FROM marker WHERE run_id = :run_id AND marker_no >= :first"
+)
+_NODES = text(
+    "SELECT marker_no / :size AS node, MAX(marker_no) + 1 FROM marker "
+    "WHERE run_id = :run_id GROUP BY 1"
+)
+_OPEN = text(
+    "SELECT marker_no FROM marker WHERE run_id = :run_id AND end_ns IS NULL AND kind <> 'event'"
+)
+RecordT = TypeVar("RecordT")
+
+
+class PrunedError(StoreError):
+    """The source no longer has all of the run, so the run cannot be copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The part of a run that a target has.
+
+    Attributes:
+        points: Number of points by series number.
+        markers: The number after the last marker, by the number of the node that set them
+            (`radt.store.records.MARKERS_OF_A_NODE`).
+        open_markers: Spans without an end, which will change.
+        revision: The run's revision in the source up to which the target has everything else: at
+            the same revision there is nothing to add. -1 if unknown.
+    """
+
+    points: Mapping[int, int] = field(default_factory=dict)
+    markers: Mapping[int, int] = field(default_factory=dict)
+    open_markers: frozenset[int] = frozenset()
+    revision: int = -1
+
+    def covers(self, other: Position) -> bool:
+        """Return whether a target at this position has everything up to the other one."""
+        return (
+            all(self.points.get(number, 0) >= count for number, count in other.points.items())
+            and all(self.markers.get(node, 0) >= last for node, last in other.markers.items())
+            # A marker may have ended without any new point or marker.
+            and all(
+                number in other.open_markers
+                or number >= other.markers.get(number // MARKERS_OF_A_NODE, 0)
+                for number in self.open_markers
+            )
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the position as a JSON value."""
+        return {
+            "points": {str(number): count for number, count in self.points.items()},
+            "markers": {str(node): number for node, number in self.markers.items()},
+            "open_markers": sorted(self.open_markers),
+            "revision": self.revision,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Parse the value of `to_json`.
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: The value is invalid.
+        """
+        return cls(
+            {int(number): int(count) for number, count in data["points"].items()},
+            {int(node): int(number) for node, number in data["markers"].items()},
+            frozenset(int(number) for number in data["open_markers"]),
+            int(data["revision"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunRows:
+    """All rows of a run except points, markers and gaps, as of one moment.
+
+    Attributes:
+        experiment_ns: Creation time of its experiment.
+        journals: Positions up to which the journals of its processes had been read; points before
+            them are included in `points`.
+        points: Number of points by series number that the source had at that moment.
+        revision: The run's revision in the source.
+    """
+
+    run: RunRecord
+    workload: WorkloadRecord | None = None
+    experiment_ns: int = 0
+    params: Mapping[str, str] = field(default_factory=dict)
+    tags: Mapping[str, str] = field(default_factory=dict)
+    series: Sequence[SeriesRecord] = ()
+    ledgers: Sequence[LedgerRecord] = ()
+    journals: Sequence[JournalCursor] = ()
+    points: Mapping[int, int] = field(default_factory=dict)
+    revision: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Points of one series from number ``first`` on, in the order of writing."""
+
+    series_no: int
+    first: int
+    samples: Samples
+
+    @property
+    def stop(self) -> int:
+        """Return the number after its last point."""
+        return self.first + len(self.samples)
+
+
+Part: TypeAlias = Piece | MarkerRecord | GapRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Data that is written to a target in one transaction.
+
+    Attributes:
+        rows: The same in all batches of one call of `changes`.
+        until: The target's position afterwards.
+        pieces: New points.
+        markers: Markers that are new, or were open.
+        gaps: Gaps; each call of `changes` yields all of them.
+        is_first: Whether this is the first batch of the call.
+        is_last: Whether this is the last batch, after which the target has all of `rows`.
+        damaged: Reasons why series cannot be read in the source, by number. They are left out.
+    """
+
+    rows: RunRows
+    until: Position
+    pieces: Sequence[Piece] = ()
+    markers: Sequence[MarkerRecord] = ()
+    gaps: Sequence[GapRecord] = ()
+    is_first: bool = True
+    is_last: bool = True
+    damaged: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def run_id(self) -> str:
+        """Return the id of the batch's run."""
+        return self.rows.run.run_id
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether the target has all of an ended run after this batch."""
+        return self.is_last and self.rows.run.status.ended and not self.damaged
+
+
+def changes(
+    source: StoreReader, run_id: str, since: Position, *, samples: bool = True
+) -> Iterator[Batch]:
+    """Yield the data of a run after a position; nothing if the source has the same revision.
+
+    If a target has more points of a series than the source, it keeps them.
+
+    Args:
+        source: The store that has the run.
+        run_id: The run.
+        since: The target's position.
+        samples: Whether to include the points and ledgers of listeners.
+
+    Raises:
+        RunNotFoundError: The source does not have the run.
+        PrunedError: The run was pruned in the source.
+        StoreError: The source cannot be read.
+    """
+    with source.snapshot() as connection:
+        rows = _rows(connection, run_id)
+    if rows.revision == since.revision:
+        return
+    if not samples:
+        rows = replace(rows, ledgers=(), revision=-1)  # not everything is copied
+    damaged: dict[int, str] = {}
+    gaps = source.blocks(GAPS, run_id, ROWS_AT_A_TIME)
+    blocks: Iterator[Sequence[Part]] = chain(
+        _markers(source, run_id, since),
+        gaps,
+        _points(source, rows, since, damaged, samples=samples),
+    )
+    yield from batched(rows, since, blocks, damaged)
+
+
+def batched(
+    rows: RunRows,
+    since: Position,
+    blocks: Iterable[Sequence[Part]],
+    damaged: Mapping[int, str],
+) -> Iterator[Batch]:
+    """Group blocks after a position into batches; ``damaged`` may grow meanwhile."""
+    growing = _Growing(rows, since, damaged)
+    for block in blocks:
+        if growing.weight >= BATCH_POINTS:
+            yield growing.batch(is_last=False)
+        growing.add(block)
+    yield growing.batch(is_last=True)
+
+
+class _Growing:
+    """Builds the next batch and tracks the position that previous batches have reached."""
+
+    def __init__(self, rows: RunRows, since: Position, damaged: Mapping[int, str]) -> None:
+        self.weight = 0
+        self._damaged = damaged
+        self._rows = rows
+        self._is_first = True
+        self._pieces: list[Piece] = []
+        self._markers: list[MarkerRecord] = []
+        self._gaps: list[GapRecord] = []
+        self._points, self._next_markers = dict(since.points), dict(since.markers)
+        self._open = set(since.open_markers)
+
+    def add(self, block: Sequence[Part]) -> None:
+        for part in block:
+            if isinstance(part, Piece):
+                self._pieces.append(part)
+                self._points[part.series_no] = part.stop
+                self.weight += len(part.samples)
+                continue
+            self.weight += _POINTS_PER_ROW
+            if isinstance(part, GapRecord):
+                self._gaps.append(part)
+            else:
+                self._markers.append(part)
+                self._add_marker(part)
+
+    def _add_marker(self, marker: MarkerRecord) -> None:
+        number, node = marker.marker_no, marker.marker_no // MARKERS_OF_A_NODE
+        self._next_markers[node] = max(self._next_markers.get(node, 0), number + 1)
+        if is_open(marker):
+            self._open.add(number)
+        else:
+            self._open.discard(number)
+
+    def batch(self, *, is_last: bool) -> Batch:
+        revision = self._rows.revision if is_last and not self._damaged else -1
+        until = Position(
+            dict(self._points), dict(self._next_markers), frozenset(self._open), revision
+        )
+        batch = Batch(
+            *(self._rows, until, self._pieces, self._markers, self._gaps),
+            is_first=self._is_first,
+            is_last=is_last,
+            damaged=dict(self._damaged),
+        )
+        self._pieces, self._markers, self._gaps = [], [], []
+        self.weight, self._is_first = 0, False
+        return batch
+
+
+def position_of(store: StoreReader, run_id: str) -> Position:
+    """Return the position of a run in a store; the empty position for an unknown run.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    with store.snapshot() as connection:
+        return position_in(connection, run_id)
+
+
+def position_in(connection: Connection, run_id: str) -> Position:
+    """Return the position of a run within a transaction; the empty position for an unknown run."""
+    key = {"run_id": run_id}
+    points = counts_in(connection, run_id)
+    nodes = connection.execute(_NODES, key | {"size": MARKERS_OF_A_NODE})
+    markers = {int(node): int(number) for node, number in nodes}
+    opened = frozenset(int(number) for number in connection.execute(_OPEN, key).scalars())
+    return Position(points, markers, opened)
+
+
+def counts_in(connection: Connection, run_id: str) -> dict[int, int]:
+    """Return the number of points of a run by series number."""
+    rows = connection.execute(_COUNTS, {"run_id": run_id})
+    return {int(number): int(count) for number, count in rows}
+
+
+def is_open(marker: MarkerRecord) -> bool:
+    """Return whether the marker is a span that has not ended."""
+    return marker.end_ns is None and marker.kind is not MarkerKind.EVENT
+
+
+# -- reading the source ----------------------------------------------------------------------------
+
+
+def _rows(connection: Connection, run_id: str) -> RunRows:
+    key = {"run_id": run_id}
+
+    def records(table: Table[RecordT], order: str, key: Mapping[str, str] = key) -> list[RecordT]:
+        (column,) = key
+        statement = text(f"{table.select} WHERE {column} = :{column} ORDER BY {order}")
+        return [table.read(row) for row in connection.execute(statement, key)]
+
+    def texts(name: str) -> dict[str, str]:
+        return {str(k): str(value) for k, value in connection.execute(_TEXTS[name], key)}
+
+    found = connection.execute(_REVISION, key).one_or_none()
+    if found is None:
+        raise RunNotFoundError(f"there is no run {run_id} in the store")
+    if found[1]:
+        raise _pruned(run_id)
+    run = records(RUNS, "run_id")[0]
+    workloads = records(WORKLOADS, "workload_id", {"workload_id": run.workload_id})
+    created_ns = connection.execute(_EXPERIMENT, {"name": run.experiment}).scalar()
+    return RunRows(
+        run=run,
+        workload=workloads[0] if workloads else None,
+        experiment_ns=run.created_ns if created_ns is None else int(created_ns),
+        params=texts("param"),
+        tags=texts("tag"),
+        series=records(SERIES, "series_no"),
+        ledgers=records(LEDGERS, "listener"),
+        journals=records(CURSORS, "journal"),
+        points=counts_in(connection, run_id),
+        revision=int(found[0]),
+    )
+
+
+def _markers(source: StoreReader, run_id: str, since: Position) -> Iterator[list[MarkerRecord]]:
+    """Yield, in blocks, open markers that have ended since, then new ones."""
+    opened = sorted(since.open_markers)
+    for start in range(0, len(opened), _NUMBERS_PER_STATEMENT):
+        some = opened[start : start + _NUMBERS_PER_STATEMENT]
+        with source.snapshot() as connection:
+            rows = connection.execute(_SOME_MARKERS, {"run_id": run_id, "numbers": some}).all()
+        yield [marker for marker in map(MARKERS.read, rows) if not is_open(marker)]
+    node: int | None = 0
+    while node is not None:
+        first = since.markers.get(node, node * MARKERS_OF_A_NODE)
+        following = (node + 1) * MARKERS_OF_A_NODE
+        row = {"run_id": run_id, "stop": following, "limit": ROWS_AT_A_TIME}
+        while True:
+            with source.snapshot() as connection:
+                rows = connection.execute(_NEW_MARKERS, row | {"first": first}).all()
+            if rows:
+                block = [MARKERS.read(each) for each in rows]
+                yield block
+                first = block[-1].marker_no + 1
+            if len(rows) < ROWS_AT_A_TIME:
+                break
+        with source.snapshot() as connection:
+            number = connection.execute(_NEXT_MARKER, row | {"first": following}).scalar()
+        node = None if number is None else int(number) // MARKERS_OF_A_NODE
+
+
+def _points(
+    source: StoreReader, rows: RunRows, since: Position, damaged: dict[int, str], *, samples: bool
+) -> Iterator[list[Piece]]:
+    """Yield points in blocks; the series of a listener, which share their times, come together."""
+    groups: dict[str, dict[int, int]] = {}
+    for record in rows.series:
+        number = record.series_no
+        count = since.points.get(number, 0)
+        if count < rows.points.get(number, 0) and (samples or record.listener == SOFTWARE):
+            groups.setdefault(record.listener, {})[number] = count
+    for group in groups.values():
+        for start in range(0, len(group), _SERIES_AT_A_TIME):
+            done = dict(list(group.items())[start : start + _SERIES_AT_A_TIME])
+            limit = _limit(len(done))
+            while done:
+                block = list(_block(source, rows, done, limit, damaged))
+                yield block
+                done = {p.series_no: p.stop for p in block if p.stop < rows.points[p.series_no]}
+
+
+def _block(
+    source: StoreReader, rows: RunRows, done: Mapping[int, int], limit: int, damaged: dict[int, str]
+) -> Iterator[Piece]:
+    run_id = rows.run.run_id
+    # One snapshot, so that series of a listener have equally many points.
+    with source.snapshot() as connection:
+        stored = {n: chunks_after(connection, run_id, n, count, limit) for n, count in done.items()}
+    for number, first in done.items():
+        try:
+            samples = stored[number].decode()
+        except CodecError as error:
+            damaged[number] = error.message
+            continue
+        samples = samples[: min(limit, rows.points[number] - first)]
+        if not len(samples):
+            raise _pruned(run_id)  # during the copy
+        yield Piece(number, first, samples)
+
+
+def _limit(series_count: int) -> int:
+    """Return the number of points to read of each of ``series_count`` series: whole chunks."""
+    full = chunks.POINTS_PER_CHUNK
+    return full * max(1, BATCH_POINTS // series_count // full)
+
+
+def _pruned(run_id: str) -> PrunedError:
+    return PrunedError(
+        f"run {run_id} was pruned; the store no longer has all of it",
+        "Restore it first: import its archive (`radt import`)",
+    )

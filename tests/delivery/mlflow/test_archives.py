@@ -1,0 +1,484 @@
+"""Archives among the artifacts in MLflow: written, exported by the real process, delivered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from radt.delivery.archive.locations import MlflowLocation
+from radt.delivery.archive.read import find_archive, import_archive
+from radt.delivery.mlflow.archives import (
+    ArchiveUploader,
+    Exporter,
+    _outcomes,
+    archive_interval_s,
+    archive_spool,
+)
+from radt.delivery.mlflow.target import DeliveryError, ErrorKind, MlflowTarget
+from radt.delivery.mlflow.uploader import Uploader
+from radt.delivery.mlflow.variables import DESTINATION
+from radt.errors import ArchiveError
+from radt.home import Home, RunDir
+from radt.model import MarkerKind, RunStatus
+from radt.store.records import MarkerRecord, RunRecord
+from radt.store.writer import StoreWriter
+from tests.copy import kit
+from tests.copy.ways import export_here
+from tests.delivery.mlflow.lab import START_NS, Lab, closing, finish, make_lab, wait_until
+from tests.support.http_links import HttpLink
+from tests.support.mlflow_server import Bucket, MlflowServer
+from tests.support.waiting import TIMEOUT_S
+
+
+def uploader(lab: Lab, interval_s: float = 3600.0) -> Uploader:
+    return Uploader(lab.target, lab.reader, lab.writer, archives_of(lab, interval_s))
+
+
+def archives_of(lab: Lab, interval_s: float) -> ArchiveUploader:
+    return ArchiveUploader(lab.target, lab.reader, lab.writer, interval_s)
+
+
+def started(lab: Lab) -> RunRecord:
+    (run,) = lab.add_workload()
+    lab.start(run)
+    lab.log(run, "loss", [1.0, 2.0, 3.0], steps=[1, 2, 3])
+    lab.log(run, "power", [100.0] * 50, series_no=1, listener="smi", entity="gpu0")
+    lab.creator().register_pending()
+    return lab.record(run)
+
+
+def artifacts(lab: Lab, run: RunRecord) -> Path:
+    uri = lab.mlflow_run(run).info.artifact_uri
+    assert uri is not None
+    return Path(uri.removeprefix("file://"))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file())
+
+
+def assert_same_when_imported(lab: Lab, run: RunRecord, other: StoreWriter) -> None:
+    import_archive(find_archive(artifacts(lab, run)), other)
+    assert kit.contents(other)["runs"] == [lab.record(run)]
+    mine, theirs = kit.contents(lab.writer), kit.contents(other)
+    assert mine.pop("workloads")[0].workload_id == theirs.pop("workloads")[0].workload_id
+    assert mine == theirs
+
+
+class Uploads:
+    """Counts what is delivered, and fails when told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: list[str] = []
+        self.fail_at = -1
+        send = MlflowTarget.log_artifact
+
+        def log_artifact(target: MlflowTarget, run_id: str, file: Path, folder: str | None) -> None:
+            if len(self.done) == self.fail_at:
+                self.fail_at = -1
+                raise DeliveryError(ErrorKind.BUSY, "503 Slow Down")
+            send(target, run_id, file, folder)
+            self.done.append(f"{folder}/{file.name}")
+
+        monkeypatch.setattr(MlflowTarget, "log_artifact", log_artifact)
+
+
+@pytest.fixture
+def uploads(monkeypatch: pytest.MonkeyPatch) -> Uploads:
+    return Uploads(monkeypatch)
+
+
+@pytest.fixture
+def archived_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    export_here(monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def runs_are_archived(archives: None) -> None:
+    """In all tests of this file."""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[StoreWriter]:
+    with StoreWriter(tmp_path / "imported" / "radt.db") as writer:
+        yield writer
+
+
+def bundles(folder: Path) -> list[str]:
+    return [name for name in names(folder) if name.endswith(".radt")]
+
+
+def test_an_ended_run_is_archived_and_its_spool_emptied(
+    lab: Lab, other: StoreWriter, uploads: Uploads
+) -> None:
+    run = started(lab)
+    spool = RunDir(Path(run.spool))
+    spool.output_log.write_text("what it printed\n")
+    for name in ("environment/packages.txt", "model.pt", "profiles/torch-1.json"):
+        (spool.artifacts / name).parent.mkdir(exist_ok=True)
+        (spool.artifacts / name).write_text(name)
+    lab.end(run)
+    one = uploader(lab)
+    one.deliver(lab.record(run))
+
+    assert names(artifacts(lab, run)) == [
+        "environment/packages.txt",
+        "model.pt",
+        "output.log",
+        "profiles/torch-1.json",
+        "radt-summary.json",
+        f"radt/{run.run_id}.1.radt",
+        "radt/run.json",
+        "radt/samples.parquet",
+    ]
+    assert names(spool.path) == ["artifacts/profiles/torch-1.json", "output.log"]
+    assert (artifacts(lab, run) / "output.log").samefile(spool.output_log), "on the disk once"
+    assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
+    assert_same_when_imported(lab, run, other)
+
+
+def test_runs_that_end_together_are_exported_by_one_process(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = lab.add_workload(3)
+    for run in runs:
+        lab.start(run)
+        lab.log(run, "loss", [1.0])
+        lab.end(run)
+    lab.creator().register_pending()
+    processes: list[int] = []
+    start = Exporter._start
+
+    def counted(exporter: Exporter, run_ids: list[str]) -> subprocess.Popen[str]:
+        processes.append(len(run_ids))
+        return start(exporter, run_ids)
+
+    monkeypatch.setattr(Exporter, "_start", counted)
+    one = uploader(lab)
+    for run in runs:
+        one.deliver(lab.record(run))
+    assert processes == [3]
+    for run in runs:
+        assert json.loads((artifacts(lab, run) / "radt" / "run.json").read_text())["run"]
+
+
+@pytest.mark.usefixtures("archived_here")
+def test_a_refused_file_stays_whoever_delivers_the_rest(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deliverer that was told so is killed before it could note it."""
+    run = started(lab)
+    folder = RunDir(Path(run.spool)).artifacts
+    for name in ("model.pt", "huge.bin"):
+        (folder / name).write_text(name)
+    lab.end(run)
+    send = MlflowTarget.log_artifact
+
+    def refuse(target: MlflowTarget, run_id: str, file: Path, folder: str | None) -> None:
+        if file.name == "huge.bin":
+            raise DeliveryError(ErrorKind.REFUSED, "413 Request Entity Too Large")
+        send(target, run_id, file, folder)
+
+    def no_answer(*_: object) -> None:
+        raise DeliveryError(ErrorKind.UNREACHABLE, "connection refused")
+
+    monkeypatch.setattr(MlflowTarget, "log_artifact", refuse)
+    with monkeypatch.context() as broken, pytest.raises(DeliveryError, match="connection"):
+        broken.setattr(MlflowTarget, "terminate", no_answer)
+        uploader(lab).deliver(lab.record(run))
+    uploader(lab).deliver(lab.record(run))
+    assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
+    assert names(folder) == ["huge.bin", "model.pt"], "nothing is removed then"
+
+
+@pytest.mark.usefixtures("archived_here")
+def test_a_script_s_own_folder_of_that_name_is_not_written_over(
+    lab: Lab, other: StoreWriter
+) -> None:
+    run = started(lab)
+    own = RunDir(Path(run.spool)).artifacts / "radt" / "run.json"
+    own.parent.mkdir()
+    own.write_text("mine")
+    lab.end(run)
+    uploader(lab).deliver(lab.record(run))
+    assert (artifacts(lab, run) / "radt_" / "run.json").read_text() == "mine"
+    assert_same_when_imported(lab, run, other)
+
+
+@pytest.mark.usefixtures("archived_here")
+@pytest.mark.parametrize("lost", ["spool", "spool and bundle", "spool, bundle damaged"])
+def test_a_lost_spool_is_gone_on_from_what_was_delivered(
+    lab: Lab, other: StoreWriter, uploads: Uploads, lost: str
+) -> None:
+    """Without a last bundle that can be read, the next one has all of the run."""
+    run = started(lab)
+    lab.writer.put_markers([MarkerRecord(run.run_id, 0, MarkerKind.EVENT, "one", START_NS)])
+    uploader(lab, interval_s=0.0).deliver(lab.record(run))
+    first = artifacts(lab, run) / "radt" / f"{run.run_id}.1.radt"
+    before = first.read_bytes()
+    archive_spool(run).remove()
+    if lost == "spool and bundle":
+        first.unlink()
+    if lost == "spool, bundle damaged":
+        before = before[:-100]
+        first.write_bytes(before)
+    lab.log(run, "loss", [4.0], first_ns=START_NS + 10)
+    lab.end(run)
+    uploader(lab).deliver(lab.record(run))
+    assert names(first.parent)[-3:] == [f"{run.run_id}.2.radt", "run.json", "samples.parquet"]
+    assert not first.exists() or first.read_bytes() == before
+    assert_same_when_imported(lab, run, other)
+
+
+@pytest.mark.usefixtures("archived_here")
+def test_a_run_that_is_written_during_its_export_is_exported_again(
+    lab: Lab, uploads: Uploads, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = started(lab)
+    lab.end(run)
+    start = Exporter._start
+
+    def written(exporter: Exporter, run_ids: list[str]) -> subprocess.Popen[str]:
+        process = start(exporter, run_ids)
+        lab.log(run, "loss", [4.0], first_ns=START_NS + 10)
+        return process
+
+    with monkeypatch.context() as patch, pytest.raises(DeliveryError, match="written") as caught:
+        patch.setattr(Exporter, "_start", written)
+        uploader(lab).deliver(lab.record(run))
+    assert caught.value.kind is ErrorKind.BUSY
+    uploader(lab).deliver(lab.record(run))
+    assert uploads.done[-2:] == ["radt/samples.parquet", "radt/run.json"]
+
+
+def test_running_runs_do_not_wait_for_an_export(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, ended = started(lab), started(lab)
+    lab.end(ended)
+    one = uploader(lab, interval_s=0.0)
+    other = threading.Thread(target=one.deliver, args=[running], daemon=True)
+
+    def start(*_: object) -> subprocess.Popen[str]:
+        other.start()
+        other.join(TIMEOUT_S)
+        assert bundles(artifacts(lab, running)) == [f"radt/{running.run_id}.1.radt"]
+        raise ArchiveError("that is all")
+
+    monkeypatch.setattr(Exporter, "_start", start)
+    with pytest.raises(DeliveryError, match="that is all"):
+        one.deliver(lab.record(ended))
+
+
+def test_an_export_that_is_killed_again_and_again_is_a_note(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine has too little memory for it."""
+    run = started(lab)
+    lab.end(run)
+    one = uploader(lab)
+    command = ["sh", "-c", "kill -KILL $$"]
+    monkeypatch.setattr(
+        Exporter, "_start", lambda *_: subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    )
+    for _ in range(4):
+        with pytest.raises(DeliveryError, match="the export process was killed"):
+            one.deliver(lab.record(run))
+    one.deliver(lab.record(run))
+    with lab.writer._engine.begin() as connection:
+        note = connection.exec_driver_sql("SELECT delivery_note FROM run").scalar_one()
+    assert note == "not exported: the export process was killed 5 times"
+
+
+@pytest.mark.usefixtures("archived_here")
+def test_nothing_is_left_where_a_kill_came_before_the_mark(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, uploads: Uploads
+) -> None:
+    run = started(lab)
+    lab.end(run)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken, pytest.raises(KeyboardInterrupt):
+        broken.setattr(StoreWriter, "mark_run_delivered", killed)
+        uploader(lab).deliver(lab.record(run))
+    brought = list(uploads.done)
+    uploader(lab).deliver(lab.record(run))
+    assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
+    assert uploads.done == brought, "nothing twice"
+    assert not archive_spool(run).path.exists()
+
+
+def test_an_archive_that_is_due_is_due_for_the_next_process_too(lab: Lab) -> None:
+    run = started(lab)
+    archives = archives_of(lab, 3600.0)
+    assert archives.is_due(run), "it began long ago"
+    archives.keep_up(run, lab.mlflow_id(run))
+    assert not archives.is_due(run)
+    assert not archives_of(lab, 3600.0).is_due(run), "another one has just done it"
+
+
+def test_a_clock_that_was_set_back_stops_no_archive(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = started(lab)
+    archives = archives_of(lab, 3600.0)
+    archives.keep_up(run, lab.mlflow_id(run))
+    written = archive_spool(run).written_file.stat().st_mtime
+    monkeypatch.setattr("time.time", lambda: written - 7200.0)
+    assert archives.is_due(run)
+    archives._tried_s[run.run_id] = written - 7200.0
+    assert not archives.is_due(run), "it was tried just now"
+
+
+def test_lines_that_are_no_outcome_hide_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """A library prints, and a kill comes within a line."""
+    lines = ["a warning", "7", '["a", "", false]', "[]", '["b", "damaged", true]', '["c", ""']
+    command = ["sh", "-c", 'printf "%s\\n" "$@"; exit 3', "sh", *lines]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert _outcomes(process) == {"a": ("", False), "b": ("damaged", True)}
+    assert "ended with 3" in caplog.text
+
+
+def test_what_cannot_be_archived_now_is_tried_again(lab: Lab, other: StoreWriter) -> None:
+    run = started(lab)
+    lab.end(run)
+    one = uploader(lab)
+    archive_spool(run).path.write_text("in the way")
+    with pytest.raises(DeliveryError, match=r"archive: File exists") as caught:
+        one.deliver(lab.record(run))
+    assert caught.value.kind is ErrorKind.BUSY
+    assert lab.mlflow_run(run).info.status == "FINISHED"
+    archive_spool(run).path.unlink()
+    one.deliver(lab.record(run))
+    assert_same_when_imported(lab, run, other)
+
+
+def test_what_can_never_be_archived_is_a_note(lab: Lab) -> None:
+    """A chunk is damaged, which nothing else that is delivered needs."""
+    run = started(lab)
+    (RunDir(Path(run.spool)).artifacts / "model.pt").write_text("weights")
+    one = uploader(lab)
+    one.deliver(lab.record(run))
+    lab.end(run)
+    lab.writer.seal(run.run_id)
+    with lab.writer._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE chunk SET value_data = X'00' WHERE series_no = 0")
+    one.deliver(lab.record(run))
+    assert lab.mlflow_run(run).info.status == "FINISHED"
+    with lab.writer._engine.begin() as connection:
+        query = "SELECT delivery_done_ns, delivery_note FROM run"
+        ((done_ns, note),) = connection.exec_driver_sql(query).all()
+    assert done_ns is not None
+    assert note.startswith("not exported: a chunk of samples is damaged")
+    assert names(RunDir(Path(run.spool)).artifacts) == ["model.pt"], "nothing is removed then"
+
+
+def test_killed_in_the_middle(
+    lab: Lab, other: StoreWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real deliverer, and the archiver it leaves behind."""
+    run = started(lab)
+    for series_no in range(2, 40):
+        values = [float(i) for i in range(2000)]
+        lab.log(run, f"m{series_no}", values, series_no=series_no, listener=f"l{series_no}")
+    lab.end(run)
+    folder = archive_spool(run).path
+    process = lab.start_deliverer()
+    # They are there for less than a second: whoever looks too late sees that all is delivered.
+    wait_until(
+        lambda: folder.exists() or not lab.reader.runs_to_deliver(lab.tracking_uri),
+        "the archive has begun",
+    )
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    finish(lab.start_deliverer())
+    assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
+    assert not folder.exists()
+    assert_same_when_imported(lab, run, other)
+
+
+def test_no_archive_for_who_wants_none(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RADT_ARCHIVE_S", "0")
+    run = started(lab)
+    lab.end(run, RunStatus.KILLED)
+    finish(lab.start_deliverer())
+    assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
+    assert names(artifacts(lab, run)) == ["radt-summary.json"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("", 900.0), ("60", 60.0), ("0", None), ("-1", 900.0), ("x", 900.0)],
+)
+def test_how_often(text: str, expected: float | None) -> None:
+    assert archive_interval_s({"RADT_ARCHIVE_S": text}) == expected
+
+
+@pytest.fixture
+def http_link(mlflow_server: MlflowServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpLink]:
+    """A link to the server, which nothing on this machine has configured MLflow's client for."""
+    for name in tuple(os.environ):
+        if name.startswith("MLFLOW_ENABLE_"):
+            monkeypatch.delenv(name)
+    with HttpLink(mlflow_server.port) as link:
+        yield link
+
+
+_THROUGH_SERVER = "mlflow-artifacts/artifacts"
+
+
+def test_through_the_server(tmp_path: Path, other: StoreWriter, http_link: HttpLink) -> None:
+    """Nothing but the tracking server can be reached, from here and from where it is imported."""
+    home = Home(tmp_path / "radt-data").create()
+    with closing(make_lab(home, http_link.uri)) as lab:
+        run = started(lab)
+        lab.end(run)
+        uploader(lab).deliver(lab.record(run))
+        imported = import_archive(find_archive(f"runs:/{lab.mlflow_id(run)}", http_link.uri), other)
+        assert (imported.points, imported.is_complete) == (53, True)
+        assert kit.contents(other)["runs"] == [lab.record(run)]
+        location = MlflowLocation(http_link.uri, lab.mlflow_id(run), "")
+        location.fetch("radt-summary.json", tmp_path / "summary")
+    assert http_link.requests(_THROUGH_SERVER, "PUT")
+    # MLflow's server offers S3's addresses, which only the server can reach.
+    assert not http_link.requests("presigned|mpu/")
+
+
+def test_beside_the_server(
+    tmp_path: Path,
+    other: StoreWriter,
+    http_link: HttpLink,
+    mlflow_server: MlflowServer,
+    bucket: Bucket,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Files go straight to S3 and come from there; experiments suit those who reach MLflow only."""
+    for name, value in mlflow_server.bucket.environ.items():
+        monkeypatch.setenv(name, value)
+    home = Home(tmp_path / "radt-data").create()
+    with closing(make_lab(home, http_link.uri)) as lab:
+        run = started(lab)
+        (RunDir(Path(run.spool)).artifacts / "large.bin").write_bytes(os.urandom(20 * 2**20))
+        lab.end(run)
+        monkeypatch.setenv(DESTINATION, bucket.uri)
+        with pytest.raises(DeliveryError, match=f"does not find files .*{DESTINATION}"):
+            lab.target.log_artifact(lab.mlflow_id(run), Path(__file__), None)
+
+        monkeypatch.setenv(DESTINATION, mlflow_server.bucket.uri)
+        uploader(lab).deliver(lab.record(run))
+        imported = import_archive(find_archive(f"runs:/{lab.mlflow_id(run)}", http_link.uri), other)
+        assert (imported.points, imported.is_complete) == (53, True)
+        assert not http_link.requests(f"{_THROUGH_SERVER}/|presigned|mpu/")
+
+        monkeypatch.delenv(DESTINATION)
+        location = MlflowLocation(http_link.uri, lab.mlflow_id(run), "")
+        assert location.files(100)["large.bin"] == 20 * 2**20
+        experiment = lab.client.get_experiment(lab.mlflow_run(run).info.experiment_id)
+        assert experiment.artifact_location.startswith("mlflow-artifacts:")

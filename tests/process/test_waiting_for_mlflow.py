@@ -1,0 +1,62 @@
+"""Rows that cannot wait for MLflow themselves start when it has their runs, or time is over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from radt.home import Home
+from radt.runner.active import StopRequest
+from radt.runner.preparation import wait_for_mlflow
+from radt.runner.recording import MlflowPatience
+
+WORKLOAD: Any = SimpleNamespace(
+    workload_id="w",
+    in_store=True,
+    runs=[
+        SimpleNamespace(run_id="r", plan=SimpleNamespace(program=SimpleNamespace(is_python=False)))
+    ],
+)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Any:
+    """One whose MLflow has the run from the third look on."""
+    looks = iter([None, None])
+
+    def runs(run_ids: list[str]) -> list[Any]:
+        return [SimpleNamespace(run_id=run_ids[0], mlflow_run_id=next(looks, "m"))]
+
+    return SimpleNamespace(
+        home=Home(tmp_path),
+        tracking_uri="http://me:secret@mlflow",
+        client=SimpleNamespace(away=None, hurry=lambda store: None),
+        reader=SimpleNamespace(
+            runs=runs, workload=lambda workload_id: SimpleNamespace(mlflow_experiment_id="7")
+        ),
+        stop=StopRequest(),
+        mlflow_patience=MlflowPatience(),
+    )
+
+
+def test_its_ids_are_waited_for(session: Any) -> None:
+    ids, warning = wait_for_mlflow(session, WORKLOAD)
+    assert (ids.runs, ids.experiment, ids.pending, warning) == ({"r": "m"}, "7", False, "")
+
+
+def test_a_server_that_does_not_answer_delays_the_next_workload_less(session: Any) -> None:
+    session.mlflow_patience.timeout_s = 0.0
+    ids, warning = wait_for_mlflow(session, WORKLOAD)
+    assert ids.runs == {}
+    assert "no answer within 0 s; runs start now" in warning
+    assert "secret" not in warning
+    assert session.mlflow_patience.timeout_s == 1.0
+
+
+def test_who_stops_does_not_wait(session: Any) -> None:
+    session.stop.request()
+    ids, warning = wait_for_mlflow(session, WORKLOAD)
+    assert (ids.runs, warning) == ({}, "")
