@@ -14,7 +14,7 @@ folder; a run counts as ended once all of it is there. `collecting` applies the 
 submit host, whose collector delivers the runs.
 
 **From jobs to statuses.** Only the process that holds the lock of the file submits and writes
-statuses. `course` polls the engine and the attempts and follows `settle`: pure functions from the
+statuses. `monitor` polls the engine and the attempts and follows `settle`: pure functions from the
 reports of engine and nodes to statuses, and to wait, done or submit again. `follow` adds the
 terminal, the file and the collection. All of it can be stopped anywhere: the shared folder and the
 engine have the state, and a hidden file beside the experiment file says where that is (`opened`).

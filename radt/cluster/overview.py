@@ -11,8 +11,8 @@ from typing import Any
 from rich.text import Text
 
 from radt import units
-from radt.cluster.course import Course, CourseJob
 from radt.cluster.engine import Phase
+from radt.cluster.monitor import MonitoredJob, SubmissionMonitor
 from radt.cluster.spool import BEAT_S, Spool, WorkloadKey
 from radt.experiment.columns import parse_status
 from radt.model import Role, RunStatus
@@ -43,13 +43,13 @@ class JobView:
     starts: str = ""
 
     @classmethod
-    def of(cls, course: Course, job: CourseJob) -> JobView:
+    def of(cls, monitor: SubmissionMonitor, job: MonitoredJob) -> JobView:
         """Describe a job that the engine has."""
         assert job.state is not None
         key = current_workload(job)
         newest = job.views[-1] if job.views else None
         return cls(
-            job_id=course.job_id(job),
+            job_id=monitor.job_id(job),
             label=key.label,
             roles=[row.role for row in job.workloads[key]],
             nodes=job.state.nodes,
@@ -86,22 +86,22 @@ class Overview:
     folder: str = ""
 
     @classmethod
-    def of(cls, course: Course, engine: str, spool: Spool) -> Overview:
-        """Describe a submission by its course."""
-        jobs = list(course.jobs.values())
-        running = [JobView.of(course, job) for job in jobs if job.is_running]
-        queued = [JobView.of(course, job) for job in jobs if job.is_queued]
+    def of(cls, monitor: SubmissionMonitor, engine: str, spool: Spool) -> Overview:
+        """Describe a submission by its monitor."""
+        jobs = list(monitor.jobs.values())
+        running = [JobView.of(monitor, job) for job in jobs if job.is_running]
+        queued = [JobView.of(monitor, job) for job in jobs if job.is_queued]
         return cls(
             engine=engine,
             running=running,
             queued=dict(Counter(job.reason for job in queued)),  # `asdict` cannot copy a Counter
-            unsubmitted=course.unsubmitted,
-            ending=len(jobs) - len(running) - len(queued) - course.unsubmitted,
+            unsubmitted=monitor.unsubmitted,
+            ending=len(jobs) - len(running) - len(queued) - monitor.unsubmitted,
             starts=min((job.starts for job in queued if job.starts), default=""),
-            held=course.held,
-            away=bool(course.away),
-            problem=course.away or course.folder_problem,
-            remedy=course.remedy,
+            held=monitor.held,
+            away=bool(monitor.away),
+            problem=monitor.away or monitor.folder_problem,
+            remedy=monitor.remedy,
             waiting=queued[:_MOST_WAITING],
             id=spool.submission.submission_id,
             folder=str(spool.path),
@@ -117,7 +117,7 @@ class Overview:
         return {"headline": headline(self).plain.strip(), **asdict(self)}
 
 
-def current_workload(job: CourseJob) -> WorkloadKey:
+def current_workload(job: MonitoredJob) -> WorkloadKey:
     """Return the workload of a job that is running, or runs next."""
     for wanted in (RunStatus.RUNNING, None):
         for key, rows in job.workloads.items():
