@@ -33,7 +33,7 @@ from radt.cluster.node import (
     node_number,
     this_start,
 )
-from radt.cluster.shipping import NodeStatuses, Pulse, Shipper
+from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses, Shipper
 from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
 from radt.cluster.team import FirstNode, OtherNode
 from radt.collector.leftovers import drain_leftovers
@@ -247,7 +247,7 @@ class NodeRunner:
                 with_files=not self._submission.reaches_mlflow,
                 on_arrived=on_arrived,
             )
-            pulse = Pulse(
+            heartbeat = AttemptHeartbeat(
                 self._spool,
                 self._job,
                 attempt,
@@ -256,7 +256,7 @@ class NodeRunner:
                 beat_s=settings.variable(settings.CLUSTER_BEAT_S, os.environ).value,
                 on_superseded=lambda newest: self._superseded(newest, shipper),
             )
-            pulse.start()
+            heartbeat.start()
             reason = "radt stopped on an error"
             try:
                 if team is not None:
@@ -289,7 +289,7 @@ class NodeRunner:
             except RadtError as error:
                 reason = self._stop.reason if self._stop else str(error)
             finally:
-                self._hand_over(place, shipper, pulse, statuses, reason, team)
+                self._hand_over(place, shipper, heartbeat, statuses, reason, team)
                 if team is not None:
                     team.close()
         is_done = not self._superseded_by and _has_finished(statuses.rows)
@@ -354,7 +354,7 @@ class NodeRunner:
         self,
         place: NodePlace,
         shipper: Shipper,
-        pulse: Pulse,
+        heartbeat: AttemptHeartbeat,
         statuses: NodeStatuses,
         reason: str,
         team: FirstNode | OtherNode | None,
@@ -363,7 +363,7 @@ class NodeRunner:
         with suppress(OSError):  # the node's disk is full; the last report says what is missing
             end_collector(place.runtime, COLLECTOR_GRACE_S)
         if self._superseded_by:
-            pulse.drop()
+            heartbeat.drop()
             return
         with suppress(RadtError):  # there may be no runs
             drain_leftovers(place.home)
@@ -381,7 +381,7 @@ class NodeRunner:
         if unsent:
             statuses.lose(unsent)
         least_s = time.monotonic() + LAST_WORD_S
-        if not pulse.finish(reason or unsent, lambda: max(least_s, deadline_s())):
+        if not heartbeat.finish(reason or unsent, lambda: max(least_s, deadline_s())):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201
 
     def _deadline(self) -> Deadline:
