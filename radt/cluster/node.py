@@ -45,7 +45,7 @@ COLLECTOR_GRACE_S = 10.0
 
 
 @dataclass(slots=True)
-class NodePlace:
+class ScratchFolder:
     """The scratch folder of a job.
 
     ``is_kept`` is True if the folder must stay because it holds the only copy of some data.
@@ -68,7 +68,7 @@ class NodePlace:
 
     @classmethod
     @contextmanager
-    def made(cls, name: str) -> Iterator[NodePlace]:
+    def made(cls, name: str) -> Iterator[ScratchFolder]:
         """Create the folder; at the end, stop everything that uses it and remove it.
 
         Folders of killed jobs are removed first.

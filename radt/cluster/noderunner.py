@@ -25,8 +25,8 @@ from radt import __version__, settings
 from radt.cluster.gpus import allocated_machine
 from radt.cluster.node import (
     COLLECTOR_GRACE_S,
-    NodePlace,
     NodeStop,
+    ScratchFolder,
     end_collector,
     engine_job_id,
     node_name,
@@ -238,7 +238,7 @@ class NodeRunner:
         if team is not None:
             team.on_arrived, on_arrived = statuses.arrived, team.arrived
             name += f".{team.number}"
-        with NodePlace.made(name) as place:
+        with ScratchFolder.made(name) as place:
             self._set_environment(place)
             shipper = Shipper(
                 place.home,
@@ -295,7 +295,7 @@ class NodeRunner:
         is_done = not self._superseded_by and _has_finished(statuses.rows)
         return 0 if is_done else 1
 
-    def _set_environment(self, place: NodePlace) -> None:
+    def _set_environment(self, place: ScratchFolder) -> None:
         """Make this process and its children use the job's scratch folder."""
         own = {
             HOME_VARIABLE: str(place.home.path),
@@ -352,7 +352,7 @@ class NodeRunner:
 
     def _hand_over(
         self,
-        place: NodePlace,
+        place: ScratchFolder,
         shipper: Shipper,
         heartbeat: AttemptHeartbeat,
         statuses: NodeStatuses,
