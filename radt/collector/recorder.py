@@ -20,7 +20,7 @@ from radt.collector.ledger import MissedStretch
 from radt.collector.manifest import Claim, Manifest, forget
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import StandaloneRun
-from radt.collector.routing import Gap, Taken
+from radt.collector.routing import Gap, PendingSamples
 from radt.collector.rows import put_rows
 from radt.collector.runs import ActiveRun, Ending, Resumed
 from radt.collector.totals import LastReading, total_batches
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 class Pending:
     """Rows of one transaction, with all numbers and wall-clock times assigned."""
 
-    taken: Taken
+    samples: PendingSamples
     journal: JournalPart
     series: Sequence[SeriesRecord]
     batches: Sequence[SeriesBatch]
@@ -61,7 +61,7 @@ class Pending:
 
     @property
     def empty(self) -> bool:
-        return self.taken.empty and self.journal.empty and not self.announce
+        return self.samples.empty and self.journal.empty and not self.announce
 
 
 class RunRecorder:
@@ -173,21 +173,21 @@ class RunRecorder:
 
     # -- recording --------------------------------------------------------------------------------
 
-    def prepare(self, *, samples: bool = True, final: bool = False) -> Pending:
+    def prepare(self, *, with_samples: bool = True, final: bool = False) -> Pending:
         """Return the next rows to write: those of a failed write, else new ones.
 
         They are kept until `written` is called, unless they are empty.
 
         Args:
-            samples: Include samples of listeners; False lets them accumulate.
+            with_samples: Include samples of listeners; False lets them accumulate.
             final: Whether the run has ended.
         """
         if self._last_reading is not None and not final:
             self._last_reading.read()
         if self._pending is not None:
             return self._pending
-        taken = self.run.take() if samples else Taken()
-        pending = self._numbered(taken, self._read_journal(final=final))
+        samples = self.run.take() if with_samples else PendingSamples()
+        pending = self._numbered(samples, self._read_journal(final=final))
         self._pending = None if pending.empty else pending
         return pending
 
@@ -203,7 +203,7 @@ class RunRecorder:
             started_ns = self._clock.to_wall_ns(self.run.started_ns)
             writer.begin_run(run_id, self.run.pid, started_ns)
         pending.journal.write(writer, run_id, pending.series, pending.batches, pending.markers)
-        for ledger in pending.taken.ledgers:
+        for ledger in pending.samples.ledgers:
             writer.put_ledger(ledger)
         writer.put_gaps(pending.gaps)
 
@@ -212,7 +212,7 @@ class RunRecorder:
         self._pending = None
         self._announced = self._announced or pending.announce
         self._numbering.stored(pending.series)
-        self.run.stored(pending.taken)
+        self.run.stored(pending.samples)
         self.run.logged(pending.journal.update)
         if new := pending.journal.pids - self._pids:
             self._pids |= new
@@ -235,7 +235,7 @@ class RunRecorder:
                 self.run.note("journal unreadable", str(error))
             return JournalPart()
 
-    def _numbered(self, taken: Taken, journal: JournalPart) -> Pending:
+    def _numbered(self, samples: PendingSamples, journal: JournalPart) -> Pending:
         number, wall_ns = self._numbering.series, self._clock.to_wall_ns
         batches = [
             SeriesBatch(
@@ -245,27 +245,27 @@ class RunRecorder:
                     np.array(column.values, np.float64),
                 ),
             )
-            for key, column in taken.columns.items()
+            for key, column in samples.columns.items()
         ]
         gaps = [
             self._gap(
                 gap.key.listener, number(gap.key, gap.metric, gap.interval_s, gap.method), gap
             )
-            for gap in taken.missing
+            for gap in samples.missing
         ]
         gaps += [
             self._gap(listener, -1, stretch, stretch.detail)
-            for listener, stretches in taken.stretches.items()
+            for listener, stretches in samples.stretches.items()
             for stretch in stretches
         ]
         markers = [
             self._numbering.marker(
                 MarkerKind.EVENT, event.name, wall_ns(event.at_ns), detail=event.detail
             )
-            for event in taken.events
+            for event in samples.events
         ]
         return Pending(
-            taken=taken,
+            samples=samples,
             journal=journal,
             series=self._numbering.new_series(),
             batches=batches,

@@ -26,9 +26,9 @@ from radt.collector.routing import (
     Gap,
     LiveState,
     LogUpdate,
+    PendingSamples,
     SeriesKey,
     SortedReadings,
-    Taken,
 )
 from radt.files import write_whole
 from radt.listeners.api import Metric, Occurrence, Target
@@ -324,11 +324,11 @@ class ActiveRun:
         with self._lock:
             return len(self._columns)
 
-    def take(self) -> Taken:
+    def take(self) -> PendingSamples:
         """Hand over the data to store; call `stored` once it is written."""
         with self._lock:
             changed = [account for account in self._accounts.values() if account.changed]
-            taken = Taken(
+            samples = PendingSamples(
                 columns=self._columns,
                 missing=[*self._missing, *self._growing_gaps()],
                 events=self._events,
@@ -338,12 +338,12 @@ class ActiveRun:
             self._columns, self._missing, self._events = {}, [], []
             for account in changed:
                 account.changed = False
-            return taken
+            return samples
 
-    def stored(self, taken: Taken) -> None:
+    def stored(self, samples: PendingSamples) -> None:
         """Drop data that is now in the store."""
         with self._lock:
-            self._points -= taken.points
+            self._points -= samples.points
 
     # Live ------------------------------------------------------------------------------------
 

@@ -250,11 +250,11 @@ class StoreSink:
         for run in runs:
             if run.ending is not None:
                 self._recorder(run)
-        samples = self._samples_due(runs)
+        with_samples = self._samples_due(runs)
         work = [
             (recorder, pending)
             for recorder in recorders
-            if (pending := self._prepared(recorder, samples=samples)) is not None
+            if (pending := self._prepared(recorder, with_samples=with_samples)) is not None
         ]
         if not work:
             return
@@ -288,11 +288,11 @@ class StoreSink:
         self._samples_s = now_s
         return True
 
-    def _prepared(self, recorder: RunRecorder, *, samples: bool) -> Pending | None:
+    def _prepared(self, recorder: RunRecorder, *, with_samples: bool) -> Pending | None:
         """Return the rows of a run to write; None if there are none."""
         pending = None
         with self._giving_up(recorder.run):
-            pending = recorder.prepare(samples=samples)
+            pending = recorder.prepare(with_samples=with_samples)
         return None if pending is None or pending.empty else pending
 
     def _write_alone(self, recorder: RunRecorder, pending: Pending) -> bool:

@@ -69,13 +69,13 @@ def test_a_card_that_a_run_has_twice_is_recorded_once() -> None:
         Reading("gpu.mig.sm", 0.2, "gpu0/gi2", gpu="MIG-b"),
         *(Occurrence("XID 31", "on gpu0", gpu=name) for name in ("MIG-a", "MIG-b")),
     )
-    taken = run.take()
-    assert {key.entity: list(one.values) for key, one in taken.columns.items()} == {
+    samples = run.take()
+    assert {key.entity: list(one.values) for key, one in samples.columns.items()} == {
         "gpu0": [0.5],
         "gpu0/gi1": [0.1],
         "gpu0/gi2": [0.2],
     }
-    assert len(taken.events) == 1
+    assert len(samples.events) == 1
 
 
 @pytest.mark.parametrize("metric", ["gpu.utilization", "process.memory.rss"])

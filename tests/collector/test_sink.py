@@ -123,10 +123,10 @@ def test_one_that_cannot_be_prepared_does_not_keep_the_others(
 ) -> None:
     prepare = RunRecorder.prepare
 
-    def unless_bad(recorder: RunRecorder, *, samples: bool = True, final: bool = False) -> Pending:
+    def unless_bad(recorder: RunRecorder, **options: bool) -> Pending:
         if recorder.run.run_id == BAD:
             raise ValueError("out of order")
-        return prepare(recorder, samples=samples, final=final)
+        return prepare(recorder, **options)
 
     monkeypatch.setattr(RunRecorder, "prepare", unless_bad)
     bad, good = _started(sink, BAD), _started(sink, GOOD)
