@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from radt.clock import Clock
-from radt.collector.intake import JournalIntake, JournalPart
+from radt.collector.journal_import import JournalImport, JournalPart
 from radt.collector.ledger import MissedStretch
 from radt.collector.manifest import Claim, Manifest, forget
 from radt.collector.processes import ProcessTable
@@ -116,8 +116,8 @@ class RunRecorder:
         self._cursors = reader.cursors(run.run_id)
         journals = JournalReader(self._spool.journal, self._cursors)
         store = Path(run.registration.store_path)
-        self._intake = JournalIntake(run.run_id, journals, self._clock, reader, store)
-        self._numbering = self._intake.numbering
+        self._import = JournalImport(run.run_id, journals, self._clock, reader, store)
+        self._numbering = self._import.numbering
 
     def close(self) -> None:
         """Let other processes store the run's journals."""
@@ -218,13 +218,13 @@ class RunRecorder:
             self._pids |= new
             self._table.add(self.run.run_id, new)
         self._cursors |= {cursor.journal: cursor for cursor in pending.journal.cursors}
-        self._intake.consumed(pending.journal)
+        self._import.consumed(pending.journal)
         if self._announced:
             self.run.recorded.set()
 
     def _read_journal(self, *, final: bool) -> JournalPart:
         try:
-            return self._intake.read(final=final)
+            return self._import.read(final=final)
         except (JournalError, OSError) as error:
             if is_shortage(error):  # it is read as soon as possible, even after the run's end
                 raise StoreError(f"the journal of run {self.run.run_id}: {error}") from error
@@ -300,7 +300,7 @@ class RunRecorder:
             more = more or pending.journal.more
         ended_ns = self._clock.to_wall_ns(self._ended_ns(ending))
         if self._last_markers is None:
-            self._last_markers = list(self._intake.close_open(ended_ns))
+            self._last_markers = list(self._import.close_open(ended_ns))
             self._totals = self._read_totals(ended_ns)
         status, reason = self._outcome(ending)
         with self._writer.transaction():
@@ -316,7 +316,7 @@ class RunRecorder:
         self._writer.seal(self.run.run_id)
         if not first:  # already ended by another process, so it may be marked as uploaded
             self._writer.deliver_again(self.run.run_id)
-        self._intake.discard()
+        self._import.discard()
         discard_usage(Path(self.run.registration.spool))
         try:
             forget(self._spool.path)
@@ -341,7 +341,7 @@ class RunRecorder:
 
     def _ended_ns(self, ending: Ending) -> int:
         """Return the monotonic time of the run's end: the script's own, if its journal has one."""
-        finish = self._intake.finish() if ending.status is None else None
+        finish = self._import.finish() if ending.status is None else None
         if finish is None or finish.ended_ns is None:
             return ending.ended_ns
         return finish.ended_ns
@@ -349,7 +349,7 @@ class RunRecorder:
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
         if ending.status is not None:
             return ending.status, ending.reason
-        if (finish := self._intake.finish()) is not None:
+        if (finish := self._import.finish()) is not None:
             # The reason belongs to the fallback, unless the script itself reports the same outcome.
             given = ending.reason if ending.fallback is RunStatus.FINISHED else ""
             return finish.status, finish.reason or given

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
-from radt.collector.intake import settle
+from radt.collector.journal_import import sync_to_disk
 from radt.collector.leftovers import drain
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
@@ -170,7 +170,7 @@ class StoreSink:
         """Sync written data to the disk if configured, as protection against power cuts."""
         now_s = time.monotonic()
         if self._disk_sync_s and now_s - self._synced_s >= self._disk_sync_s:
-            settle(self.path)
+            sync_to_disk(self.path)
             self._synced_s = now_s
 
     def _failed(self, error: StoreError) -> float:

@@ -288,7 +288,7 @@ def test_what_was_imported_is_not_read_once_more(unread: tuple[Home, str], tmp_p
         leftover = leftovers._Leftover(
             reader.run(run_id), home, writer, reader, Clock.for_machine()
         )
-        part = leftover.intake.read(final=False)
+        part = leftover.journal_import.read(final=False)
         part.write(writer, run_id, leftover._numbering.new_series())
         archived = sum(spool.write_bundle(reader, run_id).position.points.values())
     for file in home.path.glob("radt.db*"):
