@@ -36,7 +36,7 @@ from radt.cluster.node import (
 from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses, Shipper
 from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
 from radt.cluster.team import FirstNode, OtherNode
-from radt.collector.leftovers import drain_leftovers
+from radt.collector.recovery import recover_runs
 from radt.collocation.inventory import read_inventory
 from radt.collocation.planner import Request, on_given_instances
 from radt.delivery.mlflow.variables import ROOT
@@ -366,7 +366,7 @@ class NodeRunner:
             heartbeat.drop()
             return
         with suppress(RadtError):  # there may be no runs
-            drain_leftovers(place.home)
+            recover_runs(place.home)
         deadline_s = self._deadline()
         unsent = shipper.finish(deadline_s, lambda: bool(self._stop))
         if unsent:

@@ -439,7 +439,7 @@ class RunStates:
                 log.exception("%s", path)
                 continue
             if run.boot != boot_id():
-                # All of its processes are gone, and its times belong to another clock. `leftovers`
+                # All of its processes are gone, and its times belong to another clock. `recovery`
                 # finds the run in its store.
                 path.unlink()
                 continue

@@ -12,10 +12,10 @@ from pathlib import Path
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
 from radt.collector.journal_import import sync_to_disk
-from radt.collector.leftovers import drain
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import Pending, RunRecorder
+from radt.collector.recovery import drain
 from radt.collector.runs import ActiveRun
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import Home
@@ -75,7 +75,7 @@ class StoreSink:
         self._runs: dict[str, ActiveRun] = {}
         self._urgent = False
         self._left: list[Registration] = []
-        #: True from opening the store until leftovers have been searched for.
+        #: True from opening the store until unended runs have been searched for.
         self._undrained = False
         self._stopping = False
         self._writer: StoreWriter | None = None

@@ -21,7 +21,7 @@ from rich.text import Text
 from radt import settings, units
 from radt.collector.client import CollectorClient
 from radt.collector.delivery import Destination, Way
-from radt.collector.leftovers import Drained, drain_leftovers
+from radt.collector.recovery import Recovered, recover_runs
 from radt.delivery.backlog import MLFLOW, POSTGRES, Backlog, backlogs
 from radt.errors import CollectorError, RadtError, UploadError
 from radt.home import HOME_VARIABLE, STORE_VARIABLE, TRACKING_VARIABLE, Home
@@ -179,13 +179,13 @@ class Delivery:
             self._problems = {one.destination.label: str(error) for one in self.uploads}
 
 
-def store_leftovers(home: Home, deadline_s: float) -> Drained:
+def store_leftovers(home: Home, deadline_s: float) -> Recovered:
     """Read the journals' content into the store, or wait until the collector has stored it.
 
     Raises:
         StoreError: The store cannot be written.
     """
-    drained = drain_leftovers(home)
+    drained = recover_runs(home)
     if drained.waiting:
         # A killed collector has left a list of its runs: the next one ends them.
         patience_s = settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value
@@ -199,7 +199,7 @@ def store_leftovers(home: Home, deadline_s: float) -> Drained:
     ended, points = [*drained.ended], drained.points
     while drained.waiting and time.monotonic() < deadline_s:
         time.sleep(_LOOK_S)
-        before, drained = drained, drain_leftovers(home)
+        before, drained = drained, recover_runs(home)
         ended += [*drained.ended, *set(before.waiting).difference(drained.waiting)]
         points += drained.points
     return replace(drained, ended=tuple(dict.fromkeys(ended)), points=points)

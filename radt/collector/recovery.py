@@ -51,8 +51,8 @@ RUNNER_KILLED = "its runner was killed"
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
-    """The result of `drain_leftovers`; runs by their ids.
+class Recovered:
+    """The result of `recover_runs`; runs by their ids.
 
     ``ended`` are runs that a reboot interrupted. ``drained`` are runs whose journals held data
     missing from the store; ``points`` is the number of those values. ``unknown`` are journals of
@@ -76,7 +76,7 @@ class Drained:
         return bool(self.unknown or self.failed or self.waiting)
 
 
-def drain_leftovers(home: Home) -> Drained:
+def recover_runs(home: Home) -> Recovered:
     """Store the remaining journals of earlier runs on this machine in a data folder's store.
 
     For `radt sync` and the like; the collector does the same when it opens a store. Safe beside a
@@ -95,8 +95,8 @@ def drain_leftovers(home: Home) -> Drained:
         return drain(writer, reader, Clock.for_machine(), home)
 
 
-def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:
-    """Do the work of `drain_leftovers` with an open store. A failing run does not stop others."""
+def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Recovered:
+    """Do the work of `recover_runs` with an open store. A failing run does not stop others."""
     states = RunStates(runtime_dir() / "runs")
     left_ids = set(unfinished(home))
     waiting = [
@@ -128,18 +128,18 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
         folder = home.run_dir(run_id).path
         claim = Claim(folder)
         try:
-            leftover = _Leftover(run, home, writer, reader, clock)
-            if not leftover.is_over(boot_ns):
+            recovered = _UnendedRun(run, home, writer, reader, clock)
+            if not recovered.is_over(boot_ns):
                 continue
             if not claim.take():
                 waiting.append(run_id)
                 continue
-            leftover.make_row()
-            stored = leftover.drain()
-            leftover.end()
+            recovered.make_row()
+            stored = recovered.drain()
+            recovered.end()
             if stored.any_data:
                 writer.deliver_again(run_id)
-            leftover.journal_import.discard()
+            recovered.journal_import.discard()
             discard_usage(home.run_dir(run_id).path)
             forget(folder)
         # A damaged journal or a full disk must not make the store unusable.
@@ -152,11 +152,11 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
                 ended.append(run_id)
             if stored.any_data:
                 drained.append(run_id)
-            if unreadable := leftover.journals.unreadable:
+            if unreadable := recovered.journals.unreadable:
                 failed[run_id] = f"unreadable: {', '.join(sorted(unreadable))}"
         finally:
             claim.release()
-    return Drained(
+    return Recovered(
         tuple(ended),
         tuple(drained),
         points,
@@ -190,7 +190,7 @@ class _Stored:
     any_data: bool = False
 
 
-class _Leftover:
+class _UnendedRun:
     """A run that no collector records."""
 
     def __init__(
