@@ -27,7 +27,7 @@ from radt.collector.protocol import (
     Op,
     RefusalCode,
     Registration,
-    StandaloneRun,
+    RunRequest,
     decode,
     delivery_env,
     encode,
@@ -193,7 +193,7 @@ class CollectorClient:
         self._registrations[registration.run_id] = registration
         return [str(warning) for warning in answer["warnings"]]
 
-    def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
+    def record(self, runs: Sequence[RunRequest]) -> list[str]:
         """Write the rows of runs that the caller will start, all in one store; return their names.
 
         Raises:
@@ -203,7 +203,7 @@ class CollectorClient:
         answer = self._ask(Op.RECORD, request, patience_s=_ROWS_TIMEOUT_S)
         return [str(name) for name in answer["names"]]
 
-    def begin(self, run: StandaloneRun) -> Begun:
+    def begin(self, run: RunRequest) -> Begun:
         """Register a run without a runner, which is already running."""
         timeout_s = self._answered_within(_STORE_TIMEOUT_S)
         answer = self._ask(Op.BEGIN, {"run": asdict(run), "timeout_s": timeout_s})

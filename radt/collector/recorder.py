@@ -19,7 +19,7 @@ from radt.collector.journal_import import JournalImport, JournalPart
 from radt.collector.ledger import MissedStretch
 from radt.collector.manifest import Claim, Manifest, forget
 from radt.collector.processes import ProcessTable
-from radt.collector.protocol import StandaloneRun
+from radt.collector.protocol import RunRequest
 from radt.collector.routing import Gap, PendingSamples
 from radt.collector.rows import put_rows
 from radt.collector.runs import ActiveRun, Ending, Resumed
@@ -143,7 +143,7 @@ class RunRecorder:
             self.run.standalone = replace(standalone, name=row.name)
         return row.status.ended
 
-    def _description(self) -> StandaloneRun:
+    def _description(self) -> RunRequest:
         """Return a run's description from its manifest, if its runner could not write its rows."""
         try:
             manifest = Manifest.read(self._spool.path)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from radt.collector.ledger import Account, ListenerState
-from radt.collector.protocol import LiveView, Registration, StandaloneRun, from_json
+from radt.collector.protocol import LiveView, Registration, RunRequest, from_json
 from radt.collector.routing import (
     Column,
     Event,
@@ -85,7 +85,7 @@ class ActiveRun:
         registration: Registration,
         owner: ProcessId | None,
         *,
-        standalone: StandaloneRun | None = None,
+        standalone: RunRequest | None = None,
         buffered_points: int,
     ) -> None:
         self.registration = registration
@@ -369,7 +369,7 @@ class RunState:
 
     registration: Registration
     owner: ProcessId | None
-    standalone: StandaloneRun | None = None
+    standalone: RunRequest | None = None
     pid: int | None = None
     started_ns: int | None = None
     ending: Ending | None = None
@@ -385,7 +385,7 @@ class RunState:
 #: Readers for the field types of `RunState` and `Ending` that the protocol does not have.
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "ProcessId | None": lambda value: value and from_json(ProcessId, value),
-    "StandaloneRun | None": lambda value: value and from_json(StandaloneRun, value),
+    "RunRequest | None": lambda value: value and from_json(RunRequest, value),
     "Ending | None": lambda value: value and from_json(Ending, value, _READERS),
     "RunStatus | None": lambda value: value and RunStatus(value),
 }

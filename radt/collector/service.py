@@ -15,7 +15,7 @@ from radt.collector.delivery import Deliverers
 from radt.collector.guardian import Heartbeat
 from radt.collector.manifest import Manifest, RunnersEnd
 from radt.collector.processes import ProcessTable, own_cpu_s
-from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, StandaloneRun
+from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, RunRequest
 from radt.collector.rows import record_runs
 from radt.collector.run_finder import RunFinder, waiting
 from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
@@ -75,7 +75,7 @@ class Service:
 
     # Requests --------------------------------------------------------------------------------
 
-    def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
+    def record(self, runs: Sequence[RunRequest]) -> list[str]:
         """Write the rows of runs that a runner will start, all in one store; return their names.
 
         Raises:
@@ -93,7 +93,7 @@ class Service:
         registration = _with_defaults(registration)
         return self._adopt(ActiveRun(registration, owner, buffered_points=self._points))
 
-    def begin(self, run: StandaloneRun, owner: ProcessId | None, timeout_s: float = 0.0) -> Begun:
+    def begin(self, run: RunRequest, owner: ProcessId | None, timeout_s: float = 0.0) -> Begun:
         """Record a run that is its own owner.
 
         Args:

@@ -28,7 +28,7 @@ from radt.collector.protocol import (
     Op,
     RefusalCode,
     Registration,
-    StandaloneRun,
+    RunRequest,
     decode,
     encode,
     from_json,
@@ -203,7 +203,7 @@ class _Connection:
 
 
 def _record(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
-    return {"names": service.record([from_json(StandaloneRun, run) for run in request["runs"]])}
+    return {"names": service.record([from_json(RunRequest, run) for run in request["runs"]])}
 
 
 def _register(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
@@ -213,7 +213,7 @@ def _register(service: Service, request: Mapping[str, Any], connection: _Connect
 
 
 def _begin(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
-    run = from_json(StandaloneRun, request["run"])
+    run = from_json(RunRequest, request["run"])
     connection.run_ids.add(run.registration.run_id)
     return asdict(service.begin(run, connection.owner, float(request["timeout_s"])))
 

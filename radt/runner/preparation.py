@@ -19,7 +19,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from radt.collector.manifest import Manifest
-from radt.collector.protocol import Registration, StandaloneRun, delivery_env
+from radt.collector.protocol import Registration, RunRequest, delivery_env
 from radt.collocation.ledger import Owner
 from radt.delivery.problems import EVERYTHING, problem_file, read_problems
 from radt.environments.spec import LOCAL
@@ -261,9 +261,9 @@ def _record(
 
 def _description(
     session: Session, run: RecordedRun, workload_id: str, now_ns: int, tags: Mapping[str, str]
-) -> StandaloneRun:
+) -> RunRequest:
     row = run.plan
-    return StandaloneRun(
+    return RunRequest(
         registration=_registration(session, run),
         workload_id=workload_id,
         experiment=row.experiment,

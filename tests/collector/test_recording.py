@@ -15,7 +15,7 @@ import pytest
 from collector_kit import Project, wait_for
 
 from radt.collector.client import CollectorClient
-from radt.collector.protocol import Registration, StandaloneRun
+from radt.collector.protocol import Registration, RunRequest
 from radt.errors import CollectorError
 from radt.model import RunStatus, Scope
 
@@ -81,11 +81,11 @@ def test_two_runs_of_one_interval_share_their_readings(project: Project) -> None
     assert len(shared) >= 5
 
 
-def described(project: Project, **fields: Any) -> StandaloneRun:
+def described(project: Project, **fields: Any) -> RunRequest:
     """A run as its runner describes it, which no store knows."""
     row = project.row(uuid.uuid4().hex)
     registration = Registration(row.run_id, str(project.home.store_path), row.spool)
-    run = StandaloneRun(
+    run = RunRequest(
         registration, row.workload_id, "e", pid=1, started_monotonic_ns=1, has_runner=True
     )
     return replace(run, **fields)
