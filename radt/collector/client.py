@@ -283,14 +283,14 @@ class CollectorClient:
         answer = self._ask(Op.LIVE, {"run_ids": list(run_ids)})
         return {run_id: LiveView(**view) for run_id, view in answer["live"].items()}
 
-    def hurry(self, store: Path) -> dict[str, str]:
+    def flush(self, store: Path) -> dict[str, str]:
         """Upload the data of a store at once, because somebody waits for it.
 
         Returns:
             Why an upload process is not running, "" if it is, by
             `radt.collector.delivery.Destination.label`.
         """
-        answer = self._ask(Op.HURRY, {"store_path": str(store)})
+        answer = self._ask(Op.FLUSH, {"store_path": str(store)})
         problems = answer.get("problems", {})  # collectors of earlier builds do not report them
         return {str(label): str(problem) for label, problem in problems.items()}
 
@@ -504,11 +504,11 @@ def _left_s(deadline: float) -> float:
     return max(1e-3, deadline - time.monotonic())
 
 
-def hurry_uploads(store: Path) -> None:
+def flush_uploads(store: Path) -> None:
     """Ask the collector, if one answers, to upload the data of a store now instead of later."""
     # Without this request, the collector uploads the data later.
     with (
         suppress(CollectorError),
         CollectorClient.connect(start=False, timeout_s=0.0, patience_s=1.0) as client,
     ):
-        client.hurry(store)
+        client.flush(store)

@@ -95,7 +95,7 @@ class Op(StrEnum):
     FINISH = "finish"
     LIVE = "live"
     STATUS = "status"
-    HURRY = "hurry"
+    FLUSH = "flush"
     DELIVER = "deliver"
 
 

@@ -152,7 +152,7 @@ class StoreSink:
             if left or self._undrained:  # after the rows of runs whose children may be left
                 self._drain()
             for registration in left:
-                self._poke(registration)
+                self._notify_deliverers(registration)
             self._end_all(run for run in runs if run.ending is not None)
             self._sync()
         except StoreError as error:
@@ -365,7 +365,7 @@ class StoreSink:
         self._on_ended(run)
         run.recorded.set()
         run.done.set()
-        self._poke(run.registration)
+        self._notify_deliverers(run.registration)
 
     # Delivery --------------------------------------------------------------------------------
 
@@ -376,11 +376,11 @@ class StoreSink:
             self._notified_s = now_s
         for recorder, pending in work:
             if due or pending.announce or not pending.journal.empty:
-                self._poke(recorder.run.registration)
+                self._notify_deliverers(recorder.run.registration)
 
-    def _poke(self, registration: Registration) -> None:
+    def _notify_deliverers(self, registration: Registration) -> None:
         for deliverer in self._deliverers.of(registration):
-            deliverer.poke()
+            deliverer.notify()
 
     def _close(self) -> None:
         if self._reader is not None:

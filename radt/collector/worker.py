@@ -252,8 +252,8 @@ def _live(service: Service, request: Mapping[str, Any], _: _Connection) -> Answe
     return {"live": {run_id: view.to_json() for run_id, view in views.items()}}
 
 
-def _hurry(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
-    return {"problems": service.deliverers.hurry(Path(str(request["store_path"])))}
+def _flush(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
+    return {"problems": service.deliverers.flush(Path(str(request["store_path"])))}
 
 
 def _deliver(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
@@ -271,7 +271,7 @@ _HANDLERS: dict[Op, _Handler | None] = {
     Op.STARTED: _started,
     Op.FINISH: _finish,
     Op.LIVE: _live,
-    Op.HURRY: _hurry,
+    Op.FLUSH: _flush,
     Op.DELIVER: _deliver,
 }
 

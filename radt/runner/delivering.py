@@ -20,7 +20,7 @@ from rich.text import Text
 
 from radt import settings, units
 from radt.collector.client import CollectorClient
-from radt.collector.delivery import Destination, Way
+from radt.collector.delivery import Destination, DestinationKind
 from radt.collector.recovery import Recovered, recover_runs
 from radt.delivery.backlog import MLFLOW, POSTGRES, Backlog, backlogs
 from radt.errors import CollectorError, RadtError, UploadError
@@ -123,12 +123,12 @@ class Delivery:
         self._uris = [uri for uri in tracking_uris if uri and not is_masked(uri)]
         self._problems: dict[str, str] = {}
         self.uploads = [
-            Upload(MLFLOW, Destination(store, uri, Way.MLFLOW), masked(uri))
+            Upload(MLFLOW, Destination(store, uri, DestinationKind.MLFLOW), masked(uri))
             for uri in tracking_uris
             if uri
         ]
         if store_uri:
-            database = Destination(store, store_uri, Way.POSTGRES)
+            database = Destination(store, store_uri, DestinationKind.POSTGRES)
             self.uploads.append(Upload(POSTGRES, database, str(StoreAddress.of(store_uri))))
 
     def look(self) -> bool:
@@ -174,7 +174,7 @@ class Delivery:
             if not labels <= self._problems.keys():
                 for uri in self._uris or [""]:
                     client.deliver(self._store, uri, self._store_uri)
-            self._problems = client.hurry(self._store)
+            self._problems = client.flush(self._store)
         except CollectorError as error:
             self._problems = {one.destination.label: str(error) for one in self.uploads}
 

@@ -160,7 +160,7 @@ def wait_for_mlflow(session: Session, workload: RecordedWorkload) -> tuple[Mlflo
         # In a database backend radt chooses the ids (`MlflowTarget.create_run`).
         chosen = run_ids if is_database(session.tracking_uri) else []
         return MlflowIds(dict(zip(chosen, chosen, strict=True)), pending=True), ""
-    session.client.hurry(session.home.store_path)
+    session.client.flush(session.home.store_path)
     since_ns, began_s = time.time_ns(), time.monotonic()
     known = _known_to_mlflow(session, run_ids)
     trouble = ""

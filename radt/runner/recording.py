@@ -299,7 +299,7 @@ class Recording:
 
         def ask() -> None:
             with suppress(CollectorError):  # the end of the workload asks again
-                self._session.client.hurry(self._session.home.store_path)
+                self._session.client.flush(self._session.home.store_path)
 
         self._tasks.put(ask)
 

@@ -121,7 +121,7 @@ def test_a_collector_of_an_earlier_build_hurries_without_a_word(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(project.client, "_ask", lambda *_: {"ok": True})
-    assert project.client.hurry(project.home.store_path) == {}
+    assert project.client.flush(project.home.store_path) == {}
 
 
 def test_a_runner_waits_for_its_rows_while_others_hold_the_store(project: Project) -> None:
