@@ -22,7 +22,7 @@ from radt.collector.processes import ProcessTable
 from radt.collector.protocol import RunRequest
 from radt.collector.routing import Gap, PendingSamples
 from radt.collector.rows import put_rows
-from radt.collector.runs import ActiveRun, Ending, Resumed
+from radt.collector.runs import Ending, RecordedRun, Resumed
 from radt.collector.totals import LastReading, total_batches
 from radt.errors import JournalError, RunNotFoundError, StoreError
 from radt.home import RunDir
@@ -74,7 +74,7 @@ class RunRecorder:
 
     def __init__(
         self,
-        run: ActiveRun,
+        run: RecordedRun,
         writer: StoreWriter,
         reader: StoreReader,
         clock: Clock,

@@ -13,7 +13,7 @@ from collector_kit import wait_for
 from radt.collector.guardian import Heartbeat, ReadingMark
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
-from radt.collector.runs import ActiveRun
+from radt.collector.runs import RecordedRun
 from radt.collector.sampling import Sampler, SamplerState
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
@@ -86,8 +86,8 @@ def _unavailable() -> None:
     raise ListenerUnavailableError("gone", "look for it")
 
 
-def _run() -> ActiveRun:
-    run = ActiveRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
+def _run() -> RecordedRun:
+    run = RecordedRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
     run.expect(NAME, 0.02)
     run.started(1, time.monotonic_ns())
     return run
@@ -228,7 +228,7 @@ def test_counters_are_read_as_a_run_begins_and_as_it_ends(box: Heartbeat) -> Non
     sampler = Sampler(Counting, choice, ProcessTable(), box.mark(NAME), 60.0, [])
     try:
         assert sampler.settled.wait(120)
-        run = ActiveRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
+        run = RecordedRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
         run.expect(NAME, 3600.0)
         sampler.add(run)
         assert sampler.read_last(run) is None  # it has not begun

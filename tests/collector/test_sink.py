@@ -16,7 +16,7 @@ from radt.collector.delivery import Deliverers
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import Pending, RunRecorder
-from radt.collector.runs import ActiveRun, Ending
+from radt.collector.runs import Ending, RecordedRun
 from radt.collector.sink import StoreSink
 from radt.errors import StoreError
 from radt.model import RunStatus
@@ -54,9 +54,9 @@ def sink(path: Path) -> Iterator[StoreSink]:
     sink.stop(180)
 
 
-def _started(sink: StoreSink, run_id: str) -> ActiveRun:
+def _started(sink: StoreSink, run_id: str) -> RecordedRun:
     registration = Registration(run_id, str(sink.path), str(sink.path.parent / run_id))
-    run = ActiveRun(registration, None, buffered_points=1000)
+    run = RecordedRun(registration, None, buffered_points=1000)
     run.started(1, 1)
     sink.add(run)
     return run
