@@ -19,7 +19,7 @@ reports of engine and nodes to statuses, and to wait, done or submit again. `fol
 terminal, the file and the collection. All of it can be stopped anywhere: the shared folder and the
 engine have the state, and a hidden file beside the experiment file says where that is (`opened`).
 
-**Runs on several nodes.** Each node has a node runner with the same plan (`team`). The first one
+**Runs on several nodes.** Each node has a node runner with the same plan (`multinode`). The first
 claims the attempt, writes statuses and decides when a workload begins and how its runs end; the
 others meet it over TCP (`link`). A node that loses the connection ends its runs. All use the clock
 of the first: the others compare theirs by round trips before their collectors start, and the error

@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from radt import __version__, settings
+from radt.cluster.first_node import FirstNode
 from radt.cluster.gpus import allocated_machine
 from radt.cluster.node import (
     COLLECTOR_GRACE_S,
@@ -33,9 +34,9 @@ from radt.cluster.node import (
     node_number,
     this_start,
 )
+from radt.cluster.other_node import OtherNode
 from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses, Shipper
 from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
-from radt.cluster.team import FirstNode, OtherNode
 from radt.collector.recovery import recover_runs
 from radt.collocation.inventory import read_inventory
 from radt.collocation.planner import Request, on_given_instances
@@ -158,19 +159,19 @@ class NodeRunner:
             return self._refuse(attempt, left, held)
         if left.work is None:
             return self._refuse(attempt, left, self._spool.unfit(left.problem))
-        team, nodes = None, self._shape.nodes
+        multi_node, nodes = None, self._shape.nodes
         if nodes > 1:
-            team = FirstNode(attempt, left.rows, nodes, self._stop, self._spool.unfit)
-        return self._run(attempt, left, left.work, team)
+            multi_node = FirstNode(attempt, left.rows, nodes, self._stop, self._spool.unfit)
+        return self._run(attempt, left, left.work, multi_node)
 
     def _join(self, number: int, left: Left) -> int:
         """Run this node's parts of an attempt that the job's first node has claimed."""
-        team = OtherNode.joined(self._spool, self._job, number, left.problem, self._stop)
-        if team is None:
+        multi_node = OtherNode.joined(self._spool, self._job, number, left.problem, self._stop)
+        if multi_node is None:
             return 1
-        left.rows, left.kept = team.rows, frozenset()
+        left.rows, left.kept = multi_node.rows, frozenset()
         work = work_of(self._spool, self._job, left.machine, left.rows)
-        return self._run(team.attempt.part(number), left, work, team)
+        return self._run(multi_node.attempt.part(number), left, work, multi_node)
 
     # Before anything runs -------------------------------------------------------------------------
 
@@ -230,14 +231,14 @@ class NodeRunner:
         attempt: Attempt,
         left: Left,
         work: Work,
-        team: FirstNode | OtherNode | None,
+        multi_node: FirstNode | OtherNode | None,
     ) -> int:
         statuses = NodeStatuses(left.rows, left.kept)
         on_arrived = statuses.arrived
         name = f"{self._submission.submission_id}-{self._job}.{attempt.number}"
-        if team is not None:
-            team.on_arrived, on_arrived = statuses.arrived, team.arrived
-            name += f".{team.number}"
+        if multi_node is not None:
+            multi_node.on_arrived, on_arrived = statuses.arrived, multi_node.arrived
+            name += f".{multi_node.number}"
         with ScratchFolder.made(name) as place:
             self._set_environment(place)
             shipper = Shipper(
@@ -259,8 +260,8 @@ class NodeRunner:
             heartbeat.start()
             reason = "radt stopped on an error"
             try:
-                if team is not None:
-                    team.start()
+                if multi_node is not None:
+                    multi_node.start()
                 with (
                     place.output_log.open("a", encoding="utf-8") as log,
                     RunConsole(Console(file=log, width=_COLUMNS)) as output,
@@ -276,7 +277,7 @@ class NodeRunner:
                         Notifier("", output.say),
                         self._stop,
                         tags=self._tags(attempt),
-                        spread=team,
+                        multi_node=multi_node,
                     ) as session,
                 ):
                     shipper.start()
@@ -289,9 +290,9 @@ class NodeRunner:
             except RadtError as error:
                 reason = self._stop.reason if self._stop else str(error)
             finally:
-                self._hand_over(place, shipper, heartbeat, statuses, reason, team)
-                if team is not None:
-                    team.close()
+                self._hand_over(place, shipper, heartbeat, statuses, reason, multi_node)
+                if multi_node is not None:
+                    multi_node.close()
         is_done = not self._superseded_by and _has_finished(statuses.rows)
         return 0 if is_done else 1
 
@@ -357,7 +358,7 @@ class NodeRunner:
         heartbeat: AttemptHeartbeat,
         statuses: NodeStatuses,
         reason: str,
-        team: FirstNode | OtherNode | None,
+        multi_node: FirstNode | OtherNode | None,
     ) -> None:
         """Send everything left to the shared folder, and report how the job ended."""
         with suppress(OSError):  # the node's disk is full; the last report says what is missing
@@ -376,8 +377,8 @@ class NodeRunner:
             except OSError as error:
                 where += f" until the next job there ({error.strerror})"
             unsent = f"not all was sent, and is in {where}: {unsent}"
-        if team is not None:
-            unsent = team.finish(reason, unsent, deadline_s)
+        if multi_node is not None:
+            unsent = multi_node.finish(reason, unsent, deadline_s)
         if unsent:
             statuses.lose(unsent)
         least_s = time.monotonic() + LAST_WORD_S

@@ -1,6 +1,6 @@
 """A run that is being recorded, in memory and on disk.
 
-Listener threads and client threads write to an `RecordedRun`; the store's thread takes the data out.
+Listener threads and client threads write to a `RecordedRun`; the store's thread takes the data out.
 No method waits for a store; times are monotonic until they are taken out. `RunStates` keeps a small
 file per run in the runtime folder, without the run's environment, from which a restarted worker
 continues.

@@ -103,10 +103,10 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
         ClusterError: The first of several nodes is gone.
     """
     rows, registry = pending.plan.runs, load()
-    if session.spread is None:
+    if session.multi_node is None:
         workload_id, run_ids = uuid.uuid4().hex, {row.letter: uuid.uuid4().hex for row in rows}
     else:
-        shared = session.spread.begin([row.letter for row in rows])
+        shared = session.multi_node.begin([row.letter for row in rows])
         workload_id, run_ids = shared.workload_id, dict(shared.run_ids)
     runs: Sequence[RecordedRun] = [
         _with_folder(session, row, run_ids[row.letter], Profilers.of(row, registry)) for row in rows
