@@ -13,7 +13,8 @@ from rich.text import Text
 from radt import units
 from radt.cluster.engine import Phase
 from radt.cluster.monitor import MonitoredJob, SubmissionMonitor
-from radt.cluster.spool import BEAT_S, Spool, WorkloadKey
+from radt.cluster.slurm import waits_for
+from radt.cluster.spool import Spool, WorkloadKey
 from radt.experiment.columns import parse_status
 from radt.model import Role, RunStatus
 from radt.runner.console import shown_path
@@ -29,8 +30,9 @@ _MOST_WAITING = 50
 class JobView:
     """A job, and the ``label`` of its current or next workload.
 
-    ``attempt`` is the newest that has begun, 0 for none; its beats say how long it has run. For a
-    queued job, ``reason`` is the engine's and ``starts`` its estimate, if it has one.
+    ``attempt`` is the newest that has begun, 0 for none; ``running_s`` is for how long it has sent
+    heartbeats. For a queued job, ``reason`` is the engine's, ``waits_for`` its meaning, and
+    ``starts`` the engine's estimate, if it has one.
     """
 
     job_id: str
@@ -38,8 +40,9 @@ class JobView:
     roles: Sequence[Role]
     nodes: str = ""
     attempt: int = 0
-    beats: int = 0
+    running_s: float = 0.0
     reason: str = ""
+    waits_for: str = ""
     starts: str = ""
 
     @classmethod
@@ -48,14 +51,17 @@ class JobView:
         assert job.state is not None
         key = current_workload(job)
         newest = job.views[-1] if job.views else None
+        start = newest.start if newest is not None else None
+        reason = "held" if job.state.phase is Phase.HELD else job.state.reason
         return cls(
             job_id=monitor.job_id(job),
             label=key.label,
             roles=[row.role for row in job.workloads[key]],
             nodes=job.state.nodes,
             attempt=newest.number if newest is not None else 0,
-            beats=newest.beats if newest is not None else 0,
-            reason="held" if job.state.phase is Phase.HELD else job.state.reason,
+            running_s=newest.beats * start.beat_s if newest and start else 0.0,
+            reason=reason,
+            waits_for=waits_for(reason),
             starts=job.state.starts,
         )
 
@@ -168,7 +174,7 @@ def overview_lines(view: Overview, width: int, most: int | None = None) -> list[
     ids = max((len(job.job_id) for job in shown), default=0)
     for job in shown:
         again = f"attempt {job.attempt}" if job.attempt > 1 else ""
-        began = f"▶ {units.stopwatch(job.beats * BEAT_S)}" if job.attempt else "▶ starting"
+        began = f"▶ {units.stopwatch(job.running_s)}" if job.attempt else "▶ starting"
         lines.append(
             Text.assemble(
                 (f"       {job.nodes:<{min(nodes, NAME_COLUMNS)}}  ", "cyan"),

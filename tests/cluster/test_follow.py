@@ -182,6 +182,25 @@ def test_a_job_of_which_nothing_is_heard_any_more_is_lost(tmp_path: Path) -> Non
     assert simulation.runs() == ["run1"]
 
 
+def test_a_job_has_run_for_as_long_as_its_own_heartbeats_say(tmp_path: Path) -> None:
+    engine = SimulatedEngine(nodes=1, gpus=1)
+
+    def beats_fast(start: SimulatedStart) -> Work:
+        attempt = simulation.spool.claim(JobKey(0, start.job.index))
+        attempt.begin(Start(start.node, str(start.job), 1, "0", beat_s=2.5))
+        attempt.beat()
+        attempt.beat()
+        yield 1e9
+        return 0
+
+    simulation = Simulation.of(tmp_path, [["a"], ["b"]], engine)
+    engine.runner = beats_fast
+    simulation.pass_time(30)
+    overview = Overview.of(simulation.monitor, "slurm", simulation.spool)
+    assert [job.running_s for job in overview.running] == [5.0]
+    assert [job.waits_for for job in overview.waiting] == ["a node with room for it"]
+
+
 def test_jobs_that_cannot_begin_hold_the_rest(tmp_path: Path) -> None:
     engine = SimulatedEngine(nodes=1, gpus=4)
     simulation = Simulation.of(tmp_path, [[f"w{n}"] for n in range(10)], engine, seconds=30)
@@ -325,8 +344,8 @@ def test_a_file_that_cannot_be_written_is_said_once() -> None:
 VIEW = Overview(
     engine="slurm",
     running=[
-        JobView("1234_7", "S+S+S", [Role.TRAINING] * 3, "gpu-07", 2, 435),
-        JobView("1234_11", "M", [Role.TRAINING], "gpu-08", 1, 19),
+        JobView("1234_7", "S+S+S", [Role.TRAINING] * 3, "gpu-07", 2, 4350.0),
+        JobView("1234_11", "M", [Role.TRAINING], "gpu-08", 1, 190.0),
         JobView("1234_12", "a-very-long-label", [Role.TRAINING], "gpu-09"),
     ],
     queued={"Priority": 30, "Resources": 10},
