@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -30,6 +32,12 @@ from radt.processes import Backoff, command
 log = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_S = 60.0
+#: Changes with what MLflow and Postgres have of a store, and not with failed attempts.
+_PROGRESS = (
+    "SELECT (SELECT TOTAL(delivered) FROM delivery), (SELECT COUNT(*) FROM artifact_delivered), "
+    "(SELECT TOTAL(revision) FROM replicated), COUNT(mlflow_run_id), COUNT(delivery_done_ns) "
+    "FROM run"
+)
 
 
 class DestinationKind(Enum):
@@ -316,6 +324,9 @@ class Deliverers:
         self._deliverers: dict[Destination, Deliverer] = {}
         #: Stores without active runs, whose deliverers finish.
         self._released: set[Path] = set()
+        #: The result of `_progress` for each store during `close`, and when it last changed.
+        self._progress: dict[Path, object] = {}
+        self._progressed_s = 0.0
 
     def of(self, registration: Registration) -> list[Deliverer]:
         """Return the deliverers that upload a run."""
@@ -375,12 +386,25 @@ class Deliverers:
             }
             self._released &= {key.store for key in self._deliverers}
 
-    def close(self) -> bool:
-        """Let all finish; return whether all have. Call it again until it returns True."""
+    def close(self, stall_s: float) -> bool:
+        """Let all finish. Call it again until it returns True.
+
+        Args:
+            stall_s: How long to wait without progress.
+
+        Returns:
+            Whether all have finished, or none has made progress for this long.
+        """
         with self._lock:
-            self._released |= {key.store for key in self._deliverers}
+            stores = {key.store for key in self._deliverers}
+            self._released |= stores
         self.check()
-        return not any(deliverer.running for deliverer in self._all())
+        if not any(deliverer.running for deliverer in self._all()):
+            return True
+        now_s, progress = time.monotonic(), {store: _progress(store) for store in stores}
+        if progress != self._progress:
+            self._progress, self._progressed_s = progress, now_s
+        return now_s - self._progressed_s > stall_s
 
     def release(self, store: Path) -> None:
         """Let the deliverers of a store without active runs finish."""
@@ -401,6 +425,7 @@ class Deliverers:
                 deliverer.close()
 
     def kill(self) -> None:
+        """Kill all; the next collector's deliverers upload the rest."""
         for deliverer in self._all():
             deliverer.kill()
 
@@ -410,3 +435,11 @@ class Deliverers:
     def _all(self) -> list[Deliverer]:
         with self._lock:
             return list(self._deliverers.values())
+
+
+def _progress(store: Path) -> object:
+    try:
+        with closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            return database.execute(_PROGRESS).fetchone()
+    except sqlite3.Error:
+        return None

@@ -349,7 +349,7 @@ class Service:
             sinks = list(self._sinks.values())
         for sink in sinks:
             sink.stop(_STOP_TIMEOUT_S)
-        self.deliverers.close()
+        self.deliverers.close(0.0)
 
     def hold_clock(self) -> None:
         """Keep the clock's offset fixed, because a client has connected."""

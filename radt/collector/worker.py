@@ -288,7 +288,6 @@ class Worker:
         self._stop = threading.Event()
         self._service = Service(settings, self._heartbeat)
         self._server = Server(self._service)
-        self._leaving_since_s: float | None = None
         owner_pid = settings.owner_pid
         self._owner = None if owner_pid is None else ProcessId.of(owner_pid)
         self._has_owner = owner_pid is not None
@@ -334,16 +333,11 @@ class Worker:
         return True
 
     def _nothing_left(self) -> bool:
-        """Return whether there has been no request for a while and everything is uploaded."""
-        now_s = time.monotonic()
+        """Return whether there has been no request for a while and no upload makes progress."""
         quiet = not self._service.busy and not self._server.connected
-        if not quiet or now_s - self._server.last_used_s < self._settings.idle_s:
-            self._leaving_since_s = None
+        if not quiet or time.monotonic() - self._server.last_used_s < self._settings.idle_s:
             return False
-        self._leaving_since_s = self._leaving_since_s or now_s
-        if self._service.deliverers.close():
-            return True
-        return now_s - self._leaving_since_s > self._settings.delivery_grace_s
+        return self._service.deliverers.close(self._settings.delivery_stall_s)
 
     def _close_door(self) -> bool:
         """Stop listening; listen again and return False if a client has just connected."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from collector_kit import wait_for
 
+from radt.collector import delivery
 from radt.collector.delivery import Deliverer, Deliverers, Destination, DestinationKind
 from radt.collector.protocol import Registration, delivery_env
 from radt.processes import Backoff
+from radt.store.writer import StoreWriter
 from tests.support.users import as_ordinary_user
 
 #: Writes down what it is told, and ends when told to or at the end of its input.
@@ -292,6 +295,31 @@ def test_postgres_is_let_go_after_mlflow_whose_ids_it_gets(
 
     wait_for(lambda: everything.check() or not everything.pids)
     assert record.read_text().split() == ["mlflow", "postgres"]
+
+
+def test_an_idle_collector_waits_as_long_as_uploads_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much there is to upload; without progress, the next collector has the rest."""
+    script = "import time\nwhile True: time.sleep(1)"
+    monkeypatch.setattr(Destination, "command", lambda _: [sys.executable, "-c", script])
+    now_s = 1000.0
+    monkeypatch.setattr(delivery, "time", SimpleNamespace(monotonic=lambda: now_s))
+    path, run = tmp_path / "new.db", "run"
+    everything = Deliverers()
+    with StoreWriter(path) as writer:
+        everything.ensure(Registration(run, str(path), "/x", tracking_uri="http://host"))
+        assert not everything.close(120)
+        for count in range(1, 4):
+            now_s += 100
+            writer.mark_delivered(run, {0: count})
+            assert not everything.close(120), "it progresses"
+        now_s += 100
+        writer.mark_artifacts(run, ["a"])
+        assert not everything.close(120)
+        now_s += 121
+        assert everything.close(120), "it has stalled"
+    everything.kill()
 
 
 def test_the_database_is_in_no_argument_either() -> None:
