@@ -10,7 +10,7 @@ from pathlib import Path
 from radt import settings
 from radt.cluster.collecting import Collection
 from radt.cluster.executor import monitor_of, plan_of, reopened, submitted_rows, submitted_table
-from radt.cluster.follow import Follower, PacedStatuses
+from radt.cluster.follow import Follower
 from radt.cluster.opened import open_submission
 from radt.cluster.output import OutputTails
 from radt.cluster.overview import Overview
@@ -104,9 +104,7 @@ class ClusterWatcher(Watcher):
         changes = monitor.step(time.monotonic())
         if writes:
             writer = StatusWriter(table_path(self.file), submitted_table(spool))
-            statuses = PacedStatuses(writer, lambda _text: None)
-            statuses.put(changes.statuses)
-            statuses.flush()
+            writer.set_many(changes.statuses)
         rows = sorted(submitted_rows(spool).items(), key=lambda item: item[1][0].line)
         if monitor.is_settled:
             hint = f"{call(self.file, 'attach')} collects what the jobs have recorded"
