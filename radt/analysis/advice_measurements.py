@@ -10,9 +10,9 @@ from dataclasses import dataclass, field, replace
 
 from radt.analysis.advice_model import Candidate, MeasuredWorkload, Place, Resource, Row, Solo
 from radt.analysis.baselines import BaselineKey, keys_of
-from radt.analysis.quantities import Quantity
+from radt.analysis.quantities import Quantity, Statistic
 from radt.analysis.report import Report, read_report
-from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, Statistic
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
 from radt.collocation.inventory import read_inventory
 from radt.collocation.processes import MPS_CONTROL

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean
@@ -18,7 +17,7 @@ from statistics import fmean
 import numpy as np
 from sqlalchemy import text
 
-from radt.analysis.series_quantities import Statistic as AnyStatistic
+from radt.analysis.quantities import Statistic
 from radt.model import SOFTWARE, SeriesKind
 from radt.store.counters import rate_unit
 from radt.store.reader import StoreReader
@@ -26,14 +25,8 @@ from radt.store.records import Float64Array
 from radt.store.summaries import MetricSummaries
 from radt.usage import KERNEL
 
-
-class Statistic(StrEnum):
-    """The number of a series that represents a run."""
-
-    LAST = "last"
-    MIN = "min"
-    MAX = "max"
-    MEAN = "mean"
+#: The statistics of columns.
+STATISTICS = (Statistic.LAST, Statistic.MIN, Statistic.MAX, Statistic.MEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +103,14 @@ def counted(listeners: Sequence[str], *, whole_run: bool = True) -> list[int]:
     return [place for place, listener in enumerate(listeners) if listener == first]
 
 
-def of_devices(statistic: AnyStatistic, numbers: Sequence[float]) -> float:
+def of_devices(statistic: Statistic, numbers: Sequence[float]) -> float:
     """Combine a statistic of the devices or processes of a run. There is at least one number."""
     match statistic:
-        case AnyStatistic.MAX | AnyStatistic.TIME_TO:  # time_to: all must meet it
+        case Statistic.MAX | Statistic.TIME_TO:  # time_to: all must meet it
             return max(numbers)
-        case AnyStatistic.MIN:
+        case Statistic.MIN:
             return min(numbers)
-        case AnyStatistic.TOTAL:
+        case Statistic.TOTAL:
             return math.fsum(numbers)
     return fmean(numbers)
 
@@ -186,9 +179,9 @@ def _combined(
 ) -> Float64Array:
     """Return a statistic of runs, given those of their series; NaN where there is none."""
     if statistic is Statistic.LAST and kind is not SeriesKind.COUNTER:
-        return np.array([of_devices(AnyStatistic.LAST, values.tolist()) for values in of_runs])
+        return np.array([of_devices(Statistic.LAST, values.tolist()) for values in of_runs])
     adds = kind is SeriesKind.COUNTER
-    combine = AnyStatistic.TOTAL if adds else AnyStatistic(statistic.value)
+    combine = Statistic.TOTAL if adds else statistic
     known = (values[~np.isnan(values)].tolist() for values in of_runs)
     return np.array([of_devices(combine, each) if each else math.nan for each in known])
 

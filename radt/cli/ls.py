@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from radt import units
-from radt.analysis.metric_columns import Statistic
+from radt.analysis.metric_columns import STATISTICS
 from radt.analysis.selection import counts_text, read_tags, select
 from radt.cli.options import (
     experiment_of,
@@ -246,7 +246,7 @@ def _unknown_column(key: str, table: RunTable) -> UsageError:
     names = [f"{PARAM}{name}" for params in columns.params.values() for name in params]
     names += [f"{TAG}{name}" for tags in columns.tags.values() for name in tags]
     for metric in metric_names(columns.source):
-        names += [f"{metric.metric}.{statistic}" for statistic in Statistic]
+        names += [f"{metric.metric}.{statistic}" for statistic in STATISTICS]
     hint = did_you_mean(key, {*FIELDS, *names})
     return UsageError(
         f"There is no column {key!r} to sort by",

@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from radt import units
-from radt.analysis.quantities import Quantity, Reading
+from radt.analysis.quantities import Quantity
 from radt.analysis.selection import Omission
 from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
@@ -42,6 +42,7 @@ from radt.render.report_content import (
     reasons_of,
     runs_text,
 )
+from radt.usage import KERNEL
 
 #: Quantities of the first table, the most important first.
 ESSENTIAL = (
@@ -157,7 +158,7 @@ def _key_cells(items: Sequence[Item], line: Line) -> list[Cell]:
 
 
 def _is_total(quantity: AnyQuantity) -> bool:
-    return quantity.info.reading is Reading.TOTAL
+    return quantity.info.listener == KERNEL
 
 
 def _scope(quantity: AnyQuantity) -> Scope:
