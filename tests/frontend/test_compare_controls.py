@@ -20,6 +20,7 @@ from tests.frontend.conftest import bounds
 
 RSS = "process.memory.rss"
 CPU = "process.cpu.utilization"
+HOST_CPU = "system.cpu.utilization"
 
 
 def settings(watched, metric):
@@ -71,6 +72,27 @@ def test_runs_become_workloads_and_are_summed_otherwise(site, watched, wait_unti
     chip.click()
     expect(subtitle).to_contain_text("sum of runs")
     wait_until(lambda: RSS in query(watched)["c"], "nothing special any more")
+    assert watched.errors == []
+
+
+def test_a_sweep_is_compared_as_runs_and_by_a_parameter(demo, serve, watched, wait_until):
+    demo.sweep()
+    rates = [f"lr {rate}" for rate in ("0.001", "0.003", "0.01", "0.03", "0.1", "0.3")]
+    open_page(watched, serve(), "?s=sweep")
+    wait_until(lambda: names(watched) == rates, "a line for each run")
+    expect(watched.page.locator(".picks > li .pick-label")).to_have_text(rates)
+    expect(watched.page.locator("#facts")).to_have_text("6 runs")
+    # Readings of the machine belong to the runs of a batch.
+    batches = ("lr 0.001/0.003", "lr 0.01/0.03", "lr 0.1/0.3")
+    assert names(watched, HOST_CPU) == [f"{batch}  bench-1" for batch in batches]
+    tools = watched.page.locator("#compare-tools")
+    tools.get_by_text("Workloads").click()
+    means = [f"{label}  mean of 2" for label in ("000", "001", "002")]
+    wait_until(lambda: names(watched) == means, "workloads, if asked for")
+    tools.get_by_text("Groups").click()
+    tools.get_by_label("by", exact=True).select_option("lr")
+    wait_until(lambda: names(watched) == rates, "a line for each learning rate")
+    assert query(watched)["by"] == ["lr"]
     assert watched.errors == []
 
 
@@ -163,7 +185,7 @@ def test_a_long_list_is_searched(demo, serve, watched):
         demo.workload("many", f"w{number:02}", [demo.run("a", "n", 0.2, epochs=1)])
     open_page(watched, serve(), "?s=many")
     watched.page.get_by_label("Find in the list").fill("w07")
-    expect(watched.page.locator(".unit-row:not([hidden])")).to_have_count(1)
+    expect(watched.page.locator(".picks > li:not([hidden])")).to_have_count(1)
     watched.page.get_by_label("Find in the list").fill("nowhere")
     expect(watched.page.get_by_text("No run matches.")).to_be_visible()
 
