@@ -33,7 +33,10 @@ def distinct_names(
     for name, same in namesakes.items():
         differing = _differing([params.get(run.run_id, {}) for run in same])
         for run in same:
-            values = _params_text(params.get(run.run_id, {}), differing)
+            own = params.get(run.run_id, {})
+            # A run without a parameter is distinguished by its absence.
+            texts = [f"{key} {own[key]}" for key in differing if key in own]
+            values = ", ".join(texts[:_MAX_PARAMS]) + (", …" if len(texts) > _MAX_PARAMS else "")
             is_own = not scripts[run.run_id]
             names[run.run_id] = f"{name}, {values}" if values and is_own else values or name
     return names
@@ -76,10 +79,3 @@ def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
         key for run_params in params for key in run_params if key not in _NOT_IN_NAMES
     )
     return [key for key in keys if len({run_params.get(key) for run_params in params}) > 1]
-
-
-def _params_text(params: Mapping[str, str], differing: Sequence[str]) -> str:
-    # A run without a parameter is distinguished by its absence.
-    own = [key for key in differing if key in params]
-    texts = [f"{key} {params[key]}" for key in own[:_MAX_PARAMS]]
-    return ", ".join(texts) + (", …" if len(own) > _MAX_PARAMS else "")
