@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.frontend.compare_support import (
@@ -95,6 +96,7 @@ def test_a_sweep_is_compared_as_runs_and_by_a_parameter(demo, serve, watched, wa
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_one_chart_can_differ_from_the_page(site, watched, wait_until):
     open_page(watched, site.url)
     dialog = settings(watched, "accuracy")
@@ -160,6 +162,7 @@ def test_lines_are_hidden_in_all_charts_and_in_one(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_what_is_picked_can_be_removed(site, watched, wait_until):
     open_page(watched, site.url, "?s=quickstart")
     wait_until(lambda: len(names(watched)) > 3, "the lines")
@@ -176,6 +179,7 @@ def test_what_is_picked_can_be_removed(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_long_list_is_searched(demo, serve, watched):
     for number in range(12):
         demo.workload("many", f"w{number:02}", [demo.run("a", "n", 0.2, epochs=1)])
@@ -225,6 +229,7 @@ def test_charts_are_moved_by_pointer_and_keyboard(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_charts_are_sized_by_pointer_and_keyboard(site, watched, wait_until):
     open_page(watched, site.url)
     shown = card(watched, "accuracy")
@@ -283,6 +288,7 @@ def test_the_bar_sets_what_all_charts_share(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_narrow_window_folds_the_list(site, watched):
     watched.page.set_viewport_size({"width": 900, "height": 900})
     open_page(watched, site.url)
@@ -295,6 +301,7 @@ def test_a_narrow_window_folds_the_list(site, watched):
     expect(row(watched, "three b")).to_be_hidden()
 
 
+@pytest.mark.long
 def test_addresses_that_make_no_sense_show_what_can_be_shown(site, watched):
     open_page(watched, site.url, "?level=nonsense&t.barrier=5,5&x=<b>")
     page = watched.page
