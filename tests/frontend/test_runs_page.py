@@ -325,6 +325,7 @@ def test_groups_by_a_parameter_and_the_experiment_as_a_filter(demo, serve, watch
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_the_search_says_what_it_cannot_read(site, watched):
     page = watched.page
     open_page(watched, site.url)
