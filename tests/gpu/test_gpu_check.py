@@ -141,6 +141,7 @@ _ANSWERS = {
 _TECHNIQUES = [check.name for check in CHECKS if "techniques" in check.function]
 
 
+@pytest.mark.long
 def test_each_claim_about_devices_and_sharing_has_an_answer(
     machine: dict[str, str], nvml: FakeNvml, mps: FakeMps
 ) -> None:
