@@ -21,13 +21,13 @@ from radt.errors import DeclinedError, RadtError, UsageError
 from radt.render.model import (
     Block,
     Cell,
+    ColumnHead,
     Document,
     Note,
     Notes,
     Role,
     Row,
     Table,
-    TableColumn,
     Tone,
     printable,
 )
@@ -44,9 +44,9 @@ EXIT_FAILED = 1
 #: Maximum number of experiments named in a message.
 _NAMED = 8
 _COLUMNS = (
-    TableColumn("experiment", role=Role.LEAD, is_number=False),
-    *map(TableColumn, ("runs", "points", "size")),
-    TableColumn("ended", is_number=False),
+    ColumnHead("experiment", role=Role.LEAD, is_number=False),
+    *map(ColumnHead, ("runs", "points", "size")),
+    ColumnHead("ended", is_number=False),
 )
 
 

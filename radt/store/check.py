@@ -16,14 +16,14 @@ from statistics import median_low
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, bindparam, text
+from sqlalchemy import Connection, Row, text
 
 from radt.errors import CodecError
 from radt.model import SOFTWARE
 from radt.store import chunks, summaries
 from radt.store.reader import StoreReader
 from radt.store.summaries import SUMMARIES
-from radt.store.tables import SERIES, TABLES_OF_RUNS
+from radt.store.tables import SERIES, TABLES_OF_RUNS, of_runs
 
 
 class Trouble(StrEnum):
@@ -87,9 +87,7 @@ class _Check:
     query: str
 
     def findings(self, connection: Connection, **parameters: object) -> list[Finding]:
-        statement = text(self.query)
-        if parameters:
-            statement = statement.bindparams(*(bindparam(n, expanding=True) for n in parameters))
+        statement = of_runs(self.query) if parameters else text(self.query)
         return [
             Finding(
                 self.trouble,
@@ -207,9 +205,7 @@ _COUNTS = text(
 _NEXT_RUNS = text(
     "SELECT run_id, ended_ns IS NOT NULL FROM run WHERE run_id > :after ORDER BY run_id LIMIT :some"
 )
-_SERIES = text(f"{SERIES.select} WHERE run_id IN :ids ORDER BY run_id, series_no").bindparams(
-    bindparam("ids", expanding=True)
-)
+_SERIES = of_runs(f"{SERIES.select} WHERE run_id IN :ids ORDER BY run_id, series_no")
 #: Fields of a summary that can also be computed from chunk headers.
 _SUMMED = {
     "count": "SUM(point_count)",
@@ -220,14 +216,14 @@ _SUMMED = {
     "minimum": "MIN(value_min)",
     "maximum": "MAX(value_max)",
 }
-_SUMS = text(
+_SUMS = of_runs(
     f"SELECT run_id, series_no, {', '.join(_SUMMED.values())} FROM chunk "  # noqa: S608
     "WHERE run_id IN :ids GROUP BY run_id, series_no"
-).bindparams(bindparam("ids", expanding=True))
-_RECEIVED = text(
+)
+_RECEIVED = of_runs(
     "SELECT run_id, listener, received, EXISTS (SELECT 1 FROM gap WHERE gap.run_id = ledger.run_id "
     "AND gap.listener = ledger.listener) FROM ledger WHERE run_id IN :ids ORDER BY run_id, listener"
-).bindparams(bindparam("ids", expanding=True))
+)
 
 
 def count(reader: StoreReader) -> Counts:
