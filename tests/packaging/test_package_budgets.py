@@ -18,7 +18,7 @@ LIMITS = {
     "frontend (js, css)": 6_760,
     "listeners": 4_200,
     "radt (top level)": 3_140,
-    "radt/analysis": 6_260,
+    "radt/analysis": 6_300,
     "radt/cli": 4_290,
     "radt/cluster": 5_210,
     "radt/collector": 4_460,
