@@ -24,7 +24,7 @@ from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.settle import Patience, SubmittedRow
 from radt.cluster.shaping import arrays_for, ask_about, on_one_node
 from radt.cluster.slurm import Slurm
-from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
+from radt.cluster.spool import JobArray, Request, Spool, Submission
 from radt.cluster.submit import Submitter
 from radt.devices.machine import Machine
 from radt.errors import ClusterError, UsageError
@@ -32,7 +32,7 @@ from radt.experiment.check import positions_of, read_header
 from radt.experiment.columns import Column, parse_repeats, parse_role
 from radt.experiment.files import table_path
 from radt.experiment.lock import user_name
-from radt.experiment.plan import ExperimentPlan, WorkloadPlan
+from radt.experiment.plan import ExperimentPlan, WorkloadKey, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusSink, StatusWriter
 from radt.experiment.table import Table

@@ -45,7 +45,7 @@ from radt.devices.machine import Devices, Machine
 from radt.errors import ClusterError, CollectorError, RadtError
 from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
 from radt.experiment.files import RawFile
-from radt.experiment.plan import FAILURES, RunPlan, WorkloadPlan
+from radt.experiment.plan import FAILURES, RunPlan, WorkloadKey, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus
 from radt.experiment.table import parse_table
@@ -477,10 +477,10 @@ def _as_left(run: RunPlan, row: RowStatus | None, rerun: bool) -> RunPlan:
     return run
 
 
-def series_of(submission: Submission, job: JobKey) -> dict[tuple[str, str], str]:
+def series_of(submission: Submission, job: JobKey) -> dict[WorkloadKey, str]:
     """Return the series ids that repeats of each workload share, across all attempts."""
     return {
-        (key.experiment, key.label): uuid.uuid5(
+        key: uuid.uuid5(
             uuid.NAMESPACE_URL, f"{submission.submission_id}/{key.experiment}/{key.label}"
         ).hex
         for key in submission.workloads(job)

@@ -80,6 +80,14 @@ class RunPlan:
         return self.params_text if as_written else shlex.join(self.params)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class WorkloadKey:
+    """A workload of an experiment file."""
+
+    experiment: str
+    label: str
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
     """Runs that start together, in the file's order."""
@@ -87,6 +95,10 @@ class WorkloadPlan:
     experiment: str
     label: str
     runs: tuple[RunPlan, ...]
+
+    @property
+    def key(self) -> WorkloadKey:
+        return WorkloadKey(self.experiment, self.label)
 
     @property
     def trained(self) -> tuple[RunPlan, ...]:

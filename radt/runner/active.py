@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -23,11 +23,11 @@ from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
 from radt.runner.barrier import ContextBarrier
 from radt.runner.command import PATIENCE_S, Profiling
-from radt.runner.live import RunView, WorkloadView
 from radt.runner.options import PendingWorkload
-from radt.runner.outcome import STOPPED, RunEnd, RunOutcome
+from radt.runner.outcome import STOPPED, RunEnd
 from radt.runner.preparation import RecordedRun, RecordedWorkload
 from radt.runner.process import Exit, TrainingProcess
+from radt.runner.progress import RunProgress, WorkloadProgress
 from radt.runner.provision import LaunchSpec, Provision
 from radt.runner.recording import Recording, Session
 
@@ -170,12 +170,11 @@ class ActiveRun:
 
     ``verdict`` is set when radt itself ends the run, and becomes its result unless the program
     succeeds nevertheless; ``timed_out`` is set when its Timeout passed. ``dismissed_ns`` is the
-    monotonic time at which a service was asked to end after all other runs. ``outcome`` is set once
-    the run has ended.
+    monotonic time at which a service was asked to end after all other runs.
     """
 
     recorded: RecordedRun
-    view: RunView
+    progress: RunProgress
     mlflow_run_id: str | None = None
     startable: LaunchSpec | None = None
     process: TrainingProcess | None = None
@@ -183,8 +182,6 @@ class ActiveRun:
     verdict: RunEnd | None = None
     timed_out: bool = False
     dismissed_ns: int | None = None
-    started_monotonic_s: float | None = None
-    outcome: RunOutcome | None = None
     exit_code: int | None = None
     _urgency: int = 0
 
@@ -218,9 +215,14 @@ class ActiveRun:
         return self.recorded.plan.timeout_s if self.timed_out else None
 
     @property
+    def ended(self) -> bool:
+        """Return True if the run has ended, or will not be started."""
+        return self.progress.status.ended
+
+    @property
     def alive(self) -> bool:
         """Return True if the process was started and has not been seen to end."""
-        return self.process is not None and self.outcome is None
+        return self.process is not None and not self.ended
 
     @property
     def profiling(self) -> Profiling | None:
@@ -234,13 +236,13 @@ class ActiveRun:
 
     def stop(self, verdict: RunEnd) -> None:
         """Begin to end the run, escalating up to SIGKILL. The first verdict counts."""
-        if self.escalation is None and self.outcome is None:
+        if self.escalation is None and not self.ended:
             self.escalate()
             self.verdict = verdict
 
     def dismiss(self) -> None:
         """Begin to end a service that no run needs any more."""
-        if self.escalation is None and self.outcome is None:
+        if self.escalation is None and not self.ended:
             self.escalate()
             self.dismissed_ns = time.monotonic_ns()
 
@@ -267,13 +269,13 @@ class ActiveRun:
 
     def check_time(self) -> bool:
         """Begin to stop the run if its Timeout has passed; return True if it has just passed."""
-        timeout_s = self.recorded.plan.timeout_s
+        timeout_s, started_s = self.recorded.plan.timeout_s, self.progress.started_monotonic_s
         if (
             timeout_s is None
-            or self.started_monotonic_s is None
+            or started_s is None
             or not self.alive
             or self.escalation is not None
-            or time.monotonic() < self.started_monotonic_s + timeout_s
+            or time.monotonic() < started_s + timeout_s
         ):
             return False
         if self.profiling is not None and self.profiling.program_end is not None:
@@ -300,23 +302,22 @@ class ActiveWorkload:
     """A workload whose rows are being run.
 
     ``events`` wakes the follower of the workload: with an `Ended`, or with None to check all rows.
-    ``context`` is set with ``--sync context`` only. ``skew_ns`` is None for a single run.
+    ``context`` is set with ``--sync context`` only.
     """
 
     session: Session
     pending: PendingWorkload
     statuses: StatusSink | None
-    view: WorkloadView
+    progress: WorkloadProgress
     recorded: RecordedWorkload
     recording: Recording
     provision: Provision
     rows: Sequence[ActiveRun] = field(init=False)
     context: ContextBarrier | None = None
-    skew_ns: int | None = None
     events: queue.SimpleQueue[Ended | None] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
-        self.rows = list(map(ActiveRun, self.recorded.runs, self.view.runs))
+        self.rows = list(map(ActiveRun, self.recorded.runs, self.progress.runs))
 
     @property
     def stop(self) -> StopRequest:
@@ -335,12 +336,13 @@ class ActiveWorkload:
         """Record when the runs passed the barrier, by run id, in monotonic ns."""
         if not released_ns:
             return
-        barrier_ns = min(released_ns.values())
+        barrier_ns, skew_ns = min(released_ns.values()), None
         if len(released_ns) > 1:  # the skew of a single run is undefined, not zero
-            self.skew_ns = max(released_ns.values()) - barrier_ns
-            self.view.state = f"barrier skew {units.duration(self.skew_ns / 1e9)}"
-        self.view.started_monotonic_s = barrier_ns / 1e9
-        self.recording.barrier(self.recorded.workload_id, barrier_ns, self.skew_ns)
+            skew_ns = max(released_ns.values()) - barrier_ns
+            self.progress.start_skew_s = skew_ns / 1e9
+            self.progress.activity = f"barrier skew {units.duration(skew_ns / 1e9)}"
+        self.progress.started_monotonic_s = barrier_ns / 1e9
+        self.recording.barrier(self.recorded.workload_id, barrier_ns, skew_ns)
 
     def end(
         self,
@@ -362,20 +364,10 @@ class ActiveWorkload:
             ended_ns: The monotonic time at which its process ended; None for now.
         """
         ended_ns = time.monotonic_ns() if ended_ns is None else ended_ns
-        row.view.ended_monotonic_s = ended_ns / 1e9
-        row.view.status = ending.status
-        row.view.detail = ending.reason
-        row.outcome = RunOutcome(
-            letter=row.letter,
-            name=row.recorded.plan.label,
-            role=row.recorded.plan.role,
-            run_id=row.run_id,
-            status=ending.status,
-            reason=ending.reason,
-            elapsed_s=row.view.elapsed_s,
-            tail=tail,
-            log=row.recorded.run_dir.output_log if row.process is not None else None,
-        )
+        progress = row.progress
+        progress.ended_monotonic_s = ended_ns / 1e9
+        progress.status, progress.reason, progress.tail = ending.status, ending.reason, tail
+        progress.log = row.recorded.run_dir.output_log if row.process is not None else None
         row.exit_code = exit_code
         if self.session.spread is None:
             self._record_end(row, ending, ended_ns, in_file=in_file)
@@ -396,13 +388,11 @@ class ActiveWorkload:
             return
         endings = spread.settle()
         for row in self.rows:
-            ending = endings[row.letter]
-            assert row.outcome is not None
-            if (row.outcome.status, row.outcome.reason) != (ending.status, ending.reason):
+            ending, progress = endings[row.letter], row.progress
+            if RunEnd(progress.status, progress.reason) != ending:
                 # The end is that of another node's part, whose exit code is unknown here.
                 row.exit_code = None
-            row.outcome = replace(row.outcome, status=ending.status, reason=ending.reason)
-            row.view.status, row.view.detail = ending.status, ending.reason
+            progress.status, progress.reason = ending.status, ending.reason
             self.recording.tags(row.run_id, dict(spread.tags))
             self._record_end(row, ending, time.monotonic_ns())
 

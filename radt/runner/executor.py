@@ -1,7 +1,7 @@
 """The interface of executors, which run workloads: on this machine, or on a cluster.
 
 A start (`radt.runner.start`) asks an executor for the pending work of a file, and to run it. Other
-processes follow it through a `radt.runner.progress.Watcher`. See also `radt.cluster.executor`.
+processes follow it through a `radt.runner.watch.Watcher`. See also `radt.cluster.executor`.
 """
 
 from __future__ import annotations

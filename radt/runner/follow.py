@@ -35,18 +35,18 @@ class Follower:
         self._waiting_since_s: float | None = None
         self._wait_told = False
         self._live_at_s = 0.0
-        self._state_before: str | None = None  # the view's state before reports were written
+        self._activity_before: str | None = None  # the one before reports were written
 
     def follow(self) -> None:
         """Follow until every row has ended."""
         workload = self._workload
         next_tick_s = time.monotonic()
-        while any(row.outcome is None for row in workload.rows):
+        while any(not row.ended for row in workload.rows):
             try:
                 event = workload.events.get(timeout=max(0.0, next_tick_s - time.monotonic()))
             except queue.Empty:
                 event = None
-            if event is not None and event.row.outcome is None:
+            if event is not None and not event.row.ended:
                 self._ended(event)
             self._dismiss_services()
             self._end_with_others()
@@ -71,23 +71,24 @@ class Follower:
         workload = self._workload
         live = workload.recording.live([row.run_id for row in workload.rows])
         for row in workload.rows:
-            if row.outcome is None and (now := live.get(row.run_id)) is not None:
-                row.view.update(now)
-        workload.session.console.show_live(workload.view)
+            if not row.ended and (now := live.get(row.run_id)) is not None:
+                row.progress.live = now
+        workload.session.console.show_live(workload.progress)
 
     def _look_at_reports(self) -> None:
         """Show that a report is being written, which may take longer than the run."""
-        view = self._workload.view
+        progress = self._workload.progress
         writing = [
             f"{row.letter}: {profiling.name} is writing its report"
             for row in self._workload.alive
             if (profiling := row.profiling) is not None and profiling.program_end is not None
         ]
         if writing:
-            self._state_before = view.state if self._state_before is None else self._state_before
-            view.state = ", ".join(writing)
-        elif self._state_before is not None:
-            view.state, self._state_before = self._state_before, None
+            if self._activity_before is None:
+                self._activity_before = progress.activity
+            progress.activity = ", ".join(writing)
+        elif self._activity_before is not None:
+            progress.activity, self._activity_before = self._activity_before, None
 
     def _verify_devices(self) -> None:
         devices, alive = self._workload.provision.devices, self._workload.alive
@@ -107,13 +108,11 @@ class Follower:
         awaited = [row.letter for row in rows if row.run_id in context.awaited]
         if awaited:
             text = f"waiting for {', '.join(awaited)} at `with radt.Run()`"
-            self._workload.view.state = text
+            self._workload.progress.activity = text
             if context.arrived:
                 self._tell_of_wait(text)
         elif all(
-            row.outcome is not None or row.run_id in context.released_ns
-            for row in rows
-            if not row.is_service
+            row.ended or row.run_id in context.released_ns for row in rows if not row.is_service
         ):
             self._note_context()
 
@@ -124,7 +123,7 @@ class Follower:
             self._waiting_since_s = now_s
         if not self._wait_told and now_s - self._waiting_since_s >= LONG_WAIT_S:
             self._wait_told = True
-            self._workload.session.console.progress(self._workload.view, text)
+            self._workload.session.console.show_activity(self._workload.progress, text)
 
     def _note_context(self) -> None:
         """Record the time at which the blocks were entered as the start."""
@@ -137,7 +136,7 @@ class Follower:
     def _dismiss_services(self) -> None:
         """Ask services to end once the rows they serve have; a user's stop asks them anyway."""
         workload = self._workload
-        if workload.stop or any(row.outcome is None for row in workload.rows if not row.is_service):
+        if workload.stop or any(not row.ended for row in workload.rows if not row.is_service):
             return
         for row in workload.rows:
             row.dismiss()
@@ -157,7 +156,7 @@ class Follower:
                 if row.is_prefixed and row.escalation is None:
                     row.escalate(self._workload.stop.patience_s)
         if asked is not None and (number := asked.next_signal()):
-            self._workload.view.state = f"stopping ({number.name})"
+            self._workload.progress.activity = f"stopping ({number.name})"
             if self._workload.session.options.wait is not Wait.NO:
                 self._workload.recording.hurry()
             for row in self._workload.rows:
@@ -165,7 +164,6 @@ class Follower:
                     self._signal(row, number)
         for row in self._workload.rows:
             if row.escalation is not None and (number := row.escalation.next_signal()):
-                row.view.detail = f"stopping ({number.name})"
                 self._signal(row, number)
 
     def _signal(self, row: ActiveRun, number: signal.Signals) -> None:

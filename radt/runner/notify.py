@@ -29,7 +29,8 @@ from radt.experiment.plan import WorkloadPlan
 from radt.masking import masked
 from radt.model import RunStatus
 from radt.processes import stop_child
-from radt.runner.outcome import ExperimentOutcome, WorkloadOutcome
+from radt.runner.outcome import ExperimentOutcome
+from radt.runner.progress import WorkloadProgress
 
 EVENT_VARIABLE = "RADT_NOTIFY_EVENT"
 TEXT_VARIABLE = "RADT_NOTIFY_TEXT"
@@ -67,14 +68,14 @@ class Notification:
     host: str = field(default_factory=socket.gethostname)
 
     @classmethod
-    def of_workload(cls, plan: WorkloadPlan, outcome: WorkloadOutcome, file: str) -> Notification:
+    def of_workload(cls, plan: WorkloadPlan, workload: WorkloadProgress, file: str) -> Notification:
         """Report that runs of a workload did not finish."""
-        counts = Counter(run.status for run in outcome.runs)
+        counts = Counter(run.status for run in workload.runs)
         label = plan.label or ", ".join(dict.fromkeys(run.label for run in plan.runs))
         failed = _counts_text({status: n for status, n in counts.items() if status != "FINISHED"})
         text = f"{plan.experiment}: workload {label} had {failed} ({_runs_text(plan)})"
         event = NotificationEvent.FAILED
-        return cls(event, plan.experiment, text, _by_name(counts), outcome.elapsed_s, file)
+        return cls(event, plan.experiment, text, _by_name(counts), workload.elapsed_s, file)
 
     @classmethod
     def of_experiment(

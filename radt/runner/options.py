@@ -30,6 +30,7 @@ from radt.lifetime import Wait, waits
 from radt.listeners import registry
 from radt.model import RunStatus
 from radt.runner.outcome import RunEnd
+from radt.runner.progress import RunProgress, WorkloadProgress
 from radt.settings import Level, Setting, Settings
 
 
@@ -50,18 +51,32 @@ class PendingWorkload:
         """Return rows that are done but run again, because a workload always runs as a whole."""
         return [run for run in self.plan.trained if self.actions[run.letter] is Action.AGAIN]
 
+    def progress(
+        self, status: RunStatus = RunStatus.SCHEDULED, reason: str = ""
+    ) -> WorkloadProgress:
+        """Return the progress of this execution, with this status for all of its rows."""
+        return WorkloadProgress(
+            experiment=self.plan.experiment,
+            label=self.plan.label or self.plan.runs[0].label,
+            runs=[
+                RunProgress(run.letter, run.label, status, reason, role=run.role)
+                for run in self.plan.runs
+            ],
+            repeats_done=self.repeat - 1,
+            repeats=self.repeats,
+        )
+
 
 def pending_workloads(plan: ExperimentPlan, options: StartOptions) -> list[PendingWorkload]:
     """Return the workloads of a start: all of them once in file order, then the next repeat of all.
 
     The whole experiment is repeated, rather than each workload N times, so that drift (temperature,
     neighbours) affects all workloads alike.
-
-    Raises:
-        UsageError: ``only`` names a workload that does not exist.
     """
     pending: list[PendingWorkload] = []
-    for workload in _chosen(plan, options.only):
+    for workload in plan.workloads:
+        if options.only and workload.label not in options.only:
+            continue
         planned = actions(workload, rerun=options.rerun, repeat=options.repeat)
         if any(action.runs for action in planned.values()):
             first = min(first_repeat(workload), options.repeat)
@@ -70,19 +85,6 @@ def pending_workloads(plan: ExperimentPlan, options: StartOptions) -> list[Pendi
                 for number in range(first, options.repeat + 1)
             ]
     return sorted(pending, key=lambda workload: workload.repeat)
-
-
-def _chosen(plan: ExperimentPlan, only: Sequence[str]) -> list[WorkloadPlan]:
-    if not only:
-        return list(plan.workloads)
-    labels = {workload.label for workload in plan.workloads}
-    for label in only:
-        if label not in labels:
-            raise UsageError(
-                f"--only {label}: no such workload",
-                did_you_mean(label, labels) or f"Choose from {', '.join(sorted(labels))}",
-            )
-    return [workload for workload in plan.workloads if workload.label in only]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +111,21 @@ class Work:
         """
         source = open_source(path)
         plan = source.plan(machine, registry.load(), options.devices)
+        labels = {workload.label for workload in plan.workloads}
+        for label in options.only:
+            if label not in labels:
+                raise UsageError(
+                    f"--only {label}: no such workload",
+                    did_you_mean(label, labels) or f"Choose from {', '.join(sorted(labels))}",
+                )
         options = options.with_repeat_of(source.repeat, plan)
         return cls(plan, options, pending_workloads(plan, options), source)
 
     @property
     def not_run(self) -> list[WorkloadPlan]:
         """Return the workloads that do not run."""
-        due = {_key(workload.plan) for workload in self.pending}
-        return [workload for workload in self.plan.workloads if _key(workload) not in due]
+        due = {workload.plan.key for workload in self.pending}
+        return [workload for workload in self.plan.workloads if workload.key not in due]
 
     @property
     def done(self) -> list[RunPlan]:
@@ -171,10 +180,6 @@ class Work:
         plan = replace(self.plan, workloads=workloads)
         pending = pending_workloads(plan, self.options)
         return replace(self, plan=plan, pending=pending, endings=endings)
-
-
-def _key(workload: WorkloadPlan) -> tuple[str, str]:
-    return workload.experiment, workload.label
 
 
 class SyncPoint(StrEnum):

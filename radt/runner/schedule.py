@@ -15,17 +15,18 @@ from radt.collocation.ledger import Ledger, Owner
 from radt.collocation.setup import clean_up
 from radt.devices.machine import Machine
 from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
-from radt.experiment.plan import RunPlan, WorkloadPlan
+from radt.experiment.plan import RunPlan, WorkloadKey
 from radt.experiment.status import RowStatus, StatusSink
 from radt.masking import unmasked
 from radt.model import RunStatus
 from radt.processes import stop_run
 from radt.runner.active import FileWait, status_text
-from radt.runner.live import ProgressView, label_width, remaining_s, repeated
+from radt.runner.live import label_width
 from radt.runner.notify import Notification
 from radt.runner.options import PendingWorkload, StartOptions, Work
-from radt.runner.outcome import ExperimentOutcome, RunEnd, RunOutcome, WorkloadOutcome
+from radt.runner.outcome import ExperimentOutcome, RunEnd
 from radt.runner.process import KILL_PATIENCE_S
+from radt.runner.progress import ProgressView, WorkloadProgress, remaining_s, repeated
 from radt.runner.recording import Session
 from radt.runner.workload import run_workload
 from radt.tags import RUNNER, SERIES
@@ -129,7 +130,7 @@ class Schedule:
         session: Session,
         work: Work,
         statuses: StatusSink | None,
-        series: Mapping[tuple[str, str], str] | None = None,
+        series: Mapping[WorkloadKey, str] | None = None,
     ) -> None:
         self._session = session
         self._work = work
@@ -142,12 +143,12 @@ class Schedule:
             session.stop,
             lambda text: session.console.say(f"  {text}", "dim"),
         )
-        self._outcomes: list[WorkloadOutcome] = []
+        self._outcomes: list[WorkloadProgress] = []
         #: Workloads that did not finish: further repeats would not finish either.
-        self._given_up: set[tuple[str, str]] = set()
+        self._given_up: set[WorkloadKey] = set()
         self._first_failure = ""
         self._series = dict(series or {})
-        self._ended_s: dict[tuple[str, str], list[float]] = {}
+        self._ended_s: dict[WorkloadKey, list[float]] = {}
 
     def run(self) -> ExperimentOutcome:
         """Run it; the caller holds the experiment's lock and listens for signals.
@@ -186,7 +187,7 @@ class Schedule:
             if self._stop:
                 break
             self._show_progress(position, started_s)
-            if _key(pending.plan) in self._given_up:
+            if pending.plan.key in self._given_up:
                 continue
             if self._options.fail_fast and self._given_up:
                 self._skip(pending, f"{self._first_failure} did not finish (--fail-fast)")
@@ -201,17 +202,15 @@ class Schedule:
             self._session,
             pending,
             series_id=self._series_of(pending),
-            position=position,
-            total=len(self._pending),
             statuses=self._statuses,
             file_wait=self._file_wait,
         )
         self._outcomes.append(outcome)
         self._session.console.workload_ended(position, len(self._pending), outcome)
         if outcome.status is RunStatus.FINISHED:
-            self._ended_s.setdefault(_key(pending.plan), []).append(outcome.elapsed_s)
+            self._ended_s.setdefault(pending.plan.key, []).append(outcome.elapsed_s)
         else:
-            self._given_up.add(_key(pending.plan))
+            self._given_up.add(pending.plan.key)
             self._first_failure = self._first_failure or outcome.label
             if not self._stop:
                 file = str(self._work.plan.path)
@@ -226,17 +225,8 @@ class Schedule:
                 self._statuses.set_many({run.line: RowStatus(text) for run in pending.plan.runs})
             except StatusError as error:  # the next write includes these statuses
                 self._session.console.say(f"  {error}", style="red")
-        self._given_up.add(_key(pending.plan))
-        self._outcomes.append(
-            WorkloadOutcome(
-                label=pending.plan.label,
-                workload_id="",
-                runs=[_skipped(run, reason) for run in pending.plan.runs],
-                start_skew_s=None,
-                repeat=pending.repeat,
-                repeats=pending.repeats,
-            )
-        )
+        self._given_up.add(pending.plan.key)
+        self._outcomes.append(pending.progress(RunStatus.SKIPPED, reason))
 
     def _cool_down(self) -> None:
         """Pause for the hardware to cool down; a stop ends the pause."""
@@ -248,7 +238,7 @@ class Schedule:
 
     def _series_of(self, pending: PendingWorkload) -> str:
         """Return the id that all repeats of a workload share, including those of earlier starts."""
-        key = _key(pending.plan)
+        key = pending.plan.key
         if key not in self._series:
             self._series[key] = (
                 pending.repeat > 1 and self._earlier_series(pending)
@@ -268,7 +258,7 @@ class Schedule:
         return ""
 
     def _show_progress(self, position: int, started_s: float) -> None:
-        left = [_key(pending.plan) for pending in self._pending[position - 1 :]]
+        left = [pending.plan.key for pending in self._pending[position - 1 :]]
         self._session.console.experiment = ProgressView(
             done=position - 1,
             total=len(self._pending),
@@ -302,11 +292,3 @@ class LocalExecutor:
 
     def run(self, session: Session, work: Work, statuses: StatusSink | None) -> ExperimentOutcome:
         return Schedule(session, work, statuses).run()
-
-
-def _key(workload: WorkloadPlan) -> tuple[str, str]:
-    return workload.experiment, workload.label
-
-
-def _skipped(run: RunPlan, reason: str) -> RunOutcome:
-    return RunOutcome(run.letter, run.label, "", RunStatus.SKIPPED, reason, None, role=run.role)

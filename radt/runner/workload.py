@@ -15,11 +15,11 @@ from radt.runner.active import ActiveRun, ActiveWorkload, Ended, FileWait
 from radt.runner.barrier import Barrier, ContextBarrier
 from radt.runner.command import limit_variables
 from radt.runner.follow import Follower
-from radt.runner.live import RunView, WorkloadView
 from radt.runner.options import PendingWorkload, SyncPoint
-from radt.runner.outcome import RunEnd, WorkloadOutcome
+from radt.runner.outcome import RunEnd
 from radt.runner.preparation import MlflowIds, record_workload, wait_for_mlflow
 from radt.runner.process import TrainingProcess
+from radt.runner.progress import WorkloadProgress
 from radt.runner.provision import Provision, SetUpError
 from radt.runner.recording import Recording, Session
 from radt.tags import PROFILER_NOTICE
@@ -39,7 +39,7 @@ T = TypeVar("T")
 def start_together(workload: ActiveWorkload) -> None:
     """Start all rows; one that cannot be started ends, and the others continue."""
     released = _through_the_barrier(workload)
-    workload.view.state = ""
+    workload.progress.activity = ""
     setup = workload.provision.devices
     for row in workload.rows:
         if row.run_id in released:
@@ -49,9 +49,8 @@ def start_together(workload: ActiveWorkload) -> None:
                 released[row.run_id],
                 setup.devices(row.letter) if setup is not None else None,
             )
-            row.view.status = RunStatus.RUNNING
-            row.started_monotonic_s = released[row.run_id] / 1e9
-            row.view.started_monotonic_s = row.started_monotonic_s
+            row.progress.status = RunStatus.RUNNING
+            row.progress.started_monotonic_s = released[row.run_id] / 1e9
     everywhere: Mapping[str, int] = released
     if (spread := workload.session.spread) is not None:
         everywhere = spread.released(released)
@@ -117,7 +116,7 @@ def _guarded(
     workload: ActiveWorkload, row: ActiveRun, action: Callable[[ActiveRun], T]
 ) -> T | None:
     """Call `action`; if the row cannot be started, end that row only."""
-    if row.outcome is not None:
+    if row.ended:
         return None
     try:
         return action(row)
@@ -136,19 +135,15 @@ def run_workload(
     pending: PendingWorkload,
     *,
     series_id: str,
-    position: int,
-    total: int,
     statuses: StatusSink | None,
     file_wait: FileWait,
-) -> WorkloadOutcome:
-    """Run the rows of a workload together.
+) -> WorkloadProgress:
+    """Run the rows of a workload together; return how they ended.
 
     Args:
         session: The context of this start.
         pending: The workload.
         series_id: Shared by all repeats of the workload.
-        position: Its position among the ``total`` workloads of this start, from 1.
-        total: Number of workloads.
         statuses: Writes them into the experiment file; None if there is no file.
         file_wait: Waits for the file.
 
@@ -156,27 +151,25 @@ def run_workload(
         RadtError: The runs' folders cannot be made; nothing was started.
     """
     started_s = time.monotonic()
-    view = WorkloadView(
-        position=position,
-        total=total,
-        label=pending.plan.label or pending.plan.runs[0].label,
-        runs=[RunView(row.letter, row.label, role=row.role) for row in pending.plan.runs],
-        repeat=pending.repeat,
-        repeats=pending.repeats,
-    )
-    session.console.show_live(view)
+    progress = pending.progress()
+    progress.activity = "preparing"
+    session.console.show_live(progress)
     recorded = record_workload(session, pending, series_id)
+    for run, shown in zip(recorded.runs, progress.runs, strict=True):
+        shown.run_id = run.run_id
     if not pending.plan.label:  # a script run directly: no file will have its name and id
         (run,) = recorded.runs
-        view.label = view.runs[0].name = run.plan.label
+        progress.label = progress.runs[0].name = run.plan.label
         line = f"  run {short_id(run.run_id)} ({run.plan.label})"
         session.console.say(line, "dim", indent=2)
     folders = {run.run_id: run.run_dir.path for run in recorded.runs}
     with Recording(session, folders, in_store=recorded.in_store) as recording:
         provision = Provision(
-            session, recorded, say=lambda text: session.console.progress(view, text)
+            session, recorded, say=lambda text: session.console.show_activity(progress, text)
         )
-        active = ActiveWorkload(session, pending, statuses, view, recorded, recording, provision)
+        active = ActiveWorkload(
+            session, pending, statuses, progress, recorded, recording, provision
+        )
         for warning in recorded.warnings:
             if warning not in session.shown_warnings:
                 session.shown_warnings.add(warning)
@@ -192,15 +185,8 @@ def run_workload(
             raise
         finally:
             _clean_up(active, problem or session.stop.reason)
-    return WorkloadOutcome(
-        label=view.label,
-        workload_id=recorded.workload_id,
-        runs=[row.outcome for row in active.rows if row.outcome is not None],
-        start_skew_s=None if active.skew_ns is None else active.skew_ns / 1e9,
-        repeat=pending.repeat,
-        repeats=pending.repeats,
-        elapsed_s=time.monotonic() - started_s,
-    )
+    progress.elapsed_s = time.monotonic() - started_s
+    return progress
 
 
 def _run(active: ActiveWorkload, file_wait: FileWait) -> None:
@@ -283,7 +269,7 @@ def _clean_up(active: ActiveWorkload, reason: str) -> None:
     """End all remaining processes and rows, and undo the set-up; also after errors."""
     active.kill_all()
     for row in active.rows:
-        if row.outcome is None:
+        if not row.ended:
             active.end(row, RunEnd(RunStatus.KILLED, reason))
     active.settle()
     if active.context is not None:
@@ -291,7 +277,7 @@ def _clean_up(active: ActiveWorkload, reason: str) -> None:
     for problem in active.provision.tear_down():
         active.say(problem, "red")
     active.stop.on_request = lambda: None
-    status = RunStatus.worst(row.outcome.status for row in active.rows if row.outcome)
+    status = RunStatus.worst(row.progress.status for row in active.rows)
     active.recording.workload_ended(active.recorded.workload_id, status)
     active.session.console.hide_live()
 

@@ -25,7 +25,8 @@ from radt.experiment.program import Program, ProgramKind
 from radt.model import RunStatus
 from radt.runner import notify
 from radt.runner.notify import Notification, NotificationEvent, Notifier, without_secrets
-from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
+from radt.runner.outcome import ExperimentOutcome
+from radt.runner.progress import RunProgress, WorkloadProgress
 from tests.support.bench import alive, wait_until
 
 NOTIFICATION = Notification(
@@ -353,9 +354,9 @@ def plan_of(label: str, *rows: tuple[str, tuple[int, ...]]) -> WorkloadPlan:
     )  # fmt: skip
 
 
-def outcome_of(*statuses: RunStatus) -> WorkloadOutcome:
-    runs = [RunOutcome("a", "x", "1", status, "", 1.0) for status in statuses]
-    return WorkloadOutcome("3", "w", runs, None, elapsed_s=61.0)
+def outcome_of(*statuses: RunStatus) -> WorkloadProgress:
+    runs = [RunProgress("a", "x", status) for status in statuses]
+    return WorkloadProgress("collocation", "3", runs, elapsed_s=61.0)
 
 
 def test_failed_workload_in_plain_words() -> None:
