@@ -19,8 +19,8 @@ from radt.analysis.advice_model import (
     Solo,
 )
 from radt.analysis.advice_prediction import Comparison, median_error, shared_profiles
+from radt.render.json_text import attributes, json_text
 from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
-from radt.render.report_json import attributes, json_text
 
 #: Rows of each table unless all are requested.
 _ROWS = 30
@@ -205,7 +205,7 @@ def advice_json(advice: Advice) -> str:
         "missing": [need.line for need in advice.needs],
         "notes": list(advice.notes),
     }
-    return json_text(document)
+    return json_text("advice", document)
 
 
 def _solo_json(solo: Solo) -> dict[str, Any]:
