@@ -71,8 +71,7 @@ def waits_here() -> Wait:
 
 def _command_of(pid: int) -> Sequence[str]:
     """Return a process's program name and arguments; for Python, the script or module."""
-    text = procfs.read(f"/proc/{pid}/cmdline").decode("utf-8", "surrogateescape")
-    command = text.removesuffix("\0").split("\0")
+    command = procfs.command_line(pid) or [""]
     if PurePath(command[0]).name.startswith("python"):
         command = list(dropwhile(lambda word: word.startswith("-"), command[1:])) or [""]
     return [PurePath(command[0]).name, *command[1:]]

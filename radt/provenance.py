@@ -17,6 +17,7 @@ from pathlib import Path
 from radt.devices.hardware import Hardware, read_hardware
 from radt.git import GitState, read_git
 from radt.packages import LIST_PACKAGES, installed
+from radt.processes import run_command
 from radt.tags import (
     CPU,
     CPU_COUNT,
@@ -111,19 +112,13 @@ def list_packages(interpreter: str = sys.executable) -> Packages:
         except (OSError, ValueError) as error:  # damaged metadata
             return Packages(problem=f"the packages of {interpreter} could not be listed: {error}")
     try:
-        answer = subprocess.run(
-            [interpreter, "-c", LIST_PACKAGES],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PACKAGES_TIMEOUT_S,
-            check=False,
-        )
+        answer = run_command([interpreter, "-c", LIST_PACKAGES], _PACKAGES_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return Packages(problem=f"the packages of {interpreter} could not be listed: {error}")
     if answer.returncode != 0:
-        complaint = answer.stderr.decode(errors="replace").strip().splitlines()
+        complaint = answer.stderr.strip().splitlines()
         return Packages(
             problem=f"the packages of {interpreter} could not be listed: "
             f"{complaint[-1] if complaint else f'exit code {answer.returncode}'}"
         )
-    return Packages(tuple(answer.stdout.decode("utf-8", errors="replace").splitlines()))
+    return Packages(tuple(answer.stdout.splitlines()))

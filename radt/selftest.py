@@ -11,7 +11,6 @@ import json
 import math
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from radt.collector.protocol import CollectorStatus, Registration
 from radt.errors import LaunchError, RadtError
 from radt.home import HOME_VARIABLE, RUN_ID_VARIABLE, RUNTIME_VARIABLE, Home, runtime_dir
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
-from radt.processes import command, stop_run
+from radt.processes import command, run_command, stop_child, stop_run
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
@@ -263,8 +262,7 @@ def _sampling(home: Home, seconds: float) -> list[Measurement]:
             after, took_s = client.status(), time.monotonic() - begun_s
         finally:
             for process in idle:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+                stop_child(process, 0.0)
         for run_id in run_ids:
             client.finish(run_id, RunStatus.FINISHED)
     return _sampled(home, run_ids, before, after, took_s)
@@ -394,16 +392,7 @@ def _run(command: Sequence[str], home: Home) -> str:
     """Run a program to completion in the data folder; return its output."""
     name = "radt" if "-m" in command else command[2]
     try:
-        result = subprocess.run(
-            command,
-            cwd=home.path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        result = run_command(command, _TIMEOUT_S, cwd=home.path)
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{name} took longer than {_TIMEOUT_S:.0f} s") from None
     if result.returncode != 0:

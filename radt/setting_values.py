@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlsplit
 
 from radt.errors import UsageError
-from radt.masking import is_postgres, masked, with_driver
+from radt.masking import is_postgres, masked, masked_addresses, with_driver
 from radt.paths import expanded, uri_path
 from radt.units import duration_text, memory_text, parse_duration_s, parse_memory_bytes
 
@@ -25,7 +24,6 @@ T = TypeVar("T")
 
 #: Means "no limit", for settings that have one.
 NONE = "none"
-HIDDEN = "***"
 
 _SWITCHES = {"true": True, "yes": True, "on": True, "1": True}
 _SWITCHES |= {"false": False, "no": False, "off": False, "0": False}
@@ -140,21 +138,12 @@ def _or_none(kind: Kind[T]) -> Kind[T | None]:
     return Kind(parse, kind.metavar, kind.in_toml, show)
 
 
-def _show_notify(value: str) -> str:
-    """Hide the secrets of an address: from the path on; for chat services also the host."""
-    scheme, separator, _ = value.partition("://")
-    if not separator or not scheme.isalnum():
-        return masked(value)
-    is_web = scheme.lower() in ("http", "https", "json", "jsons")
-    return f"{scheme}://{urlsplit(value).hostname}/{HIDDEN}" if is_web else f"{scheme}://{HIDDEN}"
-
-
 TEXT: Kind[str] = Kind(lambda text, _folder: text.strip(), "TEXT")
 CLUSTER = replace(TEXT, metavar="CLUSTER")
 PATH = Kind(_parse_path, "FOLDER")
 URI = Kind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
 STORE_URI = replace(URI, parse=_parse_store_uri)
-NOTIFY_TARGET = replace(TEXT, metavar="COMMAND|URL", show=_show_notify)
+NOTIFY_TARGET = replace(TEXT, metavar="COMMAND|URL", show=masked_addresses)
 COUNT = Kind(_parse_count, "N", (int,))
 LIMIT_COUNT = _or_none(replace(COUNT, show=lambda value: f"{value:,}"))
 SECONDS = Kind(

@@ -16,11 +16,11 @@ from typing import Any, Generic, TypeVar
 
 from radt import setting_values
 from radt.errors import UsageError
+from radt.masking import HIDDEN
 from radt.paths import start_folder
 from radt.setting_values import (
     CLUSTER,
     COUNT,
-    HIDDEN,
     LIMIT_COUNT,
     LIMIT_SECONDS,
     NOTIFY_TARGET,

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Self
 
 from radt import units
-from radt.cli.leftovers import leftover_processes, lost_runs
+from radt.cli.recovery import leftover_processes, lost_runs
 from radt.collector.client import CollectorClient
 from radt.collector.leftovers import unfinished
 from radt.collector.protocol import CollectorStatus
 from radt.collector.start import worker_lock
 from radt.collocation.ledger import Ledger
-from radt.collocation.processes import MPS_CONTROL
 from radt.delivery.backlog import backlogs
 from radt.devices.gpus import Gpus
+from radt.devices.nvml import MPS_CONTROL
 from radt.errors import CollectorError, RadtError
 from radt.home import HOME_VARIABLE, Home, runtime_dir
+from radt.processes import run_command
 from radt.store.reader import StoreReader
 
 CLEAN = "radt doctor --clean"
@@ -65,7 +66,7 @@ def python() -> Iterator[Check]:
     try:
         radt = version("radt")
     except PackageNotFoundError:  # a source tree on PYTHONPATH
-        radt = "of a source tree"
+        radt = "from a source tree"
     text = f"{radt}, Python {platform.python_version()}, {sys.executable}"
     yield Check("radt", State.GOOD, text)
 
@@ -256,15 +257,7 @@ def tools() -> Iterator[Check]:
 def _docker_problem(path: str) -> str:
     """Return why docker's daemon cannot be used; empty if it can."""
     try:
-        done = subprocess.run(
-            [path, "version", "--format", "{{.Server.Version}}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER_S,
-            check=False,
-        )
+        done = run_command([path, "version", "--format", "{{.Server.Version}}"], _ANSWER_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{path} does not answer: {error}"
     lines = done.stderr.strip().splitlines()
@@ -304,5 +297,5 @@ def leftovers() -> Iterator[Check]:
     for process in processes:
         yield Check("left behind", State.WRONG, f"{process}, which has ended", CLEAN)
     if not processes and not damaged and not any(entry.orphaned for entry in entries):
-        used = f", {units.plural(len(entries), 'thing')} in use" if entries else ""
+        used = f", {units.plural(len(entries), 'object')} in use" if entries else ""
         yield Check("left behind", State.GOOD, f"nothing{used}")

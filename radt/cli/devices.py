@@ -75,9 +75,9 @@ def _cpus(host: Host) -> str:
         parts.append(units.plural(host.sockets, "socket"))
         parts.append(units.plural(host.cores, "core"))
         threads = round(len(host.cpus) / host.cores, 1)
-        parts.append(f"{threads:g} thread{'s' if threads != 1 else ''} a core")
+        parts.append(f"{threads:g} thread{'s' if threads != 1 else ''} per core")
     if host.cpu_limit is not None:
-        parts.append(f"CPU time limited to {host.cpu_limit:g}")
+        parts.append(f"CPU time limited to {host.cpu_limit:g} CPUs")
     return " · ".join(parts)
 
 
@@ -104,7 +104,7 @@ def _gpu(view: GpuView, overview: Overview) -> list[Block]:
     if gpu.memory_bytes is not None:
         memory = f"{units.size(gpu.free_bytes)} of {units.size(gpu.memory_bytes)} free"
     else:
-        memory = "that of its instances" if gpu.mig_enabled else "the host's"
+        memory = "in its instances" if gpu.mig_enabled else "shared with the host"
     facts = [("memory", memory, Tone.NORMAL)]
     if view.utilization is not None:
         facts.append(("busy", f"{units.percent(view.utilization)} of the time", Tone.NORMAL))

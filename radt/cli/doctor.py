@@ -12,8 +12,8 @@ from rich.console import Console
 
 from radt.cli import checks
 from radt.cli.checks import Check, State
-from radt.cli.leftovers import end_process, end_run, leftover_processes, lost_runs
 from radt.cli.options import home_option, json_option, print_json
+from radt.cli.recovery import end_process, end_run, leftover_processes, lost_runs
 from radt.cli.render import text_table
 from radt.cli.server_checks import servers
 from radt.collector.protocol import CollectorStatus

@@ -141,7 +141,7 @@ _TITLES = {
     Scope.GPU: "series of a whole GPU",
     Scope.MIG: "series of a MIG instance",
     Scope.HOST: "series of the whole machine",
-    Scope.RUN: "series of the run, from inside",
+    Scope.RUN: "series logged in the run's process",
 }
 
 
@@ -150,9 +150,9 @@ def _overview(entries: Sequence[Entry], *, verbose: bool) -> Document:
     listeners = [entry for entry in entries if not entry.failure and not entry.is_profiler]
     working = [entry for entry in listeners if entry.works]
     parts = {
-        f"listeners: {len(working)} of {len(listeners)} work here": working,
-        "not here": [entry for entry in listeners if not entry.works],
-        "profilers: each goes with one run": [entry for entry in entries if entry.is_profiler],
+        f"listeners: {len(working)} of {len(listeners)} available": working,
+        "not available": [entry for entry in listeners if not entry.works],
+        "profilers: each attaches to one run": [entry for entry in entries if entry.is_profiler],
         "cannot be loaded": [entry for entry in entries if entry.failure],
     }
     tables = [
@@ -162,11 +162,11 @@ def _overview(entries: Sequence[Entry], *, verbose: bool) -> Document:
         for title, shown in parts.items()
     ]
     legend = [
-        "default: what a run gets that names none",
-        "no unit: a ratio or a number",
-        f"{_COUNTED} counts up",
+        "default: used by runs that name no listener",
+        "no unit: a ratio or a count",
+        f"{_COUNTED} counter",
         f"{_ESTIMATED} apportioned, not measured",
-        "radt listeners NAME says more",
+        "radt listeners NAME shows details",
     ]
     return Document("", (), [*tables, Notes([Note(line, Tone.DIM) for line in legend])])
 
@@ -234,7 +234,7 @@ def _entry_document(entry: Entry) -> Document:
             text_table(facts),
             text_table(options, "options"),
             *series,
-            text_table(numbered, "how the values come about"),
+            text_table(numbered, "how the values are measured"),
         ],
     )
 
@@ -251,15 +251,15 @@ def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
         yield "", answer.remedy
     if entry.interval_s is not None:
         other = "500ms" if entry.interval_s <= 1 else "30s"
-        yield "interval", f"{_interval(entry)} unless the run says: {entry.name}@{other}"
+        yield "interval", f"{_interval(entry)} by default; {entry.name}@{other} changes it"
         where = "" if entry.works else " where it works"
-        has_it = f"yes: a run that names none gets it{where}"
-        yield "default", has_it if entry.by_default else "no: a run has to name it"
+        has_it = f"yes: runs that name no listener use it{where}"
+        yield "default", has_it if entry.by_default else "no: a run must name it"
     if entry.is_profiler:
-        slows = "slows the run down; comparisons leave it out unless asked"
-        yield "effect", slows if entry.disturbs else "hardly any on the run"
+        slows = "slows the run down; comparisons exclude the run by default"
+        yield "effect", slows if entry.disturbs else "barely affects the run"
     if entry.takes_gpu_counters:
-        yield "counters", "takes the GPU's; dcgm pauses meanwhile"
+        yield "counters", "uses the GPU's; dcgm pauses meanwhile"
     yield "from", entry.origin
 
 

@@ -123,7 +123,7 @@ def _takes_next(cluster: str, takes_value: Mapping[str, bool]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What the options say that are columns of an experiment file."""
+    """The options that correspond to columns of an experiment file."""
 
     experiment: str
     workload: str
@@ -257,8 +257,8 @@ class _Start:
         of_rows = [f"--{name}" for name in _COLUMNS if getattr(self.columns, name)]
         if of_rows := [option for option in of_rows if option != "--devices"]:
             raise UsageError(
-                f"{', '.join(of_rows)}: options of columns are for programs",
-                f"Write into the columns of {self.file} what they say",
+                f"{', '.join(of_rows)}: only for programs",
+                f"Use the columns of {self.file} instead",
             )
         path = Path(self.file)
         values = Settings.of(path.absolute().parent, given)
@@ -360,7 +360,7 @@ class _Start:
 
 
 def confirm(texts: Sequence[str]) -> bool:
-    """Show what is about to happen and ask; yes where nobody can answer."""
+    """Show what is about to happen and ask; return True if nobody can answer."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return True
     for text in texts:

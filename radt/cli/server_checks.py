@@ -72,8 +72,8 @@ def _database(home: Home) -> Check:
         text = f"{address} has schema version {state.version}; this radt needs {latest_version()}"
         return Check("database", State.WRONG, text, "radt db upgrade")
     if not state.writable:
-        text = f"{address}, read-only: runs recorded here do not get there"
-        return Check("database", State.LOW, text, "To record, use a role that may write")
+        text = f"{address}, read-only: runs recorded here cannot be uploaded to it"
+        return Check("database", State.LOW, text, "To upload, use a role that may write")
     return Check("database", State.GOOD, str(address))
 
 

@@ -25,7 +25,7 @@ from radt.runner.console import shown_path
 from radt.runner.live import label_width, live_table, progress_line, runs_text, workload_line
 from radt.runner.progress import (
     ExperimentProgress,
-    RunProgress,
+    RowProgress,
     WorkloadProgress,
     WorkloadState,
     repeated,
@@ -235,7 +235,7 @@ def _state_text(workload: WorkloadProgress) -> Text:
     return Text(f"✘ {_ends(workload.runs)}", "red")
 
 
-def _ends(runs: Sequence[RunProgress]) -> str:
+def _ends(runs: Sequence[RowProgress]) -> str:
     """Return ``1 FINISHED, 1 FAILED: exit code 3``; for a single row without the count."""
     ended = [run for run in runs if run.status is not RunStatus.SCHEDULED]
     reasons = {run.status: run.reason for run in reversed(ended) if run.reason}
@@ -282,7 +282,7 @@ def as_document(progress: ExperimentProgress) -> dict[str, Any]:
     return document
 
 
-def _run_document(run: RunProgress) -> dict[str, Any]:
+def _run_document(run: RowProgress) -> dict[str, Any]:
     live = run.live
     return {
         "letter": run.letter,

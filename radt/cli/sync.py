@@ -48,7 +48,7 @@ _PATIENCE_S = 8.0
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give up after this time, even if a server never answers; then list what is left.",
+    help="Give up after this time, even if a server never responds; then list what is left.",
 )
 def command(
     home: str | None,
@@ -126,7 +126,7 @@ def _say(
 def _print_drained(drained: Drained, output: RunConsole) -> None:
     parts = []
     if drained.ended:
-        parts.append(f"{units.plural(len(drained.ended), 'run')} ended that nobody had ended")
+        parts.append(f"{units.plural(len(drained.ended), 'run')} ended that no process had ended")
     if drained.points:
         parts.append(f"{units.plural(drained.points, 'value')} from journals")
     text = ", ".join(parts) or ("nothing new" if drained.left else "journals are empty")
@@ -143,7 +143,9 @@ def _print_drained(drained: Drained, output: RunConsole) -> None:
         )
         _say(output, "!", "yellow", "journal", text)
     for run_id in drained.waiting:
-        text = f"{run_id[:12]}: a collector has it and does not store it; is it stopped?"
+        text = (
+            f"{run_id[:12]}: held by a collector that does not store it; is that process stopped?"
+        )
         _say(output, "✘", "red", "journal", text)
 
 

@@ -29,7 +29,7 @@ from radt.runner.active import FileWait, StopRequest
 from radt.runner.console import SHOWN_TAIL_LINES, RunConsole
 from radt.runner.live import label_width
 from radt.runner.notify import Notification, Notifier
-from radt.runner.progress import ProgressView, RunProgress, WorkloadProgress, repeated
+from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress, repeated
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.units import plural
@@ -303,7 +303,7 @@ class Follower:
             elapsed_s=max((run.elapsed_s or 0.0 for run in runs), default=0.0),
         )
 
-    def _run_outcome(self, job: CourseJob, row: SubmittedRow, status: RowStatus) -> RunProgress:
+    def _run_outcome(self, job: CourseJob, row: SubmittedRow, status: RowStatus) -> RowProgress:
         run = self._recorded(status.run_id)
         log = self._home.run_dir(run.run_id).output_log if run is not None else None
         if log is not None and not log.exists():
@@ -314,7 +314,7 @@ class Follower:
                 log = own if own.exists() else None
         ended = parse_status(status.text) or RunStatus.SKIPPED
         is_bad = ended is not RunStatus.FINISHED
-        progress = RunProgress(
+        progress = RowProgress(
             letter=row.letter,
             name=row.name,
             run_id=run.run_id if run is not None else status.run_id or "",

@@ -62,10 +62,10 @@ from radt.listeners import registry
 from radt.model import RunStatus
 from radt.paths import is_database
 from radt.runner.console import RunConsole
+from radt.runner.context import RunnerContext
 from radt.runner.delivering import Delivery
 from radt.runner.notify import Notifier
 from radt.runner.options import StartOptions, Work, pending_workloads
-from radt.runner.recording import Session, open_session
 from radt.runner.schedule import Schedule
 from radt.runner.start import print_header
 from radt.tags import (
@@ -264,7 +264,7 @@ class NodeRunner:
                 with (
                     place.output_log.open("a", encoding="utf-8") as log,
                     RunConsole(Console(file=log, width=_COLUMNS)) as output,
-                    open_session(
+                    RunnerContext(
                         replace(
                             work.options,
                             home=place.home,
@@ -277,14 +277,14 @@ class NodeRunner:
                         self._stop,
                         tags=self._tags(attempt),
                         spread=team,
-                    ) as session,
+                    ) as context,
                 ):
                     shipper.start()
-                    print_header(session, work, str(left.machine))
+                    print_header(context, work, str(left.machine))
                     series = series_of(self._submission, self._job)
-                    outcome = Schedule(session, work, statuses, series).run()
-                    self._wait_until_stored(session)
-                    self._wait_until_delivered(session)
+                    outcome = Schedule(context, work, statuses, series).run()
+                    self._wait_until_stored(context)
+                    self._wait_until_delivered(context)
                 reason = self._stop.reason if self._stop else str(outcome.problem or "")
             except RadtError as error:
                 reason = self._stop.reason if self._stop else str(error)
@@ -332,21 +332,21 @@ class NodeRunner:
 
     # The end --------------------------------------------------------------------------------------
 
-    def _wait_until_stored(self, session: Session) -> None:
+    def _wait_until_stored(self, context: RunnerContext) -> None:
         deadline_s = self._deadline()
         while time.monotonic() < deadline_s():
             try:
-                if not session.client.status().runs:
+                if not context.client.status().runs:
                     return
             except CollectorError:
                 return  # the rest is read from the runs' folders
             time.sleep(_POLL_S)
 
-    def _wait_until_delivered(self, session: Session) -> None:
+    def _wait_until_delivered(self, context: RunnerContext) -> None:
         """Wait until MLflow and Postgres have this node's uploads, or permanently refuse them."""
         if not self._submission.is_direct:
             return
-        delivery = Delivery(session.home.store_path, [session.tracking_uri], session.store_uri)
+        delivery = Delivery(context.home.store_path, [context.tracking_uri], context.store_uri)
         limit_s = settings.variable(settings.COLLECTOR_DELIVERY_S, os.environ).value
         delivery.wait(Deadline(self._stop, time.monotonic() + limit_s))
 

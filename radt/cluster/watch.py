@@ -31,7 +31,7 @@ from radt.runner.notify import Notifier
 from radt.runner.outcome import STOPPED
 from radt.runner.progress import (
     ExperimentProgress,
-    RunProgress,
+    RowProgress,
     WorkloadProgress,
     WorkloadState,
 )
@@ -61,7 +61,7 @@ class ClusterWatcher(Watcher):
         looks_only: Do not change the file.
     """
 
-    subject = "the jobs go on"
+    subject = "the jobs continue"
 
     def __init__(
         self, file: Path, spool: Spool, *, patience_s: float = ANSWER_S, looks_only: bool = False
@@ -255,7 +255,7 @@ def _workload(
         texts.append(status.text)
         parsed = parse_status(status.text) or RunStatus.SCHEDULED
         runs.append(
-            RunProgress(
+            RowProgress(
                 row.letter,
                 row.name,
                 parsed,

@@ -23,11 +23,6 @@ from radt.home import RUN_ID_VARIABLE
 #: Index of a GPU, or UUID of a GPU or MIG device.
 DeviceName = int | str
 
-MPS_CONTROL = "nvidia-cuda-mps-control"
-MPS_SERVER = "nvidia-cuda-mps-server"
-
-#: The kernel truncates a program's name to this length.
-_COMM_CHARACTERS = 15
 #: Inode of the first pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h).
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
@@ -214,30 +209,7 @@ def identify(pid: int) -> Identity:
     except OSError:
         # It may exist although ``/proc`` does not show it (mounted with hidepid).
         return Identity(ended=not _other_namespaces() and not procfs.exists(pid))
-    return Identity(_user(uid), _command(pid), run_id_of(pid))
-
-
-def run_id_of(pid: int) -> str:
-    """Return the run of a process; empty if it has none, or belongs to another user."""
-    return variable(pid, RUN_ID_VARIABLE)
-
-
-def variable(pid: int, name: str) -> str:
-    """Return a variable of a process; empty if it has none, or belongs to another user."""
-    prefix = f"{name}=".encode()
-    for entry in procfs.environment(pid):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode(errors="replace")
-    return ""
-
-
-def is_mps(pid: int, tool: str) -> bool:
-    """Return whether a process is MPS's control daemon or server, by its name."""
-    words = [Path(word).name for word in _words(pid)]
-    if not words or words[0] == tool:
-        return bool(words)
-        # For a wrapper script, the interpreter comes first, and the kernel's name is the script's.
-    return tool in words[:3] and _name(pid) == tool[:_COMM_CHARACTERS]
+    return Identity(_user(uid), _command(pid), procfs.variable(pid, RUN_ID_VARIABLE))
 
 
 def device_text(device: DeviceName) -> str:
@@ -245,28 +217,12 @@ def device_text(device: DeviceName) -> str:
     return f"GPU {device}" if str(device).isdigit() else str(device)
 
 
-def _words(pid: int) -> list[str]:
-    """Return the words of a process's command line; none if it has exited."""
-    try:
-        text = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return []
-    return [word.decode(errors="replace") for word in text.split(b"\0") if word]
-
-
 def _command(pid: int) -> str | None:
     """Return the program's name; for an executable script, not its interpreter's."""
-    words, name = [Path(word).name for word in _words(pid)], _name(pid)
-    scripts = (word for word in words[1:3] if name and word[:_COMM_CHARACTERS] == name)
-    return next(scripts, None) or (words[0] if words else "") or name or None
-
-
-def _name(pid: int) -> str:
-    """Return the kernel's name of a process: the file that it executes, truncated."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    name = procfs.program_name(pid)
+    words = [Path(word).name for word in procfs.command_line(pid)]
+    scripts = (word for word in words[1:3] if name and word[: procfs.COMM_CHARS] == name)
+    return next(scripts, None) or next(iter(words), "") or name or None
 
 
 def _user(uid: int) -> str:

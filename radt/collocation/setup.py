@@ -27,6 +27,7 @@ from radt.collocation.planner import DevicePlan, PlannedMps, Share
 from radt.collocation.processes import DeviceName, ProcessLists
 from radt.collocation.verify import Expectation, Mismatch, Verifier
 from radt.errors import DeviceError
+from radt.processes import run_command
 
 #: Seconds between two checks of the runs' processes.
 VERIFY_INTERVAL_S = 1.0
@@ -340,15 +341,7 @@ def _remove_container(thing: Container) -> None:
             f"{thing.tool} not found", f"Remove it with `{thing.tool} rm -f {thing.name}`"
         )
     try:
-        done = subprocess.run(
-            [tool, "rm", "-f", thing.name],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_CONTAINER_TIMEOUT_S,
-            check=False,
-        )
+        done = run_command([tool, "rm", "-f", thing.name], _CONTAINER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DeviceError(
             f"{thing.tool} does not answer: {error}", f"Run `{thing.tool} rm -f {thing.name}`"

@@ -14,18 +14,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
-from radt import tags
+from radt import procfs, tags
+from radt.collocation.mps import MpsServer
 from radt.collocation.processes import (
-    MPS_SERVER,
     GpuProcess,
     Listing,
     ProcessLists,
-    is_mps,
-    run_id_of,
 )
+from radt.devices.nvml import MPS_SERVER
 from radt.errors import DeviceError
+from radt.home import RUN_ID_VARIABLE
 
 #: Lists lag behind: a mismatch counts after it is seen this many times in a row.
 _LOOKS = 2
@@ -44,16 +43,6 @@ class Verdict(StrEnum):
     MISMATCH = "mismatch"
 
 
-class Daemon(Protocol):
-    """The interface to an MPS daemon (`radt.collocation.mps.MpsServer`)."""
-
-    def clients(self, within_s: float) -> Mapping[int, int]:
-        """Return the process ids of its clients as keys, or raise DeviceError."""
-
-    def log_tail(self) -> str:
-        """Return the end of its log."""
-
-
 @dataclass(frozen=True, slots=True)
 class Expectation:
     """The expected devices of a run.
@@ -65,7 +54,7 @@ class Expectation:
 
     devices: tuple[str, ...]
     names: str
-    daemon: Daemon | None = None
+    daemon: MpsServer | None = None
     run_id: str = ""
 
 
@@ -123,12 +112,16 @@ class Verifier:
         seen: dict[str, list[GpuProcess]] = {}
         for listing in listings:
             for process in listing.processes:
-                key = owners.get(process.pid) or run_keys.get(run_id_of(process.pid) or "-")
+                key = owners.get(process.pid) or run_keys.get(
+                    procfs.variable(process.pid, RUN_ID_VARIABLE)
+                )
                 if key is not None:
                     seen.setdefault(key, []).append(process)
         self._unknown = _why_unknown(listings)
         is_hidden = bool(self._unknown) or any(
-            is_mps(process.pid, MPS_SERVER) for listing in listings for process in listing.processes
+            procfs.executes(process.pid, MPS_SERVER)
+            for listing in listings
+            for process in listing.processes
         )
         # Each daemon is asked once for all runs.
         clients_of: Callable[..., Collection[int] | None] = cache(_clients_of)
@@ -180,7 +173,7 @@ class Verifier:
             return [Listing(unknown=error.message)]
 
 
-def _clients_of(daemon: Daemon) -> Collection[int] | None:
+def _clients_of(daemon: MpsServer) -> Collection[int] | None:
     """Return the clients of a daemon; None if it does not answer, which proves nothing."""
     try:
         return daemon.clients(_ANSWER_S).keys()

@@ -30,6 +30,7 @@ from radt.environments.cache import (
 from radt.environments.spec import EnvironmentSpec, Launch
 from radt.environments.tool import Report, run_tool
 from radt.errors import EnvironmentBuildError
+from radt.processes import run_command
 
 #: In order of preference: micromamba needs nothing else and is fastest.
 TOOLS = ("micromamba", "mamba", "conda")
@@ -168,24 +169,18 @@ def _declared_variables(prefix: Path) -> dict[str, str]:
 def _activated(scripts: list[Path], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the packages' activation scripts set."""
     try:
-        answer = subprocess.run(
+        answer = run_command(
             ["bash", "-c", _ACTIVATE, "activate", *map(str, scripts)],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ACTIVATE_TIMEOUT_S,
-            check=False,
+            _ACTIVATE_TIMEOUT_S,
+            env=environ,
+            errors="surrogateescape",
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentBuildError(
             f"the activation scripts in {scripts[0].parent} do not run: {error}",
             "Try them with `conda activate`",
         ) from error
-    after = dict(
-        entry.split("=", 1)
-        for entry in answer.stdout.decode("utf-8", "surrogateescape").split("\0")
-        if "=" in entry
-    )
+    after = dict(entry.split("=", 1) for entry in answer.stdout.split("\0") if "=" in entry)
     return {
         name: text
         for name, text in after.items()

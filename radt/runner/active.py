@@ -1,7 +1,7 @@
 """A running workload, each of its runs, and how they are stopped.
 
 The first Ctrl-C asks the training processes to end, the second kills them. The terminal does not
-deliver Ctrl-C to them (each has its own session): the runner decides which signal to send, and
+deliver Ctrl-C to them (each has its own context): the runner decides which signal to send, and
 when.
 """
 
@@ -23,13 +23,14 @@ from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
 from radt.runner.barrier import ContextBarrier
 from radt.runner.command import PATIENCE_S, Profiling
+from radt.runner.context import RunnerContext
 from radt.runner.options import PendingWorkload
 from radt.runner.outcome import STOPPED, RunEnd
 from radt.runner.preparation import RecordedRun, RecordedWorkload
 from radt.runner.process import Exit, TrainingProcess
-from radt.runner.progress import RunProgress, WorkloadProgress
+from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.runner.provision import LaunchSpec, Provision
-from radt.runner.recording import Recording, Session
+from radt.runner.recording import RecordingThread
 
 #: Seconds from the polite signal to SIGTERM, and from there to SIGKILL.
 INTERRUPT_GRACE_S = 10.0
@@ -174,7 +175,7 @@ class ActiveRun:
     """
 
     recorded: RecordedRun
-    progress: RunProgress
+    progress: RowProgress
     mlflow_run_id: str | None = None
     startable: LaunchSpec | None = None
     process: TrainingProcess | None = None
@@ -302,18 +303,18 @@ class ActiveWorkload:
     """A workload whose rows are being run.
 
     ``events`` wakes the follower of the workload: with an `Ended`, or with None to check all rows.
-    ``context`` is set with ``--sync context`` only.
+    ``context_barrier`` is set with ``--sync context`` only.
     """
 
-    session: Session
+    context: RunnerContext
     pending: PendingWorkload
     statuses: StatusSink | None
     progress: WorkloadProgress
     recorded: RecordedWorkload
-    recording: Recording
+    recording: RecordingThread
     provision: Provision
     rows: Sequence[ActiveRun] = field(init=False)
-    context: ContextBarrier | None = None
+    context_barrier: ContextBarrier | None = None
     events: queue.SimpleQueue[Ended | None] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
@@ -321,7 +322,7 @@ class ActiveWorkload:
 
     @property
     def stop(self) -> StopRequest:
-        return self.session.stop
+        return self.context.stop
 
     @property
     def alive(self) -> list[ActiveRun]:
@@ -369,14 +370,14 @@ class ActiveWorkload:
         progress.status, progress.reason, progress.tail = ending.status, ending.reason, tail
         progress.log = row.recorded.run_dir.output_log if row.process is not None else None
         row.exit_code = exit_code
-        if self.session.spread is None:
+        if self.context.spread is None:
             self._record_end(row, ending, ended_ns, in_file=in_file)
         else:
-            self.session.spread.ended(row.letter, ending)
-        if self.context is not None:
-            self.context.gone(row.run_id)
+            self.context.spread.ended(row.letter, ending)
+        if self.context_barrier is not None:
+            self.context_barrier.gone(row.run_id)
         # If the user has stopped everything, all rows have been asked to end already.
-        fail_fast = self.session.options.fail_fast and not self.stop
+        fail_fast = self.context.options.fail_fast and not self.stop
         if fail_fast and ending.status is not RunStatus.FINISHED:
             for other in self.rows:
                 why = f"row {row.letter} is {ending.status} (--fail-fast)"
@@ -384,7 +385,7 @@ class ActiveWorkload:
 
     def settle(self) -> None:
         """Record the ends of runs that span several nodes, once all their parts have ended."""
-        if (spread := self.session.spread) is None:
+        if (spread := self.context.spread) is None:
             return
         endings = spread.settle()
         for row in self.rows:
@@ -400,11 +401,11 @@ class ActiveWorkload:
         self, row: ActiveRun, ending: RunEnd, ended_ns: int, *, in_file: bool = True
     ) -> None:
         try:
-            if row.mlflow_run_id is None and self.session.tracking_uri:
-                row.mlflow_run_id = self.session.reader.run(row.run_id).mlflow_run_id
+            if row.mlflow_run_id is None and self.context.tracking_uri:
+                row.mlflow_run_id = self.context.reader.run(row.run_id).mlflow_run_id
             self.write({row: ending} if in_file else {})
         except RadtError as error:  # the next write includes these statuses
-            self.session.console.say(f"  {error}", style="red")
+            self.context.console.say(f"  {error}", style="red")
         self.recording.finished(row.run_id, ending.status, row.exit_code, ending.reason, ended_ns)
 
     def signal(self, row: ActiveRun, number: signal.Signals) -> None:
@@ -448,7 +449,7 @@ class ActiveWorkload:
 
     def say(self, text: str, style: str = "dim") -> None:
         """Print a line below the workload."""
-        self.session.console.say(f"  {text}", style=style, indent=2)
+        self.context.console.say(f"  {text}", style=style, indent=2)
 
 
 def status_text(ending: RunEnd, repeat: int, repeats: int) -> str:
@@ -505,7 +506,7 @@ class FileWait:
                     return error
                 if not has_said and not changed:
                     has_said = True
-                    self._say(f"{error.message}; waiting for it, {units.duration(left_s)} at most")
+                    self._say(f"{error.message}; waiting up to {units.duration(left_s)}")
             else:
                 self._left_s = self._longest_s
                 return None

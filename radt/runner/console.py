@@ -23,7 +23,7 @@ from radt import units
 from radt.model import RunStatus
 from radt.runner.live import RUN_COLOURS, label_width, live_table, workload_line
 from radt.runner.outcome import STOPPED
-from radt.runner.progress import ProgressView, RunProgress, WorkloadProgress
+from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress
 
 WAITING_LINES = 5000
 #: Number of last lines shown of a run that did not finish, and the maximum number of terminal lines
@@ -198,7 +198,7 @@ class RunConsole:
         for run in bad:
             self._run_ended(run)
 
-    def _run_ended(self, run: RunProgress) -> None:
+    def _run_ended(self, run: RowProgress) -> None:
         style = "dim" if run.status is RunStatus.SKIPPED else "red"
         lead = f"       {run.letter}  "
         reason, *more = run.reason.splitlines() or [""]

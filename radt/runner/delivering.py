@@ -41,7 +41,9 @@ _CONNECT_S = 15.0
 #: Seconds between progress lines if the output is not a terminal.
 _PRINT_S = 10.0
 #: The problem of runs whose tracking URI differs from the current setting.
-_HIDDEN = "the store keeps no user and password. Run `radt sync --tracking-uri URI` with both in it"
+_HIDDEN = (
+    "the store does not keep user and password. Run `radt sync --tracking-uri URI` with both in URI"
+)
 
 
 class Upload:

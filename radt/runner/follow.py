@@ -73,7 +73,7 @@ class Follower:
         for row in workload.rows:
             if not row.ended and (now := live.get(row.run_id)) is not None:
                 row.progress.live = now
-        workload.session.console.show_live(workload.progress)
+        workload.context.console.show_live(workload.progress)
 
     def _look_at_reports(self) -> None:
         """Show that a report is being written, which may take longer than the run."""
@@ -102,17 +102,17 @@ class Follower:
     # --sync context --------------------------------------------------------------------------
 
     def _look_at_context(self) -> None:
-        context, rows = self._workload.context, self._workload.rows
-        if context is None or self._context_noted:
+        barrier, rows = self._workload.context_barrier, self._workload.rows
+        if barrier is None or self._context_noted:
             return
-        awaited = [row.letter for row in rows if row.run_id in context.awaited]
+        awaited = [row.letter for row in rows if row.run_id in barrier.awaited]
         if awaited:
             text = f"waiting for {', '.join(awaited)} at `with radt.Run()`"
             self._workload.progress.activity = text
-            if context.arrived:
+            if barrier.arrived:
                 self._tell_of_wait(text)
         elif all(
-            row.ended or row.run_id in context.released_ns for row in rows if not row.is_service
+            row.ended or row.run_id in barrier.released_ns for row in rows if not row.is_service
         ):
             self._note_context()
 
@@ -123,13 +123,13 @@ class Follower:
             self._waiting_since_s = now_s
         if not self._wait_told and now_s - self._waiting_since_s >= LONG_WAIT_S:
             self._wait_told = True
-            self._workload.session.console.show_activity(self._workload.progress, text)
+            self._workload.context.console.show_activity(self._workload.progress, text)
 
     def _note_context(self) -> None:
         """Record the time at which the blocks were entered as the start."""
-        if self._workload.context is not None and not self._context_noted:
+        if self._workload.context_barrier is not None and not self._context_noted:
             self._context_noted = True
-            self._workload.record_barrier(self._workload.context.released_ns)
+            self._workload.record_barrier(self._workload.context_barrier.released_ns)
 
     # Signals ---------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class Follower:
 
     def _end_with_others(self) -> None:
         """Begin to end the local parts of runs that have failed on another node."""
-        if (spread := self._workload.session.spread) is not None:
+        if (spread := self._workload.context.spread) is not None:
             for row in self._workload.rows:
                 if (ending := spread.failed.get(row.letter)) is not None:
                     row.stop(RunEnd(RunStatus.KILLED, ending.reason))
@@ -157,7 +157,7 @@ class Follower:
                     row.escalate(self._workload.stop.patience_s)
         if asked is not None and (number := asked.next_signal()):
             self._workload.progress.activity = f"stopping ({number.name})"
-            if self._workload.session.options.wait is not Wait.NO:
+            if self._workload.context.options.wait is not Wait.NO:
                 self._workload.recording.hurry()
             for row in self._workload.rows:
                 if not row.is_prefixed or asked.is_hurried:

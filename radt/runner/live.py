@@ -14,7 +14,7 @@ from rich.text import Text
 from radt import units
 from radt.collector.protocol import LiveView
 from radt.model import Role, RunStatus
-from radt.runner.progress import ProgressView, RunProgress, WorkloadProgress
+from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress
 
 #: Columns of the bar; it is omitted if the terminal has fewer.
 _BAR_COLUMNS = 20
@@ -165,7 +165,7 @@ def _name(name: str, columns: int) -> str:
     return set_cell_size(name, columns - 1) + "…"
 
 
-def status_text(run: RunProgress) -> Text:
+def status_text(run: RowProgress) -> Text:
     """Return ``▶ 00:18`` while it runs, ``✔ 21.4 s`` after, in red if it failed."""
     match run.status:
         case RunStatus.SCHEDULED:
@@ -177,7 +177,7 @@ def status_text(run: RunProgress) -> Text:
     return Text(f"✘ {run.reason or run.status.value.lower()}", style="red")
 
 
-def progress_text(run: RunProgress, width: int) -> str:
+def progress_text(run: RowProgress, width: int) -> str:
     """Return epoch and newest metrics, as many as fit; the script's own metrics come first."""
     live = run.live
     parts = [str(run.role)] if run.role else []

@@ -28,7 +28,7 @@ from radt.runner.options import StartOptions, pending_workloads
 from radt.runner.progress import (
     ExperimentProgress,
     ProgressView,
-    RunProgress,
+    RowProgress,
     WorkloadProgress,
     WorkloadState,
     remaining_s,
@@ -304,7 +304,7 @@ def _progress_of(
 ) -> WorkloadProgress:
     runs = []
     for row in workload.runs:
-        run = RunProgress(
+        run = RowProgress(
             row.letter,
             row.label,
             row.status or RunStatus.SCHEDULED,

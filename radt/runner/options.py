@@ -30,7 +30,7 @@ from radt.lifetime import Wait, waits
 from radt.listeners import registry
 from radt.model import RunStatus
 from radt.runner.outcome import RunEnd
-from radt.runner.progress import RunProgress, WorkloadProgress
+from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.settings import Level, Setting, Settings
 
 
@@ -59,7 +59,7 @@ class PendingWorkload:
             experiment=self.plan.experiment,
             label=self.plan.label or self.plan.runs[0].label,
             runs=[
-                RunProgress(run.letter, run.label, status, reason, role=run.role)
+                RowProgress(run.letter, run.label, status, reason, role=run.role)
                 for run in self.plan.runs
             ],
             repeats_done=self.repeat - 1,

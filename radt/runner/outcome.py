@@ -14,7 +14,7 @@ from radt.model import RunStatus
 from radt.procfs import signal_name
 from radt.runner.oom import Memory, MemoryEvidence, OutputDiagnosis
 from radt.runner.process import Exit
-from radt.runner.progress import RunProgress, WorkloadProgress
+from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.units import duration_text, size
 
 _SHM = "/dev/shm"  # noqa: S108 - the kernel's fixed path
@@ -170,7 +170,7 @@ class ExperimentOutcome:
         return self.interrupted_by is not None
 
     @property
-    def runs(self) -> list[RunProgress]:
+    def runs(self) -> list[RowProgress]:
         return [run for workload in self.workloads for run in workload.runs]
 
     @property

@@ -27,7 +27,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(slots=True)
-class RunProgress:
+class RowProgress:
     """A row of a workload: waiting, running or ended.
 
     ``reason`` is empty for a finished run; ``tail`` is the end of its output, ``log`` the file with
@@ -85,7 +85,7 @@ class WorkloadProgress:
 
     experiment: str
     label: str
-    runs: Sequence[RunProgress]
+    runs: Sequence[RowProgress]
     state: WorkloadState = WorkloadState.RUNNING
     repeats_done: int = 0
     repeats: int = 1

@@ -7,7 +7,6 @@ inspected, and a collector that is not running is not started.
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from abc import ABC, abstractmethod
@@ -19,6 +18,7 @@ from typing import Self
 
 from rich.text import Text
 
+from radt import procfs
 from radt.errors import HeldError, UsageError
 from radt.experiment.files import call
 from radt.experiment.lock import ExperimentLock, Holder
@@ -152,7 +152,12 @@ class LocalWatcher(Watcher):
             log.relay()
             if time.monotonic() >= next_look_s:
                 next_look_s = time.monotonic() + LOOK_S
-                _show(self.look(), console)
+                progress = self.look()
+                console.experiment = progress.progress
+                if progress.running is None:
+                    console.hide_live()
+                else:
+                    console.show_live(progress.running)
             stop.wait(POLL_S)
         console.hide_live()
         end_s = time.monotonic() + _LAST_LINE_S
@@ -206,7 +211,8 @@ class LocalWatcher(Watcher):
     def _ask_to_end(self, holder: Holder, *, now: bool) -> None:
         """Signal the runner as its terminal would; with ``now``, signal it twice."""
         # In a shell's background job SIGINT is ignored, and the runner leaves it so.
-        polite = signal.SIGTERM if _ignores(holder.pid, signal.SIGINT) else signal.SIGINT
+        ignored = procfs.status_mask(holder.pid, "SigIgn") or 0
+        polite = signal.SIGTERM if ignored >> (signal.SIGINT - 1) & 1 else signal.SIGINT
         second = signal.SIGTERM if polite is signal.SIGINT else signal.SIGHUP
         try:
             os.kill(holder.pid, polite)
@@ -219,14 +225,6 @@ class LocalWatcher(Watcher):
                 f"{self.file} is being run by {holder}; only that user may stop it",
                 f"Ask {holder.user}, or: sudo {call(self.file, 'stop')}",
             ) from None
-
-
-def _show(look: ExperimentProgress, console: RunConsole) -> None:
-    if look.running is None:
-        console.hide_live()
-        return
-    console.experiment = look.progress
-    console.show_live(look.running)
 
 
 class _Log:
@@ -268,13 +266,3 @@ class _Log:
         for line in lines:
             self._console.relay(line)
             self.exit_code = exit_code(line)
-
-
-def _ignores(pid: int, number: signal.Signals) -> bool:
-    """Return True if a process ignores this signal (``SigIgn``, proc_pid_status(5))."""
-    try:
-        text = Path(f"/proc/{pid}/status").read_bytes()
-    except OSError:
-        return False
-    ignored = re.search(rb"^SigIgn:\s*([0-9a-f]+)", text, re.MULTILINE)
-    return ignored is not None and bool(int(ignored[1], 16) >> (number - 1) & 1)

@@ -14,6 +14,7 @@ from radt.model import RunStatus, short_id
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended, FileWait
 from radt.runner.barrier import Barrier, ContextBarrier
 from radt.runner.command import limit_variables
+from radt.runner.context import RunnerContext
 from radt.runner.follow import Follower
 from radt.runner.options import PendingWorkload, SyncPoint
 from radt.runner.outcome import RunEnd
@@ -21,7 +22,7 @@ from radt.runner.preparation import MlflowIds, record_workload, wait_for_mlflow
 from radt.runner.process import TrainingProcess
 from radt.runner.progress import WorkloadProgress
 from radt.runner.provision import Provision, SetUpError
-from radt.runner.recording import Recording, Session
+from radt.runner.recording import RecordingThread
 from radt.tags import PROFILER_NOTICE
 from radt.usage import usage_file
 
@@ -52,11 +53,11 @@ def start_together(workload: ActiveWorkload) -> None:
             row.progress.status = RunStatus.RUNNING
             row.progress.started_monotonic_s = released[row.run_id] / 1e9
     everywhere: Mapping[str, int] = released
-    if (spread := workload.session.spread) is not None:
+    if (spread := workload.context.spread) is not None:
         everywhere = spread.released(released)
         for row in workload.rows:
             workload.recording.tags(row.run_id, dict(spread.tags))
-    if workload.context is None:
+    if workload.context_barrier is None:
         workload.record_barrier(everywhere)
 
 
@@ -69,7 +70,7 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
         for row in workload.rows:
             _guarded(workload, row, lambda active: active.running.wait_ready(READY_TIMEOUT_S))
         # With a stop pending (Ctrl-C, or a failed start and --fail-fast), kill behind the barrier.
-        spread = workload.session.spread
+        spread = workload.context.spread
         opens_ns = None if spread is None else spread.meet()
         is_off = spread is not None and opens_ns is None
         if is_off or workload.stop or any(row.verdict is not None for row in workload.rows):
@@ -93,7 +94,7 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
 
 
 def _spawn(workload: ActiveWorkload, barrier: Barrier, row: ActiveRun) -> None:
-    console, run = workload.session.console, row.startable
+    console, run = workload.context.console, row.startable
     assert run is not None
     position = workload.rows.index(row)
     row.process = TrainingProcess(
@@ -131,7 +132,7 @@ def _guarded(
 
 
 def run_workload(
-    session: Session,
+    context: RunnerContext,
     pending: PendingWorkload,
     *,
     series_id: str,
@@ -141,7 +142,7 @@ def run_workload(
     """Run the rows of a workload together; return how they ended.
 
     Args:
-        session: The context of this start.
+        context: The context of this start.
         pending: The workload.
         series_id: Shared by all repeats of the workload.
         statuses: Writes them into the experiment file; None if there is no file.
@@ -153,30 +154,30 @@ def run_workload(
     started_s = time.monotonic()
     progress = pending.progress()
     progress.activity = "preparing"
-    session.console.show_live(progress)
-    recorded = record_workload(session, pending, series_id)
+    context.console.show_live(progress)
+    recorded = record_workload(context, pending, series_id)
     for run, shown in zip(recorded.runs, progress.runs, strict=True):
         shown.run_id = run.run_id
     if not pending.plan.label:  # a script run directly: no file will have its name and id
         (run,) = recorded.runs
         progress.label = progress.runs[0].name = run.plan.label
         line = f"  run {short_id(run.run_id)} ({run.plan.label})"
-        session.console.say(line, "dim", indent=2)
+        context.console.say(line, "dim", indent=2)
     folders = {run.run_id: run.run_dir.path for run in recorded.runs}
-    with Recording(session, folders, in_store=recorded.in_store) as recording:
+    with RecordingThread(context, folders, in_store=recorded.in_store) as recording:
         provision = Provision(
-            session, recorded, say=lambda text: session.console.show_activity(progress, text)
+            context, recorded, say=lambda text: context.console.show_activity(progress, text)
         )
         active = ActiveWorkload(
-            session, pending, statuses, progress, recorded, recording, provision
+            context, pending, statuses, progress, recorded, recording, provision
         )
         for warning in recorded.warnings:
-            if warning not in session.shown_warnings:
-                session.shown_warnings.add(warning)
+            if warning not in context.shown_warnings:
+                context.shown_warnings.add(warning)
                 active.say(warning)
-        session.stop.on_request = active.wake
-        if session.spread is not None:
-            session.spread.on_news = active.wake
+        context.stop.on_request = active.wake
+        if context.spread is not None:
+            context.spread.on_news = active.wake
         problem = ""
         try:
             _run(active, file_wait)
@@ -184,7 +185,7 @@ def run_workload(
             problem = f"radt stopped on an error: {error}"
             raise
         finally:
-            _clean_up(active, problem or session.stop.reason)
+            _clean_up(active, problem or context.stop.reason)
     progress.elapsed_s = time.monotonic() - started_s
     return progress
 
@@ -196,8 +197,8 @@ def _run(active: ActiveWorkload, file_wait: FileWait) -> None:
             return
         # A service need not enter a `with radt.Run()`, and the others may depend on it there.
         run_ids = [row.run_id for row in active.rows if not row.is_service]
-        if active.session.options.sync is SyncPoint.CONTEXT and len(run_ids) > 1:
-            active.context = ContextBarrier(run_ids, on_release=active.wake)
+        if active.context.options.sync is SyncPoint.CONTEXT and len(run_ids) > 1:
+            active.context_barrier = ContextBarrier(run_ids, on_release=active.wake)
         _make_startable(active, mlflow)
     except SetUpError as error:
         _give_up(active, error)
@@ -242,7 +243,7 @@ def _set_up(active: ActiveWorkload) -> MlflowIds:
     try:
         active.provision.set_up()
     finally:
-        mlflow, warning = wait_for_mlflow(active.session, active.recorded)
+        mlflow, warning = wait_for_mlflow(active.context, active.recorded)
         for row in active.rows:
             row.mlflow_run_id = mlflow.runs.get(row.run_id)
         if warning:
@@ -251,11 +252,11 @@ def _set_up(active: ActiveWorkload) -> MlflowIds:
 
 
 def _make_startable(active: ActiveWorkload, mlflow: MlflowIds) -> None:
-    limits, spread = limit_variables(active.session.options), active.session.spread
+    limits, spread = limit_variables(active.context.options), active.context.spread
     for row in active.rows:
         # Limits apply to training; a service runs as long as a row trains.
         extra = {} if row.is_service else dict(limits)
-        extra |= active.context.variables(row.run_id) if active.context else {}
+        extra |= active.context_barrier.variables(row.run_id) if active.context_barrier else {}
         extra |= spread.variables(row.letter) if spread is not None else {}
         row.startable = active.provision.startable(row.recorded, mlflow, extra)
         tags = active.provision.tags(row.letter)
@@ -272,14 +273,14 @@ def _clean_up(active: ActiveWorkload, reason: str) -> None:
         if not row.ended:
             active.end(row, RunEnd(RunStatus.KILLED, reason))
     active.settle()
-    if active.context is not None:
-        active.context.close()
+    if active.context_barrier is not None:
+        active.context_barrier.close()
     for problem in active.provision.tear_down():
         active.say(problem, "red")
     active.stop.on_request = lambda: None
     status = RunStatus.worst(row.progress.status for row in active.rows)
     active.recording.workload_ended(active.recorded.workload_id, status)
-    active.session.console.hide_live()
+    active.context.console.hide_live()
 
 
 def _give_up(active: ActiveWorkload, error: SetUpError) -> None:

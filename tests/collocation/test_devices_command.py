@@ -124,7 +124,7 @@ def test_mig_instances_free_slices_and_whats_on_them_are_shown(
     assert "busy" not in text  # a divided GPU has no load of its own
     nvml_here.add("unprivileged")
     text = spaced(devices())
-    assert "memory that of its instances" in text
+    assert "memory in its instances" in text
     assert "19.9 GB of 20.9 GB free" in text, "a normal user sees an instance's own memory"
 
 

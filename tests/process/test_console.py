@@ -15,7 +15,7 @@ from radt.runner import console as console_module
 from radt.runner.console import RunConsole
 from radt.runner.live import label_width, live_table, progress_text
 from radt.runner.outcome import STOPPED
-from radt.runner.progress import RunProgress, WorkloadProgress
+from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.runner.start import hint_lines
 
 
@@ -24,8 +24,8 @@ def plain_console(width: int = 80) -> tuple[Console, io.StringIO]:
     return Console(file=stream, width=width, highlight=False, color_system=None), stream
 
 
-def ended(letter: str, status: RunStatus, reason: str = "") -> RunProgress:
-    run = RunProgress(letter, f"cnn-{letter}", status, reason, letter * 32)
+def ended(letter: str, status: RunStatus, reason: str = "") -> RowProgress:
+    run = RowProgress(letter, f"cnn-{letter}", status, reason, letter * 32)
     run.started_monotonic_s, run.ended_monotonic_s = 10.0, 31.44
     return run
 
@@ -103,7 +103,7 @@ def test_quiet_shows_the_live_table_and_no_output_of_runs() -> None:
     terminal = Console(file=stream, width=80, height=24, force_terminal=True, color_system=None)
     with RunConsole(terminal, quiet=True) as output:
         output.output(0, "a", "printed by a run")
-        output.show_live(WorkloadProgress("net", "three", [RunProgress("a", "net-a")]))
+        output.show_live(WorkloadProgress("net", "three", [RowProgress("a", "net-a")]))
         output.flush()
     assert "net-a" in stream.getvalue()
     assert "printed by a run" not in stream.getvalue()
@@ -116,7 +116,7 @@ def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
         label="three",
         activity="barrier skew 4.0 ms",
         runs=[
-            RunProgress(
+            RowProgress(
                 "a",
                 "a-name-that-is-much-longer-than-the-column",
                 RunStatus.RUNNING,
@@ -130,8 +130,8 @@ def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
                     rss_bytes=212_300_000,
                 ),
             ),
-            RunProgress("b", "cnn", RunStatus.FAILED, "exit code 3"),
-            RunProgress("c", "cnn"),
+            RowProgress("b", "cnn", RunStatus.FAILED, "exit code 3"),
+            RowProgress("c", "cnn"),
         ],
     )
     console.print(live_table(workload, 2, 80, 24, 3))
@@ -168,7 +168,7 @@ def test_hints_fit_with_a_long_folder() -> None:
 def test_what_the_script_logs_goes_before_what_radt_logs_for_it() -> None:
     metrics = {"data_wait": 0.25, "samples_per_s": 5000.0, "loss": 0.41234}
     live = LiveView(epoch=3, epochs_total=5, metrics=metrics)
-    run = RunProgress("a", "cnn", RunStatus.RUNNING, live=live)
+    run = RowProgress("a", "cnn", RunStatus.RUNNING, live=live)
     assert progress_text(run, 80) == "epoch 3/5  loss 0.412  data_wait 0.250  samples_per_s 5,000"
     assert progress_text(run, 24) == "epoch 3/5  loss 0.412"
 
@@ -224,7 +224,7 @@ def test_radt_itself_does_not_wait_for_a_terminal_that_stands_still(
 
 def test_live_table_higher_than_the_terminal_shows_what_still_runs() -> None:
     runs = [
-        RunProgress(f"{n:02}", "cnn", RunStatus.FINISHED if n < 5 else RunStatus.RUNNING)
+        RowProgress(f"{n:02}", "cnn", RunStatus.FINISHED if n < 5 else RunStatus.RUNNING)
         for n in range(12)
     ]
     lines = live_table(WorkloadProgress("net", "many", runs), 1, 80, 10).plain.splitlines()
@@ -237,7 +237,7 @@ def test_live_table_higher_than_the_terminal_shows_what_still_runs() -> None:
 
 def test_a_terminal_shows_long_lines_indented_and_a_pipe_shows_them_whole() -> None:
     words = "out of memory, tried to allocate " * 8
-    tail = RunProgress("a", "big", RunStatus.OOM, words, "r", tail=[words])
+    tail = RowProgress("a", "big", RunStatus.OOM, words, "r", tail=[words])
 
     def shown(*, terminal: bool) -> list[str]:
         stream = io.StringIO()
@@ -264,8 +264,8 @@ def test_a_terminal_shows_long_lines_indented_and_a_pipe_shows_them_whole() -> N
 def test_a_run_that_its_user_stopped_is_told_without_its_last_lines() -> None:
     console, stream = plain_console()
     runs = [
-        RunProgress("a", "one", RunStatus.KILLED, STOPPED, tail=["KeyboardInterrupt"]),
-        RunProgress("b", "two", RunStatus.KILLED, "killed by SIGSEGV", tail=["last"]),
+        RowProgress("a", "one", RunStatus.KILLED, STOPPED, tail=["KeyboardInterrupt"]),
+        RowProgress("b", "two", RunStatus.KILLED, "killed by SIGSEGV", tail=["last"]),
     ]
     with RunConsole(console) as output:
         output.workload_ended(1, 1, WorkloadProgress("net", "w", runs))
