@@ -370,10 +370,10 @@ class ActiveWorkload:
         progress.status, progress.reason, progress.tail = ending.status, ending.reason, tail
         progress.log = row.recorded.run_dir.output_log if row.process is not None else None
         row.exit_code = exit_code
-        if self.context.spread is None:
+        if self.context.multi_node is None:
             self._record_end(row, ending, ended_ns, in_file=in_file)
         else:
-            self.context.spread.ended(row.letter, ending)
+            self.context.multi_node.ended(row.letter, ending)
         if self.context_barrier is not None:
             self.context_barrier.gone(row.run_id)
         # If the user has stopped everything, all rows have been asked to end already.
@@ -385,16 +385,16 @@ class ActiveWorkload:
 
     def settle(self) -> None:
         """Record the ends of runs that span several nodes, once all their parts have ended."""
-        if (spread := self.context.spread) is None:
+        if (multi_node := self.context.multi_node) is None:
             return
-        endings = spread.settle()
+        endings = multi_node.settle()
         for row in self.rows:
             ending, progress = endings[row.letter], row.progress
             if RunEnd(progress.status, progress.reason) != ending:
                 # The end is that of another node's part, whose exit code is unknown here.
                 row.exit_code = None
             progress.status, progress.reason = ending.status, ending.reason
-            self.recording.tags(row.run_id, dict(spread.tags))
+            self.recording.tags(row.run_id, dict(multi_node.tags))
             self._record_end(row, ending, time.monotonic_ns())
 
     def _record_end(

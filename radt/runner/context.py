@@ -16,9 +16,9 @@ from radt.store.peek import is_settled
 
 if TYPE_CHECKING:
     from radt.runner.active import StopRequest
+    from radt.runner.multinode import MultiNode
     from radt.runner.notify import Notifier
     from radt.runner.options import StartOptions
-    from radt.runner.spread import Spread
     from radt.store.reader import StoreReader
     from radt.store.writer import StoreWriter
 
@@ -79,7 +79,7 @@ class RunnerContext:
     Attributes:
         resume_options: The options to resume with (`radt.experiment.lock.start_options`).
         tags: Added to all runs.
-        spread: The other nodes, if each run spans several.
+        multi_node: The other nodes, if each run spans several.
         was_settled: True if all runs in the store had ended when the context was created.
         mlflow_timeout_s: How long a workload waits for MLflow before it starts without.
         shown_warnings: They are not shown a second time.
@@ -98,12 +98,12 @@ class RunnerContext:
         *,
         resume_options: str = "",
         tags: Mapping[str, str] | None = None,
-        spread: Spread | None = None,
+        multi_node: MultiNode | None = None,
         client: CollectorClient | None = None,
     ) -> None:
         self.options, self.machine = options, machine
         self.console, self.notifier, self.stop = console, notifier, stop
-        self.resume_options, self.tags, self.spread = resume_options, tags or {}, spread
+        self.resume_options, self.tags, self.multi_node = resume_options, tags or {}, multi_node
         self.home = options.home.create()
         self.tracking_uri = self.home.tracking_uri(options.tracking_uri)
         self.store_uri = self.home.store_uri(options.store_uri, tracking_uri=self.tracking_uri)

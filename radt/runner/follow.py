@@ -143,9 +143,9 @@ class Follower:
 
     def _end_with_others(self) -> None:
         """Begin to end the local parts of runs that have failed on another node."""
-        if (spread := self._workload.context.spread) is not None:
+        if (multi_node := self._workload.context.multi_node) is not None:
             for row in self._workload.rows:
-                if (ending := spread.failed.get(row.letter)) is not None:
+                if (ending := multi_node.failed.get(row.letter)) is not None:
                     row.stop(RunEnd(RunStatus.KILLED, ending.reason))
 
     def _send_signals(self) -> None:
@@ -158,7 +158,7 @@ class Follower:
         if asked is not None and (number := asked.next_signal()):
             self._workload.progress.activity = f"stopping ({number.name})"
             if self._workload.context.options.wait is not Wait.NO:
-                self._workload.recording.hurry()
+                self._workload.recording.flush()
             for row in self._workload.rows:
                 if not row.is_prefixed or asked.is_hurried:
                     self._signal(row, number)

@@ -19,7 +19,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from radt.collector.manifest import Manifest
-from radt.collector.protocol import Registration, StandaloneRun, delivery_env
+from radt.collector.protocol import Registration, RunRequest, delivery_env
 from radt.collocation.ledger import Owner
 from radt.delivery.problems import EVERYTHING, problem_file, read_problems
 from radt.environments.spec import LOCAL
@@ -105,10 +105,10 @@ def record_workload(
         ClusterError: The first of several nodes is gone.
     """
     rows, registry = pending.plan.runs, load()
-    if context.spread is None:
+    if context.multi_node is None:
         workload_id, run_ids = uuid.uuid4().hex, {row.letter: uuid.uuid4().hex for row in rows}
     else:
-        shared = context.spread.begin([row.letter for row in rows])
+        shared = context.multi_node.begin([row.letter for row in rows])
         workload_id, run_ids = shared.workload_id, dict(shared.run_ids)
     runs: Sequence[RecordedRun] = [
         _with_folder(context, row, run_ids[row.letter], Profilers.of(row, registry)) for row in rows
@@ -164,7 +164,7 @@ def wait_for_mlflow(context: RunnerContext, workload: RecordedWorkload) -> tuple
         # In a database backend radt chooses the ids (`MlflowTarget.create_run`).
         chosen = run_ids if is_database(context.tracking_uri) else []
         return MlflowIds(dict(zip(chosen, chosen, strict=True)), pending=True), ""
-    context.client.hurry(context.home.store_path)
+    context.client.flush(context.home.store_path)
     since_ns, began_s = time.time_ns(), time.monotonic()
     known = _known_to_mlflow(context, run_ids)
     trouble = ""
@@ -266,9 +266,9 @@ def _record(
 
 def _description(
     context: RunnerContext, run: RecordedRun, workload_id: str, now_ns: int, tags: Mapping[str, str]
-) -> StandaloneRun:
+) -> RunRequest:
     row = run.plan
-    return StandaloneRun(
+    return RunRequest(
         registration=_registration(context, run),
         workload_id=workload_id,
         experiment=row.experiment,

@@ -39,8 +39,8 @@ from radt.runner.command import (
     program_command,
 )
 from radt.runner.context import RunnerContext
+from radt.runner.multinode import placed
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
-from radt.runner.spread import placed
 from radt.tags import CPUS
 
 Say = Callable[[str], None]

@@ -100,12 +100,12 @@ class RecordingThread:
 
         self._tasks.put(tell)
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Upload everything now: all processes will soon be killed."""
 
         def ask() -> None:
             with suppress(CollectorError):  # the end of the workload asks again
-                self._context.client.hurry(self._context.home.store_path)
+                self._context.client.flush(self._context.home.store_path)
 
         self._tasks.put(ask)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from radt.cluster.collecting import Collection
-from radt.cluster.node import NodePlace, NodeStop
+from radt.cluster.node import NodeStop, ScratchFolder
 from radt.cluster.noderunner import NodeRunner
 from radt.cluster.spool import (
     MOST_ATTEMPTS,
@@ -373,14 +373,14 @@ def test_folders_of_runners_that_were_killed_while_they_made_them_are_removed(
     )
     for folder in (dead / "run", empty, living, tmp_path / ".radt-job-of-a-person.txt"):
         folder.mkdir(parents=True)
-    with NodePlace.made("20261125-120000-abcd-0-7.1") as place:
+    with ScratchFolder.made("20261125-120000-abcd-0-7.1") as place:
         assert not dead.exists() and not empty.exists()
         assert living.exists()
         (place.path / "kept").symlink_to("/no such folder/of a full disk")
         with pytest.raises(OSError, match="No such file"):
             place.keep()
     assert place.path.exists()
-    with NodePlace.made("20261125-120000-abcd-0-8.1") as other:
+    with ScratchFolder.made("20261125-120000-abcd-0-8.1") as other:
         assert not place.path.exists(), "it could not be marked to stay"
     assert not other.path.exists()
 
