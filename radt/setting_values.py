@@ -31,7 +31,7 @@ _RELATIVE_SQLITE = re.compile(r"(sqlite:///)(?![/?]|:memory:)(.+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class SettingKind(Generic[T]):
     """Type of a setting's values.
 
     Args:
@@ -112,7 +112,7 @@ def _parse_positive(text: str, folder: Path) -> float:
     return number
 
 
-def choice(*names: str) -> Kind[str]:
+def choice(*names: str) -> SettingKind[str]:
     def parse(text: str, _folder: Path) -> str:
         chosen = text.strip().lower()
         if chosen not in names:
@@ -123,10 +123,10 @@ def choice(*names: str) -> Kind[str]:
             )
         return chosen
 
-    return Kind(parse, f"[{'|'.join(names)}]")
+    return SettingKind(parse, f"[{'|'.join(names)}]")
 
 
-def _or_none(kind: Kind[T]) -> Kind[T | None]:
+def _or_none(kind: SettingKind[T]) -> SettingKind[T | None]:
     """Return a kind whose values may also be "no limit"."""
 
     def parse(text: str, folder: Path) -> T | None:
@@ -135,24 +135,24 @@ def _or_none(kind: Kind[T]) -> Kind[T | None]:
     def show(value: T | None) -> str:
         return NONE if value is None else kind.show(value)
 
-    return Kind(parse, kind.metavar, kind.in_toml, show)
+    return SettingKind(parse, kind.metavar, kind.in_toml, show)
 
 
-TEXT: Kind[str] = Kind(lambda text, _folder: text.strip(), "TEXT")
+TEXT: SettingKind[str] = SettingKind(lambda text, _folder: text.strip(), "TEXT")
 CLUSTER = replace(TEXT, metavar="CLUSTER")
-PATH = Kind(_parse_path, "FOLDER")
-URI = Kind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
+PATH = SettingKind(_parse_path, "FOLDER")
+URI = SettingKind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
 STORE_URI = replace(URI, parse=_parse_store_uri)
 NOTIFY_TARGET = replace(TEXT, metavar="COMMAND|URL", show=masked_addresses)
-COUNT = Kind(_parse_count, "N", (int,))
+COUNT = SettingKind(_parse_count, "N", (int,))
 LIMIT_COUNT = _or_none(replace(COUNT, show=lambda value: f"{value:,}"))
-SECONDS = Kind(
+SECONDS = SettingKind(
     lambda text, _folder: parse_duration_s(text), "TIME", (int, float), show=duration_text
 )
 LIMIT_SECONDS = _or_none(replace(SECONDS, parse=_parse_limit_s))
-SWITCH = Kind(_parse_switch, "", (bool,), show=lambda value: "on" if value else "off")
-MEMORY = Kind(lambda text, _folder: parse_memory_bytes(text), "SIZE", show=memory_text)
-NUMBER = Kind(_parse_number, "NUMBER", show=lambda value: f"{value:,g}")
+SWITCH = SettingKind(_parse_switch, "", (bool,), show=lambda value: "on" if value else "off")
+MEMORY = SettingKind(lambda text, _folder: parse_memory_bytes(text), "SIZE", show=memory_text)
+NUMBER = SettingKind(_parse_number, "NUMBER", show=lambda value: f"{value:,g}")
 POSITIVE = replace(NUMBER, parse=_parse_positive)
 
 

@@ -25,7 +25,7 @@ IO_READ, IO_WRITTEN = "io_read_bytes", "io_written_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class UsageTotal:
     """A total: its key in files and in `radt.totals`, and the metric that it is stored as."""
 
     key: str
@@ -35,16 +35,16 @@ class Total:
 
 
 TOTALS = (
-    Total(CPU_TIME, "process.cpu.time", "s"),
-    Total(RSS_PEAK, "process.memory.rss.peak", "By", is_peak=True),
-    Total(IO_READ, "process.io.read", "By"),
-    Total(IO_WRITTEN, "process.io.written", "By"),
+    UsageTotal(CPU_TIME, "process.cpu.time", "s"),
+    UsageTotal(RSS_PEAK, "process.memory.rss.peak", "By", is_peak=True),
+    UsageTotal(IO_READ, "process.io.read", "By"),
+    UsageTotal(IO_WRITTEN, "process.io.written", "By"),
     *(
-        Total(f"context_switches_{way}", f"process.context_switches.{way}", "1")
+        UsageTotal(f"context_switches_{way}", f"process.context_switches.{way}", "1")
         for way in ("voluntary", "involuntary")
     ),
     *(
-        Total(f"page_faults_{kind}", f"process.page_faults.{kind}", "1")
+        UsageTotal(f"page_faults_{kind}", f"process.page_faults.{kind}", "1")
         for kind in ("minor", "major")
     ),
 )

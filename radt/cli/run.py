@@ -122,7 +122,7 @@ def _takes_next(cluster: str, takes_value: Mapping[str, bool]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ColumnOptions:
     """The options that correspond to columns of an experiment file."""
 
     experiment: str
@@ -138,7 +138,7 @@ class Columns:
     timeout: str
 
 
-_COLUMNS = tuple(field.name for field in fields(Columns))
+_COLUMNS = tuple(field.name for field in fields(ColumnOptions))
 
 
 @click.command("run", cls=RunCommand)
@@ -209,7 +209,7 @@ def command(
 
     A program is a Python script, an executable, a folder with an MLproject file, or -m MODULE.
     """
-    columns = Columns(**{name: given.pop(name) or "" for name in _COLUMNS})
+    columns = ColumnOptions(**{name: given.pop(name) or "" for name in _COLUMNS})
     by_setting = {
         setting: given.get(setting.name.replace("-", "_")) for setting in settings.OPTIONS
     }
@@ -242,7 +242,7 @@ class _Start:
     arguments: tuple[str, ...]
     only: tuple[str, ...]
     rerun: bool
-    columns: Columns
+    columns: ColumnOptions
     own_arguments: Sequence[str]
 
     def of_experiment(

@@ -21,7 +21,7 @@ from radt.runner.delivering import (
     EXIT_LEFT,
     INDENT,
     RECORD_S,
-    Delivery,
+    PendingUploads,
     follow,
     report_line,
     store_leftovers,
@@ -89,7 +89,7 @@ def command(
             _say(output, "✔", "green", MLFLOW, "up to date", place=masked(mlflow))
         elif not waiting:
             _say(output, "–", "dim", MLFLOW, "tracking-uri is none", "dim")
-        delivery = Delivery(place.store_path, waiting, postgres)
+        delivery = PendingUploads(place.store_path, waiting, postgres)
         done = follow(delivery, output, lambda: deadline_s, _PATIENCE_S)
         if not postgres:
             text = "no database set (--store-uri); samples stay on this machine"

@@ -35,7 +35,7 @@ from radt.experiment.lock import user_name
 from radt.experiment.plan import ExperimentPlan, WorkloadKey, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusSink, StatusWriter
-from radt.experiment.table import Table
+from radt.experiment.table import CsvTable
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 from radt.paths import sqlite_file
 from radt.runner.context import RunnerContext
@@ -280,7 +280,7 @@ class SlurmExecutor:
         self._found.workloads[:0] = before.workloads
 
 
-def submitted_table(spool: Spool) -> Table:
+def submitted_table(spool: Spool) -> CsvTable:
     """Return the experiment file as it was submitted.
 
     Raises:

@@ -39,7 +39,7 @@ from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses, Shipper
 from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
 from radt.collector.recovery import recover_runs
 from radt.collocation.inventory import read_inventory
-from radt.collocation.planner import Request, on_given_instances
+from radt.collocation.planner import DeviceRequest, on_given_instances
 from radt.delivery.mlflow.variables import ROOT
 from radt.devices.hardware import read_hardware
 from radt.devices.machine import Devices, Machine
@@ -64,10 +64,10 @@ from radt.model import RunStatus
 from radt.paths import is_database
 from radt.runner.console import RunConsole
 from radt.runner.context import RunnerContext
-from radt.runner.delivering import Delivery
+from radt.runner.delivering import PendingUploads
 from radt.runner.notify import Notifier
 from radt.runner.options import StartOptions, Work, pending_workloads
-from radt.runner.schedule import Schedule
+from radt.runner.schedule import LocalSchedule
 from radt.runner.start import print_header
 from radt.tags import (
     CLUSTER_ATTEMPT,
@@ -283,7 +283,7 @@ class NodeRunner:
                     shipper.start()
                     print_header(context, work, str(left.machine))
                     series = series_of(self._submission, self._job)
-                    outcome = Schedule(context, work, statuses, series).run()
+                    outcome = LocalSchedule(context, work, statuses, series).run()
                     self._wait_until_stored(context)
                     self._wait_until_delivered(context)
                 reason = self._stop.reason if self._stop else str(outcome.problem or "")
@@ -347,7 +347,9 @@ class NodeRunner:
         """Wait until MLflow and Postgres have this node's uploads, or permanently refuse them."""
         if not self._submission.is_direct:
             return
-        delivery = Delivery(context.home.store_path, [context.tracking_uri], context.store_uri)
+        delivery = PendingUploads(
+            context.home.store_path, [context.tracking_uri], context.store_uri
+        )
         limit_s = settings.variable(settings.COLLECTOR_DELIVERY_S, os.environ).value
         delivery.wait(Deadline(self._stop, time.monotonic() + limit_s))
 
@@ -452,7 +454,9 @@ def _on_its_instances(workload: WorkloadPlan) -> WorkloadPlan:
     """Return a workload with its rows on the GPUs that hold the job's MIG instances."""
     if all(run.collocation.mig is None for run in workload.runs):
         return workload
-    requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in workload.runs]
+    requests = [
+        DeviceRequest(run.letter, run.devices.gpus, run.collocation) for run in workload.runs
+    ]
     placed = on_given_instances(requests, read_inventory())
     return replace(
         workload,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from radt import procfs
-from radt.collocation.ledger import Entry, Ledger, MpsDaemon
+from radt.collocation.ledger import Ledger, LedgerEntry, MpsDaemon
 from radt.collocation.processes import identify
 from radt.devices.nvml import MPS_CONTROL, MPS_SERVER
 from radt.errors import DeviceError
@@ -244,9 +244,9 @@ class MpsServer:
     ) -> None:
         self._ids = {"run_id": run_id, "workload_id": workload_id}
         self.thing = MpsDaemon(tuple(devices), str(_new_folder()))
-        self.entry: Entry | None = None
+        self.entry: LedgerEntry | None = None
 
-    def start(self) -> Entry:
+    def start(self) -> LedgerEntry:
         """Start the daemon and check that it responds; return its entry in the ledger.
 
         Raises:

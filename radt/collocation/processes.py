@@ -42,7 +42,7 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ProcessListing:
     """The processes of a device; ``unknown`` is why the driver does not list them."""
 
     processes: tuple[GpuProcess, ...] = ()
@@ -84,7 +84,7 @@ class ProcessLists:
             self._is_open = False
             self._nvml.close()
 
-    def of(self, device: DeviceName) -> Listing:
+    def of(self, device: DeviceName) -> ProcessListing:
         """Return the processes of a device; for a divided GPU, those of all its MIG devices."""
         nvml = self._nvml
         processes: list[GpuProcess] = []
@@ -104,7 +104,7 @@ class ProcessLists:
             by_pid = {entry.pid: _process(entry, uuid, is_plain) for entry in plain}
             by_pid |= {entry.pid: _process(entry, uuid, True) for entry in clients}
             processes += by_pid.values()
-        return Listing(tuple(processes), unknown)
+        return ProcessListing(tuple(processes), unknown)
 
     def free_bytes(self, device: DeviceName) -> int | None:
         """Return the free memory of a device; None if it has no memory of its own."""
@@ -152,7 +152,7 @@ def _process(entry: Any, uuid: str, mps: bool | None) -> GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """The owner of a process.
 
     ``user`` and ``command`` are None for a process of another container. ``run_id`` is set for a
@@ -183,7 +183,7 @@ class Occupant:
     device: str
     mps: bool
     memory_bytes: int | None
-    who: Identity
+    who: ProcessIdentity
 
     @classmethod
     def of(cls, process: GpuProcess, device: str = "") -> Self:
@@ -202,14 +202,14 @@ class Occupant:
         return f"{self.who.command or 'a process'} ({', '.join(parts)})"
 
 
-def identify(pid: int) -> Identity:
+def identify(pid: int) -> ProcessIdentity:
     """Return a process's owner from ``/proc``; never raises."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as `radt.procfs`
     except OSError:
         # It may exist although ``/proc`` does not show it (mounted with hidepid).
-        return Identity(ended=not _other_namespaces() and not procfs.exists(pid))
-    return Identity(_user(uid), _command(pid), procfs.variable(pid, RUN_ID_VARIABLE))
+        return ProcessIdentity(ended=not _other_namespaces() and not procfs.exists(pid))
+    return ProcessIdentity(_user(uid), _command(pid), procfs.variable(pid, RUN_ID_VARIABLE))
 
 
 def device_text(device: DeviceName) -> str:

@@ -21,14 +21,14 @@ from radt import units
 from radt.environments.cache import (
     PACKAGES,
     PREFIX,
-    Content,
+    CachedContent,
     PrefixEnvironment,
     list_packages,
     obtain_prefix,
     python_of,
 )
 from radt.environments.spec import EnvironmentSpec, Launch
-from radt.environments.tool import Report, run_tool
+from radt.environments.tool import BuildReport, run_tool
 from radt.errors import EnvironmentBuildError
 from radt.processes import run_command
 
@@ -60,7 +60,7 @@ class CondaEnvironment(PrefixEnvironment):
         return own | (_activated(scripts, {**launch.variables, **own}) if scripts else {})
 
 
-def build_conda(spec: EnvironmentSpec, report: Report) -> CondaEnvironment:
+def build_conda(spec: EnvironmentSpec, report: BuildReport) -> CondaEnvironment:
     """Return the environment that ``spec.source`` describes, built if necessary.
 
     Raises:
@@ -75,7 +75,7 @@ def build_conda(spec: EnvironmentSpec, report: Report) -> CondaEnvironment:
     return CondaEnvironment(spec, prefix, packages, python if python.exists() else None)
 
 
-def find_tool(report: Report, environ: Mapping[str, str] = os.environ) -> Path:
+def find_tool(report: BuildReport, environ: Mapping[str, str] = os.environ) -> Path:
     """Find micromamba, mamba or conda, in this order.
 
     Raises:
@@ -102,9 +102,9 @@ def creation(tool: Path, prefix: Path, file: Path) -> list[str]:
     return [str(tool), *verb, "--prefix", str(prefix), "--file", str(file)]
 
 
-def _content(source: Path) -> Content:
+def _content(source: Path) -> CachedContent:
     """Hash the file and the files of its pip part, but not the tool, which does not matter."""
-    content = Content("conda")
+    content = CachedContent("conda")
     content.add_file(source)
     try:
         described = yaml.safe_load(source.read_text(encoding="utf-8"))
@@ -124,7 +124,7 @@ def _content(source: Path) -> Content:
     return content
 
 
-def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: Report) -> None:
+def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: BuildReport) -> None:
     assert spec.source is not None
     tool = find_tool(report)
     prefix = folder / PREFIX

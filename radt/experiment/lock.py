@@ -29,7 +29,7 @@ _TYPES = {"int": int, "str": str, "bool": bool, "tuple[str, ...]": tuple}
 _SECRET_OPTIONS = ("--notify",)
 
 
-class StartOptions(Protocol):
+class WorkOptions(Protocol):
     """The options of a start that determine its remaining work, for other processes."""
 
     @property
@@ -70,7 +70,7 @@ class Holder:
     def myself(
         cls,
         home: Path | None = None,
-        options: StartOptions | None = None,
+        options: WorkOptions | None = None,
         file: Path | str | None = None,
     ) -> Holder:
         """Describe this process, with the data folder and the options of its start of a file."""
@@ -148,7 +148,7 @@ class ExperimentLock:
     """
 
     def __init__(
-        self, path: Path | str, *, home: Path | None = None, options: StartOptions | None = None
+        self, path: Path | str, *, home: Path | None = None, options: WorkOptions | None = None
     ) -> None:
         self._shown = os.fspath(path)
         self._home = home

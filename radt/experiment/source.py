@@ -22,9 +22,9 @@ from radt.experiment.columns import Column
 from radt.experiment.files import SWEEP_SUFFIXES, RawFile
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.program import launched_script
-from radt.experiment.row import Place, Row, RowCheck
+from radt.experiment.row import Row, RowCheck, RowTarget
 from radt.experiment.status import StatusWriter
-from radt.experiment.table import Table, parse_table
+from radt.experiment.table import CsvTable, parse_table
 from radt.experiment.templates import Mappings
 from radt.listeners.api import Registry
 
@@ -43,7 +43,7 @@ class ExperimentFile:
 
     path: Path
     shown: str
-    table: Table
+    table: CsvTable
     repeat: int = 1
     added: int = 0
 
@@ -74,14 +74,14 @@ class ExperimentFile:
         Args:
             machine: This machine.
             registry: The listeners.
-            devices: Overrides the Devices column; see `radt.experiment.row.Place`.
+            devices: Overrides the Devices column; see `radt.experiment.row.RowTarget`.
             only: Experiments and labels of the workloads that are to run here; None for all.
 
         Raises:
             ExperimentError: Lists every problem of the file.
             UsageError: The settings file that applies to it cannot be used.
         """
-        place = replace(Place.beside(self.path, machine, registry), devices=devices.strip())
+        place = replace(RowTarget.beside(self.path, machine, registry), devices=devices.strip())
         return check_table(self.path, self.shown, self.table, place, only)
 
     def writer(self) -> StatusWriter:
@@ -170,7 +170,7 @@ def direct_plan(
         problems.append(Problem(error.message, error.remedy or "", column=option))
 
     here = Path.cwd()
-    place = Place(machine, registry, (here,), _called(given, arguments), Mappings.of(here))
+    place = RowTarget(machine, registry, (here,), _called(given, arguments), Mappings.of(here))
     (spot,) = positions_of([(experiment.strip() or place.default_experiment, workload.strip())])
     check = RowCheck(
         Row(values, {Column.MODEL: model, Column.DATA: data}, is_literal=True),

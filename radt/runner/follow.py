@@ -12,7 +12,7 @@ from radt.lifetime import Wait
 from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended
 from radt.runner.command import Profiling
-from radt.runner.oom import MemoryWatch
+from radt.runner.oom import OomWatch
 from radt.runner.outcome import RunEnd, dismissed_end, run_end
 from radt.runner.process import Exit, descendants_of_each
 from radt.tags import PROFILER_PROBLEM
@@ -25,12 +25,12 @@ LIVE_S = 1.0
 LONG_WAIT_S = 10.0
 
 
-class Follower:
+class WorkloadFollower:
     """Follows one workload. Create it before the start: it reads the kernel's counters then."""
 
     def __init__(self, workload: ActiveWorkload) -> None:
         self._workload = workload
-        self._memory = MemoryWatch()
+        self._memory = OomWatch()
         self._context_noted = False
         self._waiting_since_s: float | None = None
         self._wait_told = False

@@ -16,8 +16,8 @@ from radt.errors import RunNotFoundError, UsageError
 from radt.experiment.columns import did_you_mean
 from radt.experiment.plan import (
     FAILURES,
-    Action,
     ExperimentPlan,
+    RowAction,
     RunPlan,
     WorkloadPlan,
     actions,
@@ -31,7 +31,7 @@ from radt.listeners import registry
 from radt.model import RunStatus
 from radt.runner.outcome import RunEnd
 from radt.runner.progress import RowProgress, WorkloadProgress
-from radt.settings import Level, Setting, Settings
+from radt.settings import Setting, SettingLevel, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +42,14 @@ class PendingWorkload:
     """
 
     plan: WorkloadPlan
-    actions: Mapping[str, Action]
+    actions: Mapping[str, RowAction]
     repeat: int = 1
     repeats: int = 1
 
     @property
     def again(self) -> list[RunPlan]:
         """Return rows that are done but run again, because a workload always runs as a whole."""
-        return [run for run in self.plan.trained if self.actions[run.letter] is Action.AGAIN]
+        return [run for run in self.plan.trained if self.actions[run.letter] is RowAction.AGAIN]
 
     def progress(
         self, status: RunStatus = RunStatus.SCHEDULED, reason: str = ""
@@ -194,7 +194,7 @@ class StartOptions:
     """Options of one start.
 
     ``only`` are labels of workloads, empty for all. ``devices`` override the Devices column (see
-    `radt.experiment.row.Place`). ``max_time_s`` and ``max_epoch`` end the script's ``with
+    `radt.experiment.row.RowTarget`). ``max_time_s`` and ``max_epoch`` end the script's ``with
     radt.Run()`` block. ``wait_for_file_s`` is the time to wait for a missing or invalid file.
     ``notify`` is a command line or an address. With ``wait`` the start ends only when everything is
     uploaded. ``home`` is the data folder, ``tracking_uri`` MLflow's address, ``store_uri`` that of
@@ -240,7 +240,7 @@ class StartOptions:
             "home": home,
             "tracking_uri": values[settings.TRACKING_URI] or home.default_tracking_uri,
             "wait": waits(values),
-            "repeat_is_given": values.find(settings.REPEAT).level is not Level.DEFAULT,
+            "repeat_is_given": values.find(settings.REPEAT).level is not SettingLevel.DEFAULT,
         }
         found = {name: values[setting] for name, setting in SETTINGS_OF_FIELDS.items()}
         return _typed({**found, **own, "rerun": rerun, "only": only, "devices": devices})

@@ -12,7 +12,7 @@ from radt.errors import RadtError
 from radt.experiment.plan import RunPlan
 from radt.model import RunStatus
 from radt.procfs import signal_name
-from radt.runner.oom import Memory, MemoryEvidence, OutputDiagnosis
+from radt.runner.oom import OomEvidence, OomMemory, OutputDiagnosis
 from radt.runner.process import Exit
 from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.units import duration_text, size
@@ -39,7 +39,7 @@ def run_end(
     stopped: str,
     timed_out_s: float | None,
     tail: Sequence[str],
-    memory: MemoryEvidence,
+    memory: OomEvidence,
 ) -> RunEnd:
     """Interpret an exit.
 
@@ -92,7 +92,7 @@ def _is_sigkill(exit_: Exit) -> bool:
     return exit_.code in (-signal.SIGKILL, _SHELL_SIGNAL + signal.SIGKILL)
 
 
-def _by_the_kernel(exit_: Exit, words: OutputDiagnosis, memory: MemoryEvidence) -> RunEnd | None:
+def _by_the_kernel(exit_: Exit, words: OutputDiagnosis, memory: OomEvidence) -> RunEnd | None:
     """Return OOM if the kernel's report and the way the run ended agree."""
     killed = _is_sigkill(exit_)
     pids = words.killed_pids | ({exit_.pid} if killed and exit_.pid is not None else set())
@@ -115,8 +115,8 @@ def _by_its_own_words(exit_: Exit, words: OutputDiagnosis) -> RunEnd | None:
     match words.memory:
         case None:
             return None
-        case (Memory.SHARED, _):
-            return RunEnd(RunStatus.OOM, f"{Memory.SHARED}: larger than {_shared_memory()}")
+        case (OomMemory.SHARED, _):
+            return RunEnd(RunStatus.OOM, f"{OomMemory.SHARED}: larger than {_shared_memory()}")
         case (where, amount):
             what = f"tried to allocate {amount}" if amount else "an allocation failed"
             return RunEnd(RunStatus.OOM, f"{where}: {what}")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from radt.collector.manifest import Manifest
 from radt.collector.protocol import Registration, RunRequest, delivery_env
-from radt.collocation.ledger import Owner
+from radt.collocation.ledger import ProcessOwner
 from radt.delivery.problems import EVERYTHING, problem_file, read_problems
 from radt.environments.spec import LOCAL
 from radt.errors import CollectorError, StoreError, UsageError
@@ -317,7 +317,7 @@ def _tags(
         DEVICES: str(row.devices),
         COLLOCATION: str(row.collocation),
         LISTENERS: _listeners(row),
-        RUNNER: str(Owner.me()),
+        RUNNER: str(ProcessOwner.me()),
         **context.tags,
     }
     if row.is_service:

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from radt.collocation.busy import BusyPolicy, pause, wait_until_free
-from radt.collocation.ledger import Container, Entry, Ledger
+from radt.collocation.ledger import Container, Ledger, LedgerEntry
 from radt.collocation.packing import PlacementError
-from radt.collocation.planner import DevicePlan, Request, plan_here, warnings
+from radt.collocation.planner import DevicePlan, DeviceRequest, plan_here, warnings
 from radt.collocation.setup import DeviceSetup
 from radt.devices.cpus import CpuTopology, assign_cpus, cpu_list
 from radt.devices.gpus import Gpus
@@ -80,7 +80,7 @@ class Provision:
     devices: DeviceSetup | None = None
     _environments: dict[EnvironmentSpec, BuiltEnvironment] = field(default_factory=dict)
     _cpus: dict[str, frozenset[int] | None] = field(default_factory=dict)
-    _containers: list[Entry] = field(default_factory=list)
+    _containers: list[LedgerEntry] = field(default_factory=list)
     _warnings: list[str] = field(default_factory=list)
 
     def cancelled(self) -> bool:
@@ -207,7 +207,7 @@ class Provision:
         rows = self._rows
         if not any(row.devices.gpus for row in rows):
             return  # without GPU rows, the GPUs are not even queried
-        requests = [Request(row.letter, row.devices.gpus, row.collocation) for row in rows]
+        requests = [DeviceRequest(row.letter, row.devices.gpus, row.collocation) for row in rows]
         try:
             if (plan := self._plan_devices(requests)) is None:
                 return
@@ -226,7 +226,7 @@ class Provision:
             letters = [row.letter for row in rows if row.devices.gpus]
             raise SetUpError(dict.fromkeys(letters, str(error))) from error
 
-    def _plan_devices(self, requests: Sequence[Request]) -> DevicePlan | None:
+    def _plan_devices(self, requests: Sequence[DeviceRequest]) -> DevicePlan | None:
         """Return the device plan once no other process blocks it; None if the user stops the wait.
 
         Raises:
@@ -245,7 +245,7 @@ class Provision:
             pause(PLACE_POLL_S, self.cancelled)
         return None
 
-    def _plan_now(self, requests: Sequence[Request]) -> DevicePlan:
+    def _plan_now(self, requests: Sequence[DeviceRequest]) -> DevicePlan:
         gpus = Gpus.read()  # modes may have changed since the context began
         plan = plan_here(requests, gpus)
         for warning in warnings({index for row in requests for index in row.gpus}, gpus.every):

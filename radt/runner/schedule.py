@@ -11,7 +11,7 @@ from pathlib import Path
 
 from radt import units
 from radt.collector.protocol import Registration, delivery_env
-from radt.collocation.ledger import Ledger, Owner
+from radt.collocation.ledger import Ledger, ProcessOwner
 from radt.collocation.setup import clean_up
 from radt.devices.machine import Machine
 from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
@@ -76,7 +76,7 @@ def _recorded_and_no_more(context: RunnerContext) -> list[str]:
 def _is_dead(runner: str) -> bool:
     """Return True if the process in a tag is gone; False if the tag cannot be parsed."""
     try:
-        return not Owner.parse(runner).alive
+        return not ProcessOwner.parse(runner).alive
     except ValueError:
         return False
 
@@ -116,7 +116,7 @@ def _end_orphan(context: RunnerContext, shown_id: str) -> None:
         context.writer.end_workload(run.workload_id)
 
 
-class Schedule:
+class LocalSchedule:
     """Runs the pending work of a plan. Each object is for one call of `run`.
 
     Args:
@@ -293,4 +293,4 @@ class LocalExecutor:
     def run(
         self, context: RunnerContext, work: Work, statuses: StatusSink | None
     ) -> ExperimentOutcome:
-        return Schedule(context, work, statuses).run()
+        return LocalSchedule(context, work, statuses).run()

@@ -27,7 +27,7 @@ from radt.runner.active import INTERRUPT_GRACE_S, TERMINATE_GRACE_S, StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.detach import last_log
 from radt.runner.local_progress import LocalProgress
-from radt.runner.output import Tail
+from radt.runner.output import LogTail
 from radt.runner.progress import ExperimentProgress
 from radt.runner.supervisor import exit_code
 
@@ -235,13 +235,13 @@ class _Log:
 
     def __init__(self, holder: Holder, console: RunConsole) -> None:
         self._console = console
-        self._tail: Tail | None = None
+        self._tail: LogTail | None = None
         self.exit_code: int | None = None
         if not holder.log:
             console.say(f"{holder} prints to its own terminal", "dim")
             return
         try:
-            tail = Tail(Path(holder.log), _TAIL_BYTES)
+            tail = LogTail(Path(holder.log), _TAIL_BYTES)
             lines = tail.lines()
         except OSError as error:
             console.say(Text(f"{holder.log} cannot be read: {error.strerror}", "red"))

@@ -15,7 +15,7 @@ from radt.runner.active import ActiveRun, ActiveWorkload, Ended, FileWait
 from radt.runner.barrier import Barrier, ContextBarrier
 from radt.runner.command import limit_variables
 from radt.runner.context import RunnerContext
-from radt.runner.follow import Follower
+from radt.runner.follow import WorkloadFollower
 from radt.runner.options import PendingWorkload, SyncPoint
 from radt.runner.outcome import RunEnd
 from radt.runner.preparation import MlflowIds, record_workload, wait_for_mlflow
@@ -205,7 +205,7 @@ def _run(active: ActiveWorkload, file_wait: FileWait) -> None:
         return
     if not _note_running(active, file_wait):
         return
-    follower = Follower(active)
+    follower = WorkloadFollower(active)
     start_together(active)
     follower.follow()
 
