@@ -14,7 +14,6 @@ from radt.collocation.packing import (
     ComputeSlot,
     PlacementError,
     gpu_instances_for,
-    joined,
     pack,
     pack_computes,
     slot_names,
@@ -27,6 +26,7 @@ from radt.collocation.topology import (
     MigState,
     Placement,
 )
+from radt.units import joined
 
 
 @dataclass(frozen=True, slots=True)

@@ -211,12 +211,6 @@ def profile_names(mig: MigState) -> str:
     return ", ".join(profile.name for profile in ordered)
 
 
-def joined(names: Iterable[str]) -> str:
-    """Return ``a, b and c``."""
-    words = list(names)
-    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
-
-
 def _resolve(key: str, wish: MigProfile, gpu: GpuInventory) -> tuple[InstanceProfile, int]:
     """Return the GPU's profile that a row names, and its compute slices."""
     assert gpu.mig is not None

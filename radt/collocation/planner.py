@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from radt.collocation.instances import PlannedCompute, PlannedInstance, plan_instances
 from radt.collocation.inventory import read_inventory
 from radt.collocation.mps import check, mps_daemons
-from radt.collocation.packing import PlacementError, joined, profile_names, slots_of
+from radt.collocation.packing import PlacementError, profile_names, slots_of
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import GpuInventory, Inventory
 from radt.devices.gpus import ComputeMode, Gpu, Gpus
 from radt.errors import DeviceError
+from radt.units import joined
 
 
 @dataclass(frozen=True, slots=True)

@@ -237,8 +237,9 @@ def _apprise(address: str) -> Callable[[Notification], str]:
 
 def _counts_text(counts: Mapping[RunStatus, int]) -> str:
     """Return ``2 FAILED and 1 OOM``."""
-    parts = [f"{counts[status]:,} {status}" for status in RunStatus if counts.get(status)]
-    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    return units.joined(
+        f"{counts[status]:,} {status}" for status in RunStatus if counts.get(status)
+    )
 
 
 def _by_name(counts: Mapping[RunStatus, int]) -> dict[str, int]:
