@@ -17,12 +17,12 @@ LIMITS = {
     "frontend": 14_520,
     "frontend (js, css)": 6_760,
     "listeners": 4_200,
-    "radt (top level)": 3_160,
+    "radt (top level)": 3_170,
     "radt/analysis": 6_300,
-    "radt/cli": 4_280,
-    "radt/cluster": 5_150,
-    "radt/collector": 4_450,
-    "radt/collocation": 2_690,
+    "radt/cli": 4_310,
+    "radt/cluster": 5_220,
+    "radt/collector": 4_460,
+    "radt/collocation": 2_700,
     "radt/compose": 320,
     "radt/delivery": 4_680,
     "radt/devices": 940,
@@ -38,7 +38,7 @@ LIMITS = {
     "radt/store": 5_510,
     "radt/trace": 810,
     "radt/training": 6_530,
-    "tests": 86_010,
+    "tests": 86_400,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
