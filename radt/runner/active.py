@@ -1,7 +1,7 @@
 """A running workload, each of its runs, and how they are stopped.
 
 The first Ctrl-C asks the training processes to end, the second kills them. The terminal does not
-deliver Ctrl-C to them (each has its own context): the runner decides which signal to send, and
+deliver Ctrl-C to them (each has its own session): the runner decides which signal to send, and
 when.
 """
 

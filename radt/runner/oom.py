@@ -171,12 +171,12 @@ _LOG_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def _no_claim() -> None:
-    """Ignore claims, for evidence without a `OomWatch`."""
+    """Ignore claims, for evidence without an `OomWatch`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OomEvidence:
-    """The kernel's out-of-memory kills since a `OomWatch` began.
+    """The kernel's out-of-memory kills since an `OomWatch` began.
 
     ``own`` counts processes killed in the runner's cgroup, which contains the runs; ``elsewhere``
     is the largest count among the cgroups above it and the whole machine. Both exclude claimed

@@ -246,7 +246,7 @@ class Provision:
         return None
 
     def _plan_now(self, requests: Sequence[DeviceRequest]) -> DevicePlan:
-        gpus = Gpus.read()  # modes may have changed since the context began
+        gpus = Gpus.read()  # modes may have changed since this start
         plan = plan_here(requests, gpus)
         for warning in warnings({index for row in requests for index in row.gpus}, gpus.every):
             if warning not in self._warnings:

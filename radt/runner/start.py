@@ -254,7 +254,7 @@ def start(
         options: The options of this start.
         executor: Where to run.
         confirm: Asked before radt does something that the user may not expect.
-        client: See `radt.runner.recording.RunnerContext`.
+        client: See `radt.runner.context.RunnerContext`.
         console: Standard output unless given.
 
     Raises:
