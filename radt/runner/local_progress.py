@@ -95,9 +95,10 @@ class LocalProgress:
             [run.run_id for run in records.values() if run.status is RunStatus.RUNNING], problems
         )
         running = {each.key for each in plan.workloads if holder is not None and _runs(each)}
+        waiting = dict.fromkeys(key for key in pending if key not in running)
         workloads = [
             _progress_of(
-                workload, _state(workload, holder, pending, running), repeat, records, live
+                workload, _state(workload, holder, running, waiting), repeat, records, live
             )
             for workload in plan.workloads
         ]
@@ -280,17 +281,17 @@ def _pending(
 def _state(
     workload: WorkloadPlan,
     holder: Holder | None,
-    pending: Sequence[WorkloadKey],
     running: Collection[WorkloadKey],
+    waiting: Mapping[WorkloadKey, object],
 ) -> WorkloadState:
+    """Return the state of a workload; ``waiting`` are those to come, in their order."""
     key = workload.key
     if key in running:
         return WorkloadState.RUNNING
     if any(run.status is RunStatus.RUNNING for run in workload.trained):
         return WorkloadState.INTERRUPTED
-    if key in pending:
-        following = next(other for other in pending if other not in running)
-        return WorkloadState.NEXT if key == following else WorkloadState.WAITING
+    if key in waiting:
+        return WorkloadState.NEXT if key == next(iter(waiting)) else WorkloadState.WAITING
     left_out = holder is not None and holder.only and workload.label not in holder.only
     return WorkloadState.LEFT_OUT if left_out else WorkloadState.DONE
 
