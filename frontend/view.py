@@ -81,7 +81,8 @@ class View:
     """The picks, the charts and the settings of all pages.
 
     If ``picks``, ``charts`` or ``columns`` is None, the dashboard chooses. ``options`` are texts by
-    name, for single pages (``report.sort``).
+    name, for single pages (``report.sort``). ``ignored`` are the windows of an address that could
+    not be read; the page says so.
     """
 
     picks: tuple[Pick, ...] | None = None
@@ -94,12 +95,13 @@ class View:
     windows: Mapping[str, Window] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[ColumnChoice, ...] | None = None
+    ignored: tuple[str, ...] = ()
 
     # -- addresses -------------------------------------------------------------------------------
 
     @classmethod
     def from_query(cls, search: str | None) -> Self:
-        """Parse the part of an address after ``?``; invalid parameters are ignored."""
+        """Parse the part of an address after ``?``; invalid parameters are left out."""
         text = (search or "").lstrip("?")[:MAX_QUERY]
         pairs = parse_qsl(text, keep_blank_values=True)
         several: dict[str, list[str]] = {}
@@ -115,6 +117,11 @@ class View:
             "windows": {n.partition(".")[2]: v for n, v in single.items() if n.startswith("t.")},
             "options": {n.partition(".")[2]: v for n, v in single.items() if n.startswith("o.")},
         }
+        content["ignored"] = [
+            f"t.{axis}={text}"
+            for axis, text in content["windows"].items()
+            if not _window(axis, text)
+        ]
         if "s" in several:
             content["picks"] = several["s"]
         if "c" in several:
@@ -184,8 +191,7 @@ class View:
                 for axis, text in list(windows.items() if isinstance(windows, Mapping) else ())[
                     :MAX_CHARTS
                 ]
-                if (axis in list(XAxis) or str(axis).startswith(OVER))
-                and (window := Window.parse(str(text)))
+                if (window := _window(axis, text))
             },
             options={
                 str(name)[:_MAX_TEXT]: str(text)[:_MAX_TEXT]
@@ -198,6 +204,7 @@ class View:
             ]
             if isinstance(columns, list)
             else None,
+            ignored=tuple(text[:_MAX_TEXT] for text in _texts(content.get("ignored")))[:MAX_CHARTS],
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -218,11 +225,14 @@ class View:
             content["options"] = dict(self.options)
         if self.columns:
             content["columns"] = [str(column) for column in self.columns]
+        if self.ignored:
+            content["ignored"] = list(self.ignored)
         return content
 
     def to_file(self) -> str:
         """Return the text of a saved view: selection and charts, no data."""
         content = {"format": FORMAT, "version": VERSION, **self.to_json()}
+        content.pop("ignored", None)
         for chart in content.get("charts", ()):
             chart.pop("slot", None)
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -293,5 +303,10 @@ def _text(given: object) -> str | None:
     return given[:_MAX_TEXT] if isinstance(given, str) and given else None
 
 
-def _texts(given: list[Any]) -> list[str]:
-    return [text for text in given if isinstance(text, str)]
+def _window(axis: object, text: object) -> Window | None:
+    is_axis = axis in list(XAxis) or str(axis).startswith(OVER)
+    return Window.parse(str(text)) if is_axis else None
+
+
+def _texts(given: object) -> list[str]:
+    return [text for text in given if isinstance(text, str)] if isinstance(given, list) else []

@@ -16,6 +16,8 @@ from radt.frontend.data.source import Source
 from radt.frontend.view import View
 from radt.store.backend import StoreAddress
 
+#: Why a window of the address has no effect.
+NOT_A_WINDOW = "is not a part of an axis: expected START,END"
 _RETRIES = " The dashboard retries by itself."
 
 
@@ -63,7 +65,7 @@ def choice_field(
     most: int = 1,
     style: str = "",
     is_free: bool = False,
-    is_searched: bool = False,
+    search: str = "",
 ) -> Component:
     """Return a field for one value, or up to `most`, from a list (static/fields.js).
 
@@ -80,12 +82,11 @@ def choice_field(
         most: Maximum number of values.
         style: Additional class name.
         is_free: Allow typed values that are in no list.
-        is_searched: Let the server search for the typed text; callbacks get it from
-            ``data-search``.
+        search: The route that finds the choices for the typed text.
     """
     more = {"data_free": "yes"} if is_free else {}
-    if is_searched:
-        more["data_search"] = ""
+    if search:
+        more["data_search"] = search
     return html.Div(
         id=name,
         className=f"choice-field {style}".rstrip(),
@@ -113,7 +114,7 @@ def subject_list(
     *,
     label: str,
     nothing: str,
-    is_searched: bool = False,
+    search: str = "",
 ) -> Component:
     """Return the field ``name`` for choosing a page's subject (`choice_field`)."""
     return choice_field(
@@ -121,7 +122,7 @@ def subject_list(
         label=label,
         nothing=nothing,
         style="subject",
-        is_searched=is_searched,
+        search=search,
     )
 
 

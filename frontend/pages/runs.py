@@ -41,8 +41,9 @@ from radt.frontend.data.spec import ID_DIGITS, Pick, parse_picks
 from radt.frontend.export.request import content_disposition
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
-from radt.frontend.pages.page import Page, in_browser, sentence
+from radt.frontend.pages.page import NOT_A_WINDOW, Page, in_browser, sentence
 from radt.frontend.search.find import OWN_TAGS
+from radt.frontend.search.query import Problem
 from radt.frontend.selection import (
     MAX_RUNS,
     Tick,
@@ -148,10 +149,8 @@ def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
         "revision": revision,
         "now_ms": time.time_ns() // _NS_PER_MS,
         "search": view.search,
-        "count": _count_text(table, view),
-        "problems": [
-            {"typed": problem.typed, "cause": problem.cause} for problem in table.found.problems
-        ],
+        "count": _count_text(table),
+        "problems": _problems(source, table, view),
         "statuses": _statuses(table, view),
         "experiments": [
             {"name": one.name, "count": one.run_count} for one in read_experiments(source)
@@ -352,11 +351,18 @@ def _group_choices(table: RunTable) -> list[dict[str, str]]:
     return [{"key": key, "label": label} for key, label in choices.items()]
 
 
-def _count_text(table: RunTable, view: View) -> str:
-    total = len(table.all_runs.runs)
-    if not is_narrowed(view) and len(table.order) == total:
-        return units.plural(total, "run")
-    return f"{len(table.order):,} of {units.plural(total, 'run')}"
+def _count_text(table: RunTable) -> str:
+    count, total = len(table.order), table.scope_count
+    runs = units.plural(total, "run")
+    return runs if count == total else f"{count:,} of {runs}"
+
+
+def _problems(source: Source, table: RunTable, view: View) -> list[dict[str, str]]:
+    """Return what of the view has no effect, with the reason."""
+    problems = [*table.found.problems, *(Problem(text, NOT_A_WINDOW) for text in view.ignored)]
+    if view.experiment and not table.scope_count:
+        problems.append(Problem(view.experiment, f"is not an experiment in {source.address}"))
+    return [{"typed": problem.typed, "cause": problem.cause} for problem in problems]
 
 
 def _statuses(table: RunTable, view: View) -> list[dict[str, Any]]:

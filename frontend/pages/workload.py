@@ -30,8 +30,10 @@ from radt.frontend.data.workload.run_facts import (
 from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import Subject, find_subject, offered
-from radt.frontend.pages.page import Page, choices_json, error_page, in_browser, triggers
+from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
+from radt.frontend.pages.page import Page, error_page, in_browser, triggers
 from radt.frontend.pages.workload_body import (
+    OFFERED_PATH,
     arranged,
     body,
     digests,
@@ -67,7 +69,18 @@ def layout(source: Source, view: View) -> Component:
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks of the page and the routes of its files."""
     files.register(app, source)
+    add_json_routes(app.server, source, {OFFERED_PATH: offered_answer})
     _register_updates(app, source)
+
+
+def offered_answer(source: Source, asked: Answer) -> Answer:
+    """Return the workloads whose labels contain the words of a search.
+
+    Raises:
+        RunNotFoundError, NothingRecordedError, StoreError: As `find_subject`.
+    """
+    subject = find_subject(source, asked_view(asked))
+    return {"choices": offered(subject, str(asked.get("search", "")))}
 
 
 def _chosen(source: Source, view: View) -> str:
@@ -259,18 +272,6 @@ def _register_subject(app: Dash, source: Source) -> None:
             if triggers() == {"revision.data"}:
                 raise PreventUpdate from None  # keep the content while a database is unreachable
             return error_page(error, source.address), None
-
-    @app.callback(
-        Output("workload-pick", "data-choices"),
-        Input("workload-pick", "data-search"),
-        Input("revision", "data"),
-        State("workload-shown", "data"),
-        State("workload-pick", "data-choices"),
-        prevent_initial_call=True,
-    )
-    def offer(search: str | None, _: str | None, shown: dict[str, Any] | None, known: str) -> Any:
-        options = choices_json(offered(shown_subject(source, shown), search or ""))
-        return no_update if options == known else options
 
 
 def _register_news(app: Dash, source: Source) -> None:

@@ -125,7 +125,7 @@ def files_section(
                             html.Strong(name_of(run)),
                             html.Span(run.name, className="workload-name"),
                             html.Span(className="push"),
-                            *mlflow_link(run),
+                            *_mlflow_link(mlflow_address(run)),
                             *([trace_link(run.run_id)] if run.run_id in has_samples else []),
                         ],
                         className="workload-files-head",
@@ -150,6 +150,11 @@ def files_section(
     return [html.Div(body, className="workload-files-grid"), hint]
 
 
+def _mlflow_link(url: str) -> list[Component]:
+    link = html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener")
+    return [link] if url else []
+
+
 def trace_link(run_id: str) -> Component:
     """Return a link to a run's trace."""
     return html.A(
@@ -161,18 +166,17 @@ def trace_link(run_id: str) -> Component:
     )
 
 
-def mlflow_link(run: RunEntry) -> list[Component]:
-    """Return a link to the run's page in MLflow; none unless MLflow is a server."""
+def mlflow_address(run: RunEntry) -> str:
+    """Return the address of the run's page in MLflow; "" unless MLflow is a server."""
     experiment = run.workload.mlflow_experiment_id
     parts = urlsplit(run.record.tracking_uri)
     if parts.scheme not in _HTTP or not run.record.mlflow_run_id or not experiment:
-        return []
+        return ""
     base = masked(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()).rstrip("/")
     path = (
         f"experiments/{quote(experiment, safe='')}/runs/{quote(run.record.mlflow_run_id, safe='')}"
     )
-    url = f"{base}/#/{path}"
-    return [html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener")]
+    return f"{base}/#/{path}"
 
 
 def files_place(run: RunRecord, listing: Listing) -> str:

@@ -1,13 +1,16 @@
-/* The Run page: the choice of the run, and its files (media.js shows their content). */
+/* The Run page (frontend/pages/run.py): the choice of the run, and its files (media.js shows
+   their content). */
 "use strict";
 
 (function () {
-  const { change, h, noUpdate, refill, register, setAttribute, setPart } = window.radt;
+  const { change, drawNotes, filled, h, refill, setAttribute, setPart } = window.radt;
   const LISTED = 500;
-  /* Number of ticks between two polls of a running run's files. */
+  const FOLLOW_MS = 1000;
+  /* A running run's files are polled at every third poll of its log. */
   const FILES_EVERY = 3;
+  const TYPING_MS = 150;
 
-  const state = { id: null, ticks: 0, digest: "", files: [], chosen: "", filter: "" };
+  const state = { id: null, root: null, digest: "", files: [], chosen: "", filter: "" };
 
   /* Fetch JSON from a route of the shown run. */
   async function ask(name, query) {
@@ -121,40 +124,51 @@
 
   window.radt.run = { ask, size, state };
 
-  register({
-    runPick: (chosen, shown) => {
-      if (chosen && shown && chosen !== shown.id)
-        change((view) => {
-          view.run = chosen;
-          setPart(view, "options", { "run.other": null, "run.file": null, "run.step": null });
-        });
-      return noUpdate();
-    },
+  /* Show a run from its beginning. */
+  function begin(root, id, live) {
+    clearTimeout(state.timer);
+    Object.assign(state, { id, live, root, polls: 0, digest: "", files: [], chosen: "", filter: "" });
+    window.radt.media.begin(document.getElementById("run-media"));
+    quietly(readFiles());
+    quietly(window.radt.runLog.begin());
+    if (live) state.timer = setTimeout(() => follow(root, id), FOLLOW_MS);
+  }
 
-    runOther: (chosen, shown) => {
-      if (chosen && shown && chosen !== shown.other)
-        change((view) => setPart(view, "options", { "run.other": chosen.slice(0, 12) }));
-      return noUpdate();
-    },
-
-    /* Each tick: read another run from its beginning, and a running one for new content. */
-    runFollow: (_tick, shown) => {
-      const root = document.getElementById("run-files");
-      if (!shown || !root) return noUpdate();
-      if (state.id !== shown.id || state.root !== root) {
-        Object.assign(state, { id: shown.id, live: shown.live, root,
-          ticks: 0, digest: "", files: [], chosen: "", filter: "" });
-        window.radt.media.begin(document.getElementById("run-media"));
-        quietly(readFiles());
-        quietly(window.radt.runLog.begin());
-        return noUpdate();
-      }
-      if (!state.live) return noUpdate();
-      state.live = shown.live; // once more after it has ended
-      state.ticks += 1;
+  /* Read what a running run adds, and once more after it has ended. */
+  function follow(root, id) {
+    if (!root.isConnected || state.root !== root || state.id !== id) return;
+    if (!document.hidden) {
+      state.polls += 1;
       quietly(window.radt.runLog.follow());
-      if (!state.live || state.ticks % FILES_EVERY === 0) quietly(readFiles());
-      return noUpdate();
-    },
+      if (!state.live || state.polls % FILES_EVERY === 0) quietly(readFiles());
+    }
+    if (state.live || document.hidden) state.timer = setTimeout(() => follow(root, id), FOLLOW_MS);
+  }
+
+  filled["/run/data"] = (root, found) => {
+    if (found && (state.root !== root || state.id !== found.id)) begin(root, found.id, found.live);
+    else if (found) state.live = found.live;
+    const field = document.getElementById("run-filter");
+    if (document.activeElement !== field)
+      field.value = (window.radt.view.options || {})["run.metric"] || "";
+    drawNotes(document.getElementById("run-notes"), state.id);
+  };
+
+  document.addEventListener("choice", ({ target, detail }) => {
+    if (target.id === "run-pick" && detail !== state.id)
+      change((view) => {
+        view.run = detail;
+        setPart(view, "options", { "run.other": null, "run.file": null, "run.step": null });
+      });
+    else if (target.id === "run-other")
+      change((view) => setPart(view, "options", { "run.other": detail.slice(0, 12) }));
+  });
+
+  let typing = 0;
+  document.addEventListener("input", ({ target }) => {
+    if (target.id !== "run-filter") return;
+    clearTimeout(typing);
+    typing = setTimeout(() =>
+      change((view) => setPart(view, "options", { "run.metric": target.value })), TYPING_MS);
   });
 })();

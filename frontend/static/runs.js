@@ -62,6 +62,7 @@
     page.clear = button("Clear", () => pick([]));
     page.archive = button("Archive", archive);
     page.archive.title = "Leave the ticked runs out of all lists; the search archived:yes finds them";
+    page.undo = button("Undo", undo);
     page.compare = h("a", { class: "runs-compare", onclick: compare });
     page.grid = new window.radt.Grid({ tick, tickAll, star, edit: editNotes, toggle, ask, sort, setColumns, setNameWidth });
     root.replaceChildren(
@@ -70,7 +71,7 @@
         page.count),
       h("div", { class: "runs-bar" },
         page.group.label, page.fold, page.columns, page.csv,
-        h("span", { class: "push" }), page.picked, page.clear, page.archive, page.compare),
+        h("span", { class: "push" }), page.picked, page.undo, page.clear, page.archive, page.compare),
       page.problems, page.grid.element);
     page.setColumns = setColumns;
   }
@@ -179,6 +180,7 @@
 
   function pick(picks) {
     page.steps = [];
+    page.archived = null;
     showProblem("");
     change((view) => {
       if (picks.length) view.picks = picks;
@@ -220,14 +222,27 @@
     });
   }
 
+  /* Archived runs are ticked no longer, until the user takes it back. */
   async function archive() {
-    if (await edit(page.answer.picked.runs, { archived: true })) pick([]);
+    const { picks } = page.view;
+    const { runs } = page.answer.picked;
+    if (!await edit(runs, { archived: true })) return;
+    pick([]);
+    page.archived = { runs, picks };
+    drawPicked();
+    page.undo.focus();
+  }
+
+  async function undo() {
+    const { runs, picks } = page.archived;
+    if (await edit(runs, { archived: false })) pick(picks);
   }
 
   const tickAll = () => addStep({ all: true, on: page.answer.tick !== ON });
 
   /* Clicks go to the server one after the other, as each depends on the result of the last. */
   async function addStep(step) {
+    page.archived = null;
     page.steps.push(step);
     if (page.sending) return;
     const mine = page;
@@ -334,7 +349,10 @@
 
   function drawPicked() {
     const { picked, narrowed, query } = page.answer;
-    const texts = page.refused ? [page.refused] : [picked.text, ...picked.notes];
+    const count = page.archived && page.archived.runs.length;
+    const texts = page.refused ? [page.refused]
+      : count ? [`${count} ${count === 1 ? "run" : "runs"} archived`] : [picked.text, ...picked.notes];
+    page.undo.hidden = !count;
     setText(page.picked, texts.filter(Boolean).join(" · "));
     setAttribute(page.picked, "data-refused", page.refused && "yes");
     page.clear.hidden = !(page.view.picks || []).length;
