@@ -40,8 +40,8 @@ def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
         if subject.is_from_mlflow:
             text = "These runs were imported from MLflow; radt did not sample them."
         return [html.P(text, className="workload-dim")]
-    head = ("listener", "run", "every", "expected", "received", "missed")
-    more = ("late, mean", "late, most", "a reading", "of the time", "state")
+    head = ("listener", "run", "interval, s", "expected", "received", "missed")
+    more = ("mean delay, ms", "max delay, ms", "sampling cost, ms", "share of time", "state")
     rows = [row for entry in ledger.entries for row in _ledger_rows(entry, subject)]
     return [
         _table((*head, *more), rows, "workload-ledger-table", "Listeners", numeric=range(2, 10))
@@ -54,13 +54,13 @@ def _ledger_rows(entry: Entry, subject: Subject) -> list[Component]:
     cells: list[Any] = [
         record.listener,
         [swatch(entry.run.ordinal), name_of(entry.run)],
-        units.duration(record.interval_s) if record.interval_s else units.NO_VALUE,
+        units.significant(record.interval_s) if record.interval_s else units.NO_VALUE,
         f"{record.expected:,}",
         f"{record.received:,}",
         f"{record.missed:,}",
-        units.duration(entry.late_s) if record.late_ns else units.NO_VALUE,
-        units.duration(record.late_max_ns / 1e9) if record.late_max_ns else units.NO_VALUE,
-        units.duration(entry.overhead.mean_s) if record.sampling_ns else units.NO_VALUE,
+        _milliseconds(entry.late_s if record.late_ns else None),
+        _milliseconds(record.late_max_ns / 1e9 if record.late_max_ns else None),
+        _milliseconds(entry.overhead.mean_s if record.sampling_ns else None),
         units.percent(entry.overhead.share) if record.sampling_ns else units.NO_VALUE,
         state,
     ]
@@ -77,6 +77,10 @@ def _ledger_rows(entry: Entry, subject: Subject) -> list[Component]:
             )
         )
     return rows
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return units.NO_VALUE if seconds is None else units.significant(seconds * 1e3)
 
 
 def _gap_text(entry: Entry, place: int, subject: Subject) -> str:

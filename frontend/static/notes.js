@@ -171,7 +171,7 @@
           event.preventDefault();
           change({ name: event.target.elements.name.value, address: here() });
         },
-      }, h("input", { name: "name", required: true, maxlength: 100, placeholder: "Save this page as…", "aria-label": "Name of the view" }),
+      }, h("input", { name: "name", required: true, maxlength: 100, placeholder: "Name for this page", "aria-label": "Name of the view" }),
       h("button", { class: "quiet" }, "Save")) : tokenForm(again),
       h("ul", {}, found.views.map(([name]) => h("li", {},
         h("a", { href: `/view/${encodeURIComponent(name)}`, title: "Share this link" }, name),

@@ -42,7 +42,7 @@
     }
 
     function draw() {
-      if (!offered) return setText(list, "…");
+      if (!offered) return setText(list, "Loading");
       if (!list.isConnected) return undefined;
       const label = (entry) => entry.label;
       const simple = ({ key, label: text, title }) => box(key, text, title);

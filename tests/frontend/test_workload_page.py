@@ -71,7 +71,7 @@ def test_the_page_says_all_of_a_workload_as_it_was(bench, serve, watched, store_
     expect(fact(page, "start-skew")).to_have_text("6.00 ms")
     expect(fact(page, "overlap")).to_have_text("30 %")
     expect(fact(page, "devices")).to_have_text("GPU 0 · 3× MPS:40")
-    expect(fact(page, "ledger")).to_have_text(re.compile("^missed 7 of "))
+    expect(fact(page, "completeness")).to_have_text(re.compile("^missed 7 of "))
     outcomes = page.locator("#workload-outcomes .workload-row")
     expect(outcomes).to_have_count(3)
     expect(outcomes.nth(0)).to_contain_text("1.50× slower than solo (4.20 s an epoch)")
