@@ -37,8 +37,8 @@ from radt.frontend.view import View
 from radt.model import SOFTWARE, STATUS_WORDS, RunStatus
 from radt.render.labels import apart
 
-FACTS_PATH = "/compare/facts"
-FIGURE_PATH = "/compare/figure"
+FACTS_PATH = "compare/facts"
+FIGURE_PATH = "compare/figure"
 _MAX_PX = 10_000
 
 
@@ -203,7 +203,7 @@ def _pixels(asked: Answer, name: str) -> int:
     return size_px if type(size_px) is int and 0 < size_px <= _MAX_PX else 0
 
 
-PAGE = Page("/compare", "Compare", layout, register, _chosen)
+PAGE = Page("compare", "Compare", layout, register, _chosen)
 
 
 # -- facts: the page's data about the selected runs, besides their charts ------------------------

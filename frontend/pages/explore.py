@@ -27,8 +27,8 @@ from radt.frontend.search.find import Recent
 from radt.frontend.theme import HUE_COUNT, Scheme, colour
 from radt.frontend.view import View
 
-DATA_PATH = "/explore/data"
-IMPORTANCE_PATH = "/explore/importance"
+DATA_PATH = "explore/data"
+IMPORTANCE_PATH = "explore/importance"
 #: Maximum number of params for the tooltip, which has ten rows.
 _MAX_PARAMS = 10
 _BEST = [
@@ -263,4 +263,4 @@ def _asked(source: Source, asked: Answer) -> tuple[View, Explored]:
     return view, explored(source, view)
 
 
-PAGE = Page("/explore", "Explore", layout, register)
+PAGE = Page("explore", "Explore", layout, register)

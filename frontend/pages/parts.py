@@ -20,6 +20,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import escape
 
 from radt import units
+from radt.frontend.addresses import address
 from radt.frontend.pages.json_routes import Answer
 from radt.frontend.pages.page import attributes, sentence
 from radt.frontend.theme import Scheme, colour
@@ -52,6 +53,7 @@ def _environment() -> Environment:
         trim_blocks=True,
     )
     environment.filters |= {
+        "address": address,
         "duration": units.duration,
         "hue": lambda place, scheme: colour(place, Scheme(scheme)),
         "json": json.dumps,

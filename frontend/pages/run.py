@@ -35,7 +35,7 @@ from radt.frontend.view import View
 from radt.model import STATUS_WORDS, RunStatus, SeriesKind
 from radt.units import scale_of
 
-DATA_PATH, OFFERED_PATH = "/run/data", "/run/offered"
+DATA_PATH, OFFERED_PATH = "run/data", "run/offered"
 #: The view's option with the words that listed metrics contain.
 FILTER = "run.metric"
 #: Number of lines of the log above a failed run's page.
@@ -105,7 +105,7 @@ def _chosen(source: Source, view: View) -> str:
     return f"{subject.run.short} of {subject.run.record.experiment}"
 
 
-PAGE = Page("/run", "Run", layout, register, _chosen)
+PAGE = Page("run", "Run", layout, register, _chosen)
 
 
 def answer(source: Source, asked: Answer) -> Answer | None:

@@ -269,5 +269,5 @@ def _zoom_text(window: Window) -> str:
 
 
 PAGE = Page(
-    "/timeline", "Timeline", layout, register, lambda source, view: _label(Scope.of(source, view))
+    "timeline", "Timeline", layout, register, lambda source, view: _label(Scope.of(source, view))
 )

@@ -47,7 +47,7 @@ from radt.frontend.pages.workload_tables import (
 from radt.frontend.view import View
 
 #: The route that finds other workloads for a typed text.
-OFFERED_PATH = "/workload/offered"
+OFFERED_PATH = "workload/offered"
 
 
 def shown_of(subject: Subject) -> dict[str, Any]:

@@ -43,7 +43,7 @@
     const body = { view: viewOfData(), stamp: data && data.stamp, have };
     let found;
     try {
-      found = await post("/explore/data", body, mine.signal);
+      found = await post("explore/data", body, mine.signal);
     } catch (error) {
       if (error.name !== "AbortError")
         setTimeout(() => mine === asking && isHere() && askData(), RETRY_MS);
@@ -133,7 +133,7 @@
     const query = new URLSearchParams(window.location.search);
     query.set("e", data.experiment);
     query.set("q", [search, ...terms.filter((term) => !` ${search} `.includes(` ${term} `))].join(" ").trim());
-    return `/?${query}`;
+    return radt.address("", query);
   }
 
   /* ---- drawing ------------------------------------------------------------------------------- */
@@ -188,7 +188,7 @@
           radt.follow(event);
         } }, words);
       if (met.size <= constants.mostPicks)
-        parts.push(link("compare", () => "/compare" + window.location.search, `Compare ${text} brushed →`));
+        parts.push(link("compare", () => radt.address("compare", window.location.search), `Compare ${text} brushed →`));
       parts.push(link("list", () => listAddress(ranges), `List ${text} →`));
     }
     refill(byId("brushed"), parts);
@@ -238,7 +238,7 @@
       "data-run": data.ids[run],
       onpointerenter: () => point(run), onpointerleave: () => point(null),
     },
-      h("td", {}, h("a", { href: `/run?id=${data.ids[run]}`, onclick: radt.follow,
+      h("td", {}, h("a", { href: radt.address("run", `id=${data.ids[run]}`), onclick: radt.follow,
         "data-focus": data.ids[run] }, data.names[run])),
       h("td", {}, sy.text(y.values[run])), h("td", {}, sx.text(x.values[run])));
     const legend = columns[data.shown.colour];
@@ -416,7 +416,7 @@
       }
       const run = place.nearest(...at);
       if (name === "parallel" && began.axis >= 0) brush({ [place.axes[began.axis].key]: null });
-      else if (run !== null) open(`/run?id=${data.ids[run]}`);
+      else if (run !== null) open(radt.address("run", `id=${data.ids[run]}`));
     });
   }
 
@@ -457,7 +457,7 @@
     refill(byId("importance"), h("p", { class: "explore-wait" }, "Computing"));
     while (isHere() && key === importanceOf) {
       /* No answer while the dashboard is being restarted. */
-      const found = await post("/explore/importance", { view, stamp }).catch(() => null);
+      const found = await post("explore/importance", { view, stamp }).catch(() => null);
       if (!isHere() || key !== importanceOf) return;
       if (found && !found.computing) {
         if (found.problem) refill(byId("importance"), h("p", {}, found.problem.cause));

@@ -145,7 +145,7 @@
     if (state.live || document.hidden) state.timer = setTimeout(() => follow(root, id), FOLLOW_MS);
   }
 
-  filled["/run/data"] = (root, found) => {
+  filled["run/data"] = (root, found) => {
     if (found && (state.root !== root || state.id !== found.id)) begin(root, found.id, found.live);
     else if (found) state.live = found.live;
     const field = document.getElementById("run-filter");

@@ -51,8 +51,7 @@ class Cell:
     Attributes:
         text: The text with its unit, for terminals.
         number: The number in the unit of the column, for tables with units in the head. If empty,
-            the
-            text is shown.
+            the text is shown.
         spread: The confidence interval after the number.
         explanation: Tooltip of the cell.
         tone: Its emphasis.

@@ -14,7 +14,7 @@ from radt import units
 from radt.analysis.quantities import Quantity
 from radt.analysis.selection import Omission
 from radt.analysis.series_quantities import AnyQuantity
-from radt.analysis.summaries import GroupSummary, WorkloadSummary
+from radt.analysis.summaries import WorkloadSummary
 from radt.model import RunStatus
 from radt.render.bars import charts_of
 from radt.render.interference import matrices
@@ -93,7 +93,9 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
     columns += [TableColumn(quantity.info.title, scope=_scope(quantity)) for quantity in quantities]
     rows = []
     for line in lines:
-        duration = units.duration(_mean_duration_s(line.group))
+        taken = [run.run.lasted_s() for run in line.group.runs]
+        known_s = [taken_s for taken_s in taken if taken_s is not None]
+        duration = units.duration(fmean(known_s) if known_s else None)
         cells = [Cell(runs_text(line.group)), Cell(_repeats(line) if with_repeats else duration)]
         values = [
             Cell(with_unit(quantity, line.estimate(quantity), brief=True) * line.shows(quantity))
@@ -103,12 +105,6 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
             Row([*_key_cells(items, line), *cells, *_with_status(values, line)], line.is_first)
         )
     return Table(columns, rows)
-
-
-def _mean_duration_s(group: GroupSummary) -> float | None:
-    """Return the mean duration of a group's runs; None if none has ended."""
-    taken_s = [taken for run in group.runs if (taken := run.run.lasted_s()) is not None]
-    return fmean(taken_s) if taken_s else None
 
 
 def epochs_hint(workloads: Sequence[WorkloadSummary]) -> str:
@@ -159,10 +155,6 @@ def _key_cells(items: Sequence[Item], line: Line) -> list[Cell]:
     return [Cell(text * line.is_first) for text in texts[: len(_keys(items))]]
 
 
-def _is_total(quantity: AnyQuantity) -> bool:
-    return quantity.info.listener == KERNEL
-
-
 def _scope(quantity: AnyQuantity) -> Scope:
     return Scope.GROUP if is_shared(quantity) else Scope.ROW
 
@@ -198,8 +190,8 @@ def _tables(content: Content) -> list[Table]:
     tables = [_with_results(content, essential)]
     for title, quantities in (
         (_OF_WORKLOADS, [quantity for quantity in rest if is_shared(quantity)]),
-        (_OF_RUNS, [quantity for quantity in of_runs if not _is_total(quantity)]),
-        (_TOTALS, [quantity for quantity in of_runs if _is_total(quantity)]),
+        (_OF_RUNS, [quantity for quantity in of_runs if quantity.info.listener != KERNEL]),
+        (_TOTALS, [quantity for quantity in of_runs if quantity.info.listener == KERNEL]),
     ):
         lines: list[Line] = []
         for line in content.lines:

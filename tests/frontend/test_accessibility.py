@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from radt.frontend.app import PAGES
 from tests.frontend.conftest import VIEWPORT, shown
 
-PATHS = [page.path for page in PAGES]
+PATHS = [f"/{page.path}" for page in PAGES]
 #: Of minor, moderate, serious and critical (axe-core's doc/API.md).
 SERIOUS = ("serious", "critical")
 

@@ -152,7 +152,7 @@ def test_a_saved_view_opens_what_it_was_saved_from(
     link = page.get_by_role("link", name="all of it / 2")
     expect(link).to_be_visible()
     (view,) = StoreReader(demo.store).saved_views()
-    assert (view.name, view.address) == ("all of it / 2", "/report?e=quickstart")
+    assert (view.name, view.address) == ("all of it / 2", "report?e=quickstart")
     page.goto(f"{url}/system")
     page.goto(f"{url}/view/all%20of%20it%20%2F%202")
     expect(page).to_have_title("quickstart · Report · radt")

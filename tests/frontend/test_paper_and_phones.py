@@ -9,14 +9,14 @@ from tests.frontend.conftest import shown
 
 #: What is there once a page is complete.
 CONTENT = {
-    "/": ".runs-link",
-    "/compare": ".js-plotly-plot .lines",
-    "/explore": "#explore-scatter canvas",
-    "/run": "#run-metrics table",
-    "/workload": "#workload-timeline .bars",
-    "/timeline": "#timeline-graph .bars",
-    "/report": "#report-table td",
-    "/system": ".system-card dl",
+    "": ".runs-link",
+    "compare": ".js-plotly-plot .lines",
+    "explore": "#explore-scatter canvas",
+    "run": "#run-metrics table",
+    "workload": "#workload-timeline .bars",
+    "timeline": "#timeline-graph .bars",
+    "report": "#report-table td",
+    "system": ".system-card dl",
 }
 FITS = "width => document.documentElement.scrollWidth <= width"
 PHONE_PX, PAPER_PX = 380, 700  # A4 with its margins
@@ -27,7 +27,7 @@ def test_a_page_fits_phones_and_paper(site, watched, path):
     page = watched.page
     page.set_viewport_size({"width": PHONE_PX, "height": 800})
     page.emulate_media(color_scheme="dark")
-    page.goto(site.url + path)
+    page.goto(f"{site.url}/{path}")
     shown(page, CONTENT[path])
     page.wait_for_function(FITS, arg=PHONE_PX)
     page.emulate_media(media="print")
