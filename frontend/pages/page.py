@@ -153,7 +153,7 @@ def in_browser(app: Dash, function: str, *arguments: object, **options: object) 
 
 def share_menu() -> Component:
     """Return the button that shares and exports the whole page."""
-    return _share_button("page", "Share", "Share and export", "share-button")
+    return _share_button("page", "Share", "Share and export", "button")
 
 
 def chart_share_menu(slot: int) -> Component:

@@ -18,19 +18,20 @@ from dash.development.base_component import Component
 
 from radt import units
 from radt.analysis.missing import why_no_number
-from radt.errors import StoreError
+from radt.errors import RunNotFoundError, StoreError
 from radt.frontend import run_routes
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.run.facts import MAX_CURVES, MetricRow, curve, differences, metric_rows
 from radt.frontend.data.run.subject import RunSubject, find_run, label_of, offered
+from radt.frontend.data.run_files import tail_of
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick
-from radt.frontend.files import log_address, trace_address
+from radt.frontend.files import open_log, trace_address
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import NOT_A_WINDOW, Page, attributes
 from radt.frontend.pages.parts import KeyFigure, changed, followed, template
 from radt.frontend.pages.workload_parts import device_name
-from radt.frontend.pages.workload_tables import mlflow_address, read_log
+from radt.frontend.pages.workload_tables import mlflow_address
 from radt.frontend.view import View
 from radt.model import STATUS_WORDS, RunStatus, SeriesKind
 from radt.units import scale_of
@@ -136,7 +137,6 @@ def answer(source: Source, asked: Answer) -> Answer | None:
         ),
         "failure": _failure(source, run),
         "facts": template("common.html").facts(_facts(subject)),
-        "log-all": macros.log_link(log_address(run.run_id)),
         "metrics": macros.metrics(_metrics(source, subject, matching), len(rows)),
         "others": macros.others(offered(subject.catalog, "", other), other, OFFERED_PATH),
         "differences": macros.differences(
@@ -167,11 +167,15 @@ def _failure(source: Source, run: RunEntry) -> str:
     status = run.record.status
     if not status.ended or status is RunStatus.FINISHED:
         return ""
-    log = read_log(source, run)
-    lines = "\n".join(log.text.rstrip().split("\n")[-_LAST_LINES:])
+    lines, note = "", ""
+    try:
+        with open_log(run.record, source.address) as file:
+            lines = tail_of(file, _LAST_LINES).text
+    except (RunNotFoundError, OSError) as error:
+        note = str(error)
     macros: Any = template("run.html")
     reason = run.record.end_reason or STATUS_WORDS[status]
-    return cast("str", macros.failure(reason, lines, log.note))
+    return cast("str", macros.failure(reason, lines, note))
 
 
 def _facts(subject: RunSubject) -> list[KeyFigure]:

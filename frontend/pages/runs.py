@@ -43,6 +43,7 @@ from radt.frontend.export.request import content_disposition
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import NOT_A_WINDOW, Page, in_browser, sentence
+from radt.frontend.pages.parts import template
 from radt.frontend.search.find import OWN_TAGS
 from radt.frontend.search.query import Problem
 from radt.frontend.selection import (
@@ -117,14 +118,16 @@ def register(app: Dash, source: Source) -> None:
 
 
 def first_answer(source: Source, view: View) -> Answer:
-    """Return the first rows, without slow columns if there are many runs.
+    """Return the frame of the page and the first rows, without slow columns if runs are many.
 
     Raises:
         NothingRecordedError, StoreError: As `read_table`.
     """
     count = sum(one.run_count for one in read_experiments(source))
     asks_more = bool({"runs.sort", "runs.group"} & set(view.options))
-    return answer(source, {"view": view.to_json()}, patient=count <= _EAGER_RUNS or asks_more)
+    rows = answer(source, {"view": view.to_json()}, patient=count <= _EAGER_RUNS or asks_more)
+    frame: Any = template("runs.html")
+    return {**rows, "frame": frame.frame()}
 
 
 def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:

@@ -43,7 +43,6 @@ from radt.frontend.pages.workload_body import (
     strip_row,
 )
 from radt.frontend.pages.workload_parts import strip_legend
-from radt.frontend.pages.workload_tables import chosen_run, read_log
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 
@@ -243,7 +242,6 @@ def _register_updates(app: Dash, source: Source) -> None:
     _register_subject(app, source)
     _register_news(app, source)
     _register_figures(app, source)
-    _register_log(app, source)
     _register_browser(app)
 
 
@@ -315,33 +313,6 @@ def _register_news(app: Dash, source: Source) -> None:
         )
 
 
-def _register_log(app: Dash, source: Source) -> None:
-    @app.callback(
-        Output("workload-log", "children"),
-        Output("workload-log-note", "children"),
-        Output("workload-log-all", "href"),
-        Output("workload-log-all", "hidden"),
-        Output("workload-log-stamp", "data"),
-        Input("workload-log-tabs", "data-value"),
-        Input("workload-follow", "data"),
-        State("workload-shown", "data"),
-        State("workload-log-stamp", "data"),
-        prevent_initial_call=True,
-    )
-    def follow(
-        run_id: str | None, _: int | None, shown: dict[str, Any] | None, known: str
-    ) -> tuple[Any, ...]:
-        subject = shown_subject(source, shown)
-        run = chosen_run(subject, run_id or "")
-        if run is None:
-            raise PreventUpdate
-        log = read_log(source, run)
-        stamp = f"{run.run_id} {log.stamp} {log.note}"
-        if stamp == known:
-            raise PreventUpdate
-        return log.text, log.note, files.log_address(run.run_id), not log.is_here, stamp
-
-
 def _register_browser(app: Dash) -> None:
     """Register callbacks that run in the browser only (static/workload.js)."""
     done = Output("workload-done", "data", allow_duplicate=True)
@@ -379,16 +350,9 @@ def _register_browser(app: Dash) -> None:
     )
     in_browser(
         app,
-        "workloadLog",
-        done,
-        Input("workload-log-tabs", "data-value"),
-        prevent_initial_call=True,
-    )
-    in_browser(
-        app,
         "workloadFollow",
-        Output("workload-follow", "data"),
+        done,
         Input("tick", "data"),
-        State("workload-shown", "data"),
-        prevent_initial_call=True,
+        Input("workload-shown", "data"),
+        prevent_initial_call="initial_duplicate",
     )

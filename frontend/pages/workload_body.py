@@ -130,8 +130,6 @@ def body(source: Source, subject: Subject, view: View) -> list[Component]:
                 dcc.Store(id="workload-digests", data=digests(sections)),
                 dcc.Store(id="workload-window"),
                 dcc.Store(id="workload-done"),
-                dcc.Store(id="workload-follow"),
-                dcc.Store(id="workload-log-stamp", data=""),
             ],
             className="workload-panel",
             **attributes(aria_label="Over time"),
@@ -139,7 +137,7 @@ def body(source: Source, subject: Subject, view: View) -> list[Component]:
         _panel("Devices", "devices", sections),
         _panel("Listeners", "ledger", sections),
         html.Section(
-            [html.H2("Log"), log_panel(source, subject, view)],
+            [html.H2("Log"), log_panel(subject, view)],
             className="workload-panel",
         ),
         _panel("Files", "files", sections),

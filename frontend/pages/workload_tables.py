@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -13,14 +11,12 @@ from dash import html
 from dash.development.base_component import Component
 
 from radt import units
-from radt.errors import RunNotFoundError
 from radt.frontend.charts.layout import elapsed_label as clock
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.run_files import TAIL_LINES, Listing, Place, Tail, tail_of
-from radt.frontend.data.source import Source
+from radt.frontend.data.run_files import Listing, Place
 from radt.frontend.data.workload.run_facts import MAX_GAPS, Entry, Fact, Facts, Ledger, reason_of
 from radt.frontend.data.workload.subject import Subject
-from radt.frontend.files import artifact_address, log_address, open_log, trace_address
+from radt.frontend.files import artifact_address, trace_address
 from radt.frontend.pages.page import attributes
 from radt.frontend.pages.workload_parts import name_of, swatch
 from radt.frontend.view import View
@@ -282,60 +278,40 @@ def _table(
 OPTION = "workload.log"
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLog:
-    """The log on the page. ``stamp`` changes with the log."""
-
-    text: str
-    note: str
-    stamp: str
-    is_here: bool
-
-
-def log_panel(source: Source, subject: Subject, view: View) -> Component:
-    """Return a choice of runs, the end of the chosen log, and a link to all of it."""
+def log_panel(subject: Subject, view: View) -> Component:
+    """Return a choice of runs, and the log of the chosen one (``static/run_log.js``)."""
     chosen = chosen_run(subject, view.options.get(OPTION, ""))
     if chosen is None:
         return html.P("No runs yet.", className="workload-dim")
-    shown = read_log(source, chosen)
-    tabs = html.Div(
-        [
-            html.Button(
-                [swatch(run.ordinal), name_of(run)],
-                type="button",
-                **attributes(data_run=run.run_id, aria_pressed=str(run is chosen).lower()),
-            )
-            for run in subject.workload.runs
-        ],
-        id="workload-log-tabs",
-        className="levels",
-        role="group",
-        **attributes(aria_label="Log of run"),
-    )
+    tabs = [
+        html.Button(
+            [swatch(run.ordinal), name_of(run)],
+            type="button",
+            **attributes(data_run=run.run_id, aria_pressed=str(run is chosen).lower()),
+        )
+        for run in subject.workload.runs
+    ]
+    group = attributes(aria_label="Log of run")
     return html.Div(
         [
             html.Div(
                 [
-                    tabs,
-                    html.Span(className="push"),
-                    html.Span(shown.note, id="workload-log-note", className="workload-dim"),
-                    html.A(
-                        "whole log",
-                        id="workload-log-all",
-                        href=log_address(chosen.run_id),
-                        download="",
-                        hidden=not shown.is_here,
+                    html.Div(
+                        tabs, id="workload-log-tabs", className="levels", role="group", **group
                     ),
+                    html.Span(className="push"),
+                    html.Span(id="run-log-note", className="workload-dim"),
+                    html.Div(id="run-log-tools", className="run-tools"),
                 ],
                 className="workload-log-head",
             ),
+            html.Div(id="run-log-found"),
             html.Pre(
-                shown.text,
-                id="workload-log",
+                id="run-log",
                 className="workload-log",
                 tabIndex=0,
                 role="log",
-                **attributes(aria_label="Log, last lines"),
+                **attributes(aria_label="Log", aria_live="off"),
             ),
         ]
     )
@@ -351,42 +327,3 @@ def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
         if run.record.end_reason or run.record.exit_code:
             return run
     return runs[0] if runs else None
-
-
-def read_log(source: Source, run: RunEntry) -> ShownLog:
-    """Read the end of a run's log, or return its location."""
-    record = run.record
-    try:
-        with open_log(record, source.address) as file:
-            tail = tail_of(file)
-    except RunNotFoundError:
-        return ShownLog("", _elsewhere(run), "", is_here=False)
-    except OSError as error:
-        note = f"the log cannot be read: {error.strerror}"
-        return ShownLog("", note, "", is_here=False)
-    note = _note(tail, is_live=not record.status.ended)
-    stamp = f"{tail.size_bytes} {hash(tail.lines)}"
-    text = tail.text or ("" if tail.size_bytes else "(nothing printed)")
-    return ShownLog(text, note, stamp, is_here=True)
-
-
-def _note(tail: Tail, *, is_live: bool) -> str:
-    parts = [f"last {TAIL_LINES} lines" if tail.is_cut else "all lines"]
-    parts.append(units.size(tail.size_bytes))
-    if is_live:
-        parts.append("follows")
-    return " · ".join(parts)
-
-
-def _elsewhere(run: RunEntry) -> str:
-    record = run.record
-    if record.is_from_mlflow:
-        return "MLflow does not store run output"
-    if record.spool and Path(record.spool).is_dir():
-        return "no log: radt records the output of what it starts, as in radt train.py"
-    if record.mlflow_run_id:
-        where = f"MLflow at {masked(record.tracking_uri)}" if record.tracking_uri else "MLflow"
-        return f"not on this machine: output.log of run {record.mlflow_run_id} in {where}"
-    if record.host and record.spool:
-        return f"not on this machine: {record.spool}/output.log on {record.host}"
-    return "no log recorded"
