@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -81,8 +81,8 @@ class View:
     """The picks, the charts and the settings of all pages.
 
     If ``picks``, ``charts`` or ``columns`` is None, the dashboard chooses. ``options`` are texts by
-    name, for single pages (``report.sort``). ``ignored`` are the windows of an address that could
-    not be read; the page says so.
+    name, for single pages (``report.sort``). ``problems`` says which parts of the address are
+    ignored.
     """
 
     picks: tuple[Pick, ...] | None = None
@@ -95,13 +95,16 @@ class View:
     windows: Mapping[str, Window] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[ColumnChoice, ...] | None = None
-    ignored: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
 
     # -- addresses -------------------------------------------------------------------------------
 
     @classmethod
     def from_query(cls, search: str | None) -> Self:
-        """Parse the part of an address after ``?``; invalid parameters are left out."""
+        """Parse the part of an address after ``?``; invalid parameters are ignored.
+
+        Ignored windows are in ``problems``.
+        """
         text = (search or "").lstrip("?")[:MAX_QUERY]
         pairs = parse_qsl(text, keep_blank_values=True)
         several: dict[str, list[str]] = {}
@@ -117,18 +120,19 @@ class View:
             "windows": {n.partition(".")[2]: v for n, v in single.items() if n.startswith("t.")},
             "options": {n.partition(".")[2]: v for n, v in single.items() if n.startswith("o.")},
         }
-        content["ignored"] = [
-            f"t.{axis}={text}"
-            for axis, text in content["windows"].items()
-            if not _window(axis, text)
-        ]
         if "s" in several:
             content["picks"] = several["s"]
         if "c" in several:
             content["charts"] = [_chart(text) for text in several["c"]]
         if "col" in several:
             content["columns"] = several["col"]
-        return cls.from_json(content)
+        view = cls.from_json(content)
+        problems = (
+            f"“t.{axis[:80]}={window[:80]}” is ignored: expected an axis of the page and START,END"
+            for axis, window in content["windows"].items()
+            if axis not in view.windows
+        )
+        return replace(view, problems=tuple(problems))
 
     def to_query(self) -> str:
         """Return the part of an address after ``?``, without defaults."""
@@ -191,7 +195,8 @@ class View:
                 for axis, text in list(windows.items() if isinstance(windows, Mapping) else ())[
                     :MAX_CHARTS
                 ]
-                if (window := _window(axis, text))
+                if (axis in list(XAxis) or str(axis).startswith(OVER))
+                and (window := Window.parse(str(text)))
             },
             options={
                 str(name)[:_MAX_TEXT]: str(text)[:_MAX_TEXT]
@@ -204,7 +209,6 @@ class View:
             ]
             if isinstance(columns, list)
             else None,
-            ignored=tuple(text[:_MAX_TEXT] for text in _texts(content.get("ignored")))[:MAX_CHARTS],
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -225,14 +229,11 @@ class View:
             content["options"] = dict(self.options)
         if self.columns:
             content["columns"] = [str(column) for column in self.columns]
-        if self.ignored:
-            content["ignored"] = list(self.ignored)
         return content
 
     def to_file(self) -> str:
         """Return the text of a saved view: selection and charts, no data."""
         content = {"format": FORMAT, "version": VERSION, **self.to_json()}
-        content.pop("ignored", None)
         for chart in content.get("charts", ()):
             chart.pop("slot", None)
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
@@ -303,10 +304,5 @@ def _text(given: object) -> str | None:
     return given[:_MAX_TEXT] if isinstance(given, str) and given else None
 
 
-def _window(axis: object, text: object) -> Window | None:
-    is_axis = axis in list(XAxis) or str(axis).startswith(OVER)
-    return Window.parse(str(text)) if is_axis else None
-
-
-def _texts(given: object) -> list[str]:
-    return [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
+def _texts(given: list[Any]) -> list[str]:
+    return [text for text in given if isinstance(text, str)]

@@ -17,8 +17,6 @@ from radt.frontend.data.source import Source
 from radt.frontend.view import View
 from radt.store.backend import StoreAddress
 
-#: Why a window of the address has no effect.
-NOT_A_WINDOW = "is not a part of an axis: expected START,END"
 _RETRIES = " The dashboard retries by itself."
 
 

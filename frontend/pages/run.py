@@ -28,7 +28,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick
 from radt.frontend.files import open_log, trace_address
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
-from radt.frontend.pages.page import NOT_A_WINDOW, Page, attributes
+from radt.frontend.pages.page import Page, attributes
 from radt.frontend.pages.parts import KeyFigure, changed, followed, template
 from radt.frontend.pages.workload_parts import device_name
 from radt.frontend.pages.workload_tables import mlflow_address
@@ -59,7 +59,6 @@ def layout(source: Source, view: View) -> Component:
     return html.Section(
         [
             html.Div(id="run-head", className="workload-head run-head"),
-            html.Div(id="run-notices"),
             html.Div(id="run-failure"),
             html.Dl(id="run-facts", className="workload-facts"),
             html.Section(
@@ -131,9 +130,6 @@ def answer(source: Source, asked: Answer) -> Answer | None:
         "head": macros.head(
             *(subject, charts, View(workload=run.record.workload_id), *links),
             *(offered(subject.catalog, "", run), OFFERED_PATH),
-        ),
-        "notices": template("common.html").notices(
-            f"{text} {NOT_A_WINDOW}" for text in view.ignored
         ),
         "failure": _failure(source, run),
         "facts": template("common.html").facts(_facts(subject)),

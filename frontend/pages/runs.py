@@ -42,7 +42,7 @@ from radt.frontend.data.spec import ID_DIGITS, Pick, parse_picks
 from radt.frontend.export.request import content_disposition
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
-from radt.frontend.pages.page import NOT_A_WINDOW, Page, in_browser, sentence
+from radt.frontend.pages.page import Page, in_browser, sentence
 from radt.frontend.pages.parts import template
 from radt.frontend.search.find import OWN_TAGS
 from radt.frontend.search.query import Problem
@@ -362,8 +362,8 @@ def _count_text(table: RunTable) -> str:
 
 
 def _problems(source: Source, table: RunTable, view: View) -> list[dict[str, str]]:
-    """Return what of the view has no effect, with the reason."""
-    problems = [*table.found.problems, *(Problem(text, NOT_A_WINDOW) for text in view.ignored)]
+    """Return the terms of the search that are ignored, and an unknown experiment."""
+    problems = [*table.found.problems]
     if view.experiment and not table.scope_count:
         problems.append(Problem(view.experiment, f"is not an experiment in {source.address}"))
     return [{"typed": problem.typed, "cause": problem.cause} for problem in problems]
@@ -403,21 +403,26 @@ def columns_to_choose(source: Source, _: Answer) -> Answer:
     columns = all_runs.columns
     params = {key for of_run in columns.params.values() for key in of_run}
     tags = {key for of_run in columns.tags.values() for key in of_run}
-    return {
-        "fields": [
-            {"key": key, "label": field.label, "title": field.title}
-            for key, field in FIELDS.items()
-        ],
-        "params": [{"key": f"{PARAM}{name}", "label": name} for name in sorted(params)],
-        "metrics": [
-            {"metric": name.metric, "logged": name.is_logged} for name in metric_names(source)
-        ],
-        "tags": [
+    fields = [
+        {"key": key, "label": field.label, "title": field.title} for key, field in FIELDS.items()
+    ]
+    metrics = metric_names(source)
+    logged, measured = (
+        [{"label": name.metric, "metric": True} for name in metrics if name.is_logged is is_logged]
+        for is_logged in (True, False)
+    )
+    sections = {
+        "Of every run": fields,
+        "Logged metrics": logged,
+        "Parameters": [{"key": f"{PARAM}{name}", "label": name} for name in sorted(params)],
+        "Measured": measured,
+        "Tags": [
             {"key": f"{TAG}{name}", "label": name}
             for name in sorted(tags)
             if not name.startswith(OWN_TAGS)
         ],
     }
+    return {"sections": [{"title": title, "items": items} for title, items in sections.items()]}
 
 
 # -- picks ---------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from radt.frontend.data.workload.run_facts import (
 )
 from radt.frontend.data.workload.strips import MAX_STRIPS, Reading, read_all
 from radt.frontend.data.workload.subject import Subject, offered
-from radt.frontend.pages.page import NOT_A_WINDOW, attributes, subject_list
+from radt.frontend.pages.page import attributes, subject_list
 from radt.frontend.pages.workload_devices import devices_section
 from radt.frontend.pages.workload_parts import (
     facts_bar,
@@ -68,10 +68,6 @@ def body(source: Source, subject: Subject, view: View) -> list[Component]:
     left_out = max(0, len(reading.strips) - MAX_STRIPS)
     return [
         _head(subject),
-        *(
-            html.P(f"{text} {NOT_A_WINDOW}", className="workload-note", role="status")
-            for text in view.ignored
-        ),
         html.Dl(sections["facts"], id="workload-facts", className="workload-facts"),
         html.Div(sections["notes"], id="workload-notes"),
         html.Section(

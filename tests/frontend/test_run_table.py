@@ -226,9 +226,9 @@ def test_the_dashboard_chooses_what_tells_runs_apart(demo, source):
         *("status", "duration", "loss.min", "accuracy.max", "time_per_epoch"),
         *("param.model", "age"),  # all have the same batch-size
     ]
-    choices = columns_to_choose(source, {})
-    assert [one["label"] for one in choices["params"]] == ["batch-size", "model"]
-    assert [one["metric"] for one in choices["metrics"] if one["logged"]] == ["accuracy", "loss"]
+    sections = {one["title"]: one["items"] for one in columns_to_choose(source, {})["sections"]}
+    assert [one["label"] for one in sections["Parameters"]] == ["batch-size", "model"]
+    assert [one["label"] for one in sections["Logged metrics"]] == ["accuracy", "loss"]
 
 
 @pytest.mark.parametrize(

@@ -351,14 +351,14 @@ def test_unknown_experiments_and_windows_are_named(site, watched):
     page.goto(f"{site.url}/?e=quickstrat&t.barrier=10-20")
     problems = page.locator(".runs-problems")
     expect(problems).to_contain_text("quickstrat is not an experiment in")
-    expect(problems).to_contain_text("t.barrier=10-20 is not a part of an axis")
+    expect(page.locator(".address-problems")).to_contain_text("“t.barrier=10-20” is ignored")
     expect(page.locator("#runs-count")).to_have_text("0 runs")
     expect(page.locator(".runs-chip")).to_have_count(0)
     for path, selector in (("/run", "#run-facts dd"), ("/workload", "#workload-facts dd")):
         page.goto(f"{site.url}{path}?e=quickstrat")
         expect(page.locator("#content")).to_contain_text("xperiment quickstrat has no")
         page.goto(f"{site.url}{path}?t.barrier=10-20")
-        expect(page.locator(".workload-note")).to_contain_text("t.barrier=10-20 is not a part of")
+        expect(page.locator(".address-problems")).to_contain_text("“t.barrier=10-20” is ignored")
         shown(page, selector)
     assert watched.errors == []
 
@@ -434,6 +434,7 @@ def test_a_long_table_holds_only_the_rows_in_sight(demo, serve, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_texts_are_texts(demo, serve, watched):
     run = demo.run("a", HTML, 1.0)
     demo.workload(HTML, HTML, [run, demo.run("b", "net", 1.0)])
