@@ -16,6 +16,7 @@ from flask.testing import FlaskClient
 
 from radt.errors import RunNotFoundError
 from radt.frontend import app
+from radt.frontend.answers import content_disposition
 from radt.frontend.auth import Access
 from radt.frontend.data.run_files import (
     MAX_LISTED,
@@ -27,7 +28,7 @@ from radt.frontend.data.run_files import (
     tail_of,
 )
 from radt.frontend.data.source import Source
-from radt.frontend.files import artifact_address, disposition, log_address, trace_address
+from radt.frontend.files import artifact_address, log_address, trace_address
 from radt.model import RunStatus
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
@@ -336,7 +337,7 @@ def test_unknown_runs_other_sites_and_strangers_get_nothing(
 
 
 def test_a_name_cannot_break_out_of_its_header() -> None:
-    header = disposition('a"; filename=evil.html\r\nX: y')
+    header = content_disposition('a"; filename=evil.html\r\nX: y')
 
     assert "\r" not in header
     assert header.count('"') == 2
