@@ -14,14 +14,14 @@ ROOT = Path(__file__).parents[2]
 #: Lines that hold code: no docstrings, comments or blank lines, so documentation costs nothing.
 #: A change that needs more says why in its commit message; one that removes code lowers the limit.
 LIMITS = {
-    "frontend": 14_560,
-    "frontend (js, css)": 6_770,
+    "frontend": 14_520,
+    "frontend (js, css)": 6_760,
     "listeners": 4_200,
-    "radt (top level)": 3_150,
+    "radt (top level)": 3_140,
     "radt/analysis": 6_300,
-    "radt/cli": 4_310,
-    "radt/cluster": 5_150,
-    "radt/collector": 4_450,
+    "radt/cli": 4_290,
+    "radt/cluster": 5_210,
+    "radt/collector": 4_460,
     "radt/collocation": 2_730,
     "radt/compose": 320,
     "radt/delivery": 4_680,
@@ -38,7 +38,7 @@ LIMITS = {
     "radt/store": 5_510,
     "radt/trace": 810,
     "radt/training": 6_530,
-    "tests": 86_300,
+    "tests": 86_400,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
