@@ -265,11 +265,18 @@ def _register_router(app: Dash, source: Source) -> None:
         view = View.from_json(known) if again and known else View.from_query(search)
         revision = source.revision()
         try:
-            content = page.layout(source, view)
+            content = [*_problems(view), page.layout(source, view)]
             trouble = None
         except RadtError as error:
-            content, trouble = error_page(error, source.address), revision
+            content, trouble = [error_page(error, source.address)], revision
         return content, trouble, no_update if again else view.to_json()
+
+
+def _problems(view: View) -> list[Component]:
+    """Return a note on the parts of the address that are ignored, if there are any."""
+    if not view.problems:
+        return []
+    return [html.P(". ".join(view.problems), className="address-problems", role="status")]
 
 
 def _page(pathname: str | None) -> Page:

@@ -186,6 +186,7 @@ def test_where_browsers_have_no_clipboard_the_text_is_shown(site: Site, watched:
     assert "/compare?s=quickstart" in box.input_value()
 
 
+@pytest.mark.long
 def test_files_are_those_of_what_is_shown(site: Site, watched: Watched, tmp_path: Path) -> None:
     page = watched.page
     page.goto(site.url + ADDRESS)

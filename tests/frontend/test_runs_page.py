@@ -410,6 +410,7 @@ def test_a_long_table_holds_only_the_rows_in_sight(demo, serve, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_texts_are_texts(demo, serve, watched):
     run = demo.run("a", HTML, 1.0)
     demo.workload(HTML, HTML, [run, demo.run("b", "net", 1.0)])

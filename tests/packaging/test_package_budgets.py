@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 #: Lines that hold code: no docstrings, comments or blank lines, so documentation costs nothing.
 #: A change that needs more says why in its commit message; one that removes code lowers the limit.
 LIMITS = {
-    "frontend": 14_680,
-    "frontend (js, css)": 6_810,
+    "frontend": 14_755,
+    "frontend (js, css)": 6_840,
     "listeners": 4_200,
     "radt (top level)": 3_150,
     "radt/analysis": 6_330,
@@ -30,15 +30,15 @@ LIMITS = {
     "radt/experiment": 3_680,
     "radt/importers": 2_050,
     "radt/integrations": 900,
-    "radt/journal": 1_410,
+    "radt/journal": 1_400,
     "radt/loaders": 3_920,
     "radt/render": 2_020,
     "radt/run": 3_680,
     "radt/runner": 5_330,
-    "radt/store": 5_510,
+    "radt/store": 5_410,
     "radt/trace": 810,
     "radt/training": 6_530,
-    "tests": 86_850,
+    "tests": 87_100,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -312,6 +312,7 @@ with radt.Run() as run:
 """
 
 
+@pytest.mark.long
 def test_stop_now_does_not_wait_for_stubborn_runs(bench: Bench, one: Path) -> None:
     bench.script("held.py", STUBBORN)
     runner = bench.start(one.name)
@@ -446,6 +447,7 @@ def test_attach_goes_on_without_the_output_that_was_removed(bench: Bench, one: P
     assert "ended; exit code unknown" in rest
 
 
+@pytest.mark.long
 def test_a_runner_with_a_terminal_of_its_own_can_be_attached_to(bench: Bench, one: Path) -> None:
     runner = bench.start(one.name)
     wait_at_work(bench, one)

@@ -91,6 +91,7 @@ def test_repeats_are_not_forgotten_when_a_runner_has_died(bench: Bench) -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_row_that_finished_unsaid_is_not_run_again(bench: Bench) -> None:
     """The disk was full, or the runner killed, between the run's end and the file's."""
     bench.script("train.py", NOTES_ITSELF + "raise SystemExit(int(sys.argv[2]))")
@@ -341,6 +342,7 @@ def test_a_workload_that_cannot_be_noted_in_the_file_does_not_run(bench: Bench) 
     assert all(one.status.ended for one in bench.reader.workloads())
 
 
+@pytest.mark.long
 def test_a_file_that_is_away_or_something_else_is_waited_for(bench: Bench) -> None:
     bench.script(
         "edit.py",
@@ -375,6 +377,7 @@ def test_a_file_that_is_away_or_something_else_is_waited_for(bench: Bench) -> No
     )
 
 
+@pytest.mark.long
 def test_rows_that_were_changed_meanwhile_run_as_they_are_now_with_the_next_start(
     bench: Bench,
 ) -> None:

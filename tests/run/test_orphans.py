@@ -162,6 +162,7 @@ def test_all_that_is_killed_at_once_is_recorded_by_sync(alone: Alone) -> None:
     check_whole(alone, run_id, RunStatus.KILLED)
 
 
+@pytest.mark.long
 def test_a_lost_runtime_folder_loses_no_run(alone: Alone) -> None:
     process, run_id = begun(alone)
     held = collector_of(alone, run_id)
