@@ -22,7 +22,17 @@ from radt.frontend.addresses import address, from_request
 from radt.frontend.auth import Access, Guard
 from radt.frontend.data.source import Source
 from radt.frontend.export import routes as export
-from radt.frontend.pages import compare, explore, report, run, runs, system, timeline, workload
+from radt.frontend.pages import (
+    advice,
+    compare,
+    explore,
+    report,
+    run,
+    runs,
+    system,
+    timeline,
+    workload,
+)
 from radt.frontend.pages.page import Page, attributes, error_page, in_browser, outage, triggers
 from radt.frontend.pages.parts import template
 from radt.frontend.static_files import PLOTLY, SCHEME, SCRIPTS, STYLES, Compressed
@@ -33,7 +43,7 @@ from radt.units import plural
 
 PAGES: tuple[Page, ...] = (
     *(runs.PAGE, compare.PAGE, explore.PAGE, run.PAGE, workload.PAGE),
-    *(timeline.PAGE, report.PAGE, system.PAGE),
+    *(timeline.PAGE, report.PAGE, advice.PAGE, system.PAGE),
 )
 
 #: Polling intervals of a page, while runs are running and otherwise.
@@ -255,11 +265,18 @@ def _register_router(app: Dash, source: Source) -> None:
         view = View.from_json(known) if again and known else View.from_query(search)
         revision = source.revision()
         try:
-            content = page.layout(source, view)
+            content = [*_problems(view), page.layout(source, view)]
             trouble = None
         except RadtError as error:
-            content, trouble = error_page(error, source.address), revision
+            content, trouble = [error_page(error, source.address)], revision
         return content, trouble, no_update if again else view.to_json()
+
+
+def _problems(view: View) -> list[Component]:
+    """Return a note on the parts of the address that are ignored, if there are any."""
+    if not view.problems:
+        return []
+    return [html.P(". ".join(view.problems), className="address-problems", role="status")]
 
 
 def _page(pathname: str | None) -> Page:

@@ -91,8 +91,8 @@ def footnotes(workloads: Sequence[ReportedWorkload]) -> tuple[str, ...]:
             _concerning(
                 named,
                 lambda workload: workload.summary.is_adjusted,
-                "Trained another number of epochs than alone; serial is the time of as many "
-                "epochs alone: {}.",
+                "Trained another number of epochs than alone; “one after another” is the time of "
+                "as many epochs alone: {}.",
             ),
             losses(workloads),
             _concerning(

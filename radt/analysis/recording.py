@@ -298,7 +298,7 @@ class TrackerOverhead:
 
     @property
     def text(self) -> str:
-        """Return ``1.2 % of a core · journals 3.2 MB · readings top 0.4 ms, smi 2.1 ms``, or ""."""
+        """Return ``1.2 % of a core · journals 3.2 MB · sampling cost top 0.4 ms``, or ""."""
         parts = []
         if self.cpu_share is not None:
             parts.append(f"{units.percent(self.cpu_share)} of a core")
@@ -308,7 +308,7 @@ class TrackerOverhead:
             means = (
                 f"{listener.name} {units.duration(listener.mean_s)}" for listener in self.listeners
             )
-            parts.append(f"a reading {', '.join(means)}")
+            parts.append(f"sampling cost {', '.join(means)}")
         return " · ".join(parts)
 
 

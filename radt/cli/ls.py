@@ -138,7 +138,7 @@ class ListedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class RunListing:
     """The runs to show, of ``matching`` that match among ``total``.
 
     ``sorted_by`` is the heading of a further column that they are sorted by, with its cells.
@@ -154,7 +154,9 @@ class Listing:
     unknown: UsageError | None = None
 
 
-def _listing(what: Sequence[str], sort: str | None, limit: int | None, places: Places) -> Listing:
+def _listing(
+    what: Sequence[str], sort: str | None, limit: int | None, places: Places
+) -> RunListing:
     """Read the runs from the nearest store that has the experiment, or any.
 
     Raises:
@@ -178,7 +180,7 @@ def _listing(what: Sequence[str], sort: str | None, limit: int | None, places: P
         try:
             table = read_table(source, view)
         except NothingRecordedError:
-            return Listing((), 0, 0, unknown=_unknown_name(experiment, terms, places, source))
+            return RunListing((), 0, 0, unknown=_unknown_name(experiment, terms, places, source))
         if table.found.problems:
             problem = table.found.problems[0]
             raise UsageError(
@@ -211,7 +213,7 @@ def _listing(what: Sequence[str], sort: str | None, limit: int | None, places: P
         )
         for entry in shown
     ]
-    return Listing(
+    return RunListing(
         runs,
         len(order),
         len(every_id),
@@ -288,7 +290,7 @@ def _experiment(
     return nearest, None, what
 
 
-def _document(listing: Listing, places: Places) -> Document:
+def _document(listing: RunListing, places: Places) -> Document:
     runs = listing.runs
     if not runs:
         text = "No run matches." if listing.total else f"No runs in {places}."
@@ -341,7 +343,7 @@ def _name(entry: RunEntry, *, with_experiment: bool) -> str:
     return " ".join(filter(None, (child, place, name)))
 
 
-def _notes(listing: Listing, params: Sequence[str], metrics: Sequence[str]) -> Iterable[Note]:
+def _notes(listing: RunListing, params: Sequence[str], metrics: Sequence[str]) -> Iterable[Note]:
     if len(listing.runs) < listing.matching:
         text = f"{len(listing.runs):,} of {listing.matching:,} runs. --all lists all."
         yield Note(text, Tone.DIM)

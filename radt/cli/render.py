@@ -11,7 +11,7 @@ from rich.text import Text
 
 from radt.environments.spec import LOCAL
 from radt.errors import ExperimentError, Problem
-from radt.experiment.plan import Action, ExperimentPlan, RunPlan, WorkloadPlan, actions
+from radt.experiment.plan import ExperimentPlan, RowAction, RunPlan, WorkloadPlan, actions
 from radt.model import RunStatus
 from radt.render.model import (
     Cell,
@@ -132,7 +132,7 @@ class _Row:
 
     workload: WorkloadPlan
     run: RunPlan
-    action: Action
+    action: RowAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,10 @@ def test_a_narrow_window_folds_the_list(site, watched):
 def test_addresses_that_make_no_sense_show_what_can_be_shown(site, watched):
     open_page(watched, site.url, "?level=nonsense&t.barrier=5,5&x=<b>")
     page = watched.page
+    ignored = page.get_by_text("“t.barrier=5,5” is ignored: expected an axis")
+    expect(ignored).to_be_visible()
     page.goto(f"{site.url}/compare?c=")
+    expect(ignored).to_have_count(0)
     expect(page.get_by_text("No charts")).to_be_visible()
     page.get_by_role("button", name="Choose for me").click()
     drawn(watched, 4)

@@ -286,7 +286,7 @@ def test_without_epochs_and_energy_the_x_axis_is_the_duration(demo, source):
     assert shown.x == "time:duration"
 
 
-@pytest.mark.parametrize("path", ["/explore", "/compare", "/timeline", "/workload", "/run"])
+@pytest.mark.parametrize("path", ["explore", "compare", "timeline", "workload", "run"])
 def test_an_unknown_experiment_is_said(demo, path):
     demo.sweep()
     (page,) = (page for page in PAGES if page.path == path)

@@ -121,6 +121,7 @@ def test_news_of_another_machine_change_the_revision(team):
     source.close()
 
 
+@pytest.mark.long
 def test_a_database_without_a_store_and_an_empty_one_fill_by_themselves(database, serve, watched):
     watched.page.goto(serve(store=database) + "/compare")
     expect(watched.page.locator(".state h1")).to_contain_text("There is no store in postgresql://")

@@ -321,6 +321,7 @@ def test_an_empty_report_fills_by_itself(store_path, serve, watched):
     study.writer.close()
 
 
+@pytest.mark.long
 def test_markup_in_an_address_is_text(study, serve, watched):
     page, address = watched.page, serve()
     for name, value in (

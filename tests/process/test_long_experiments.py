@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from radt.experiment.lock import ExperimentLock, Holder
-from radt.runner.live import ProgressView, ending_text, progress_line, remaining_s
-from radt.runner.progress import SHOWN_LINES
+from radt.runner.live import ending_text, progress_line
+from radt.runner.progress import ProgressView, remaining_s
 from radt.runner.supervisor import exit_code, last_line
+from radt.runner.watch import SHOWN_LINES
 from tests.support.bench import RADT, TIMEOUT_S, Bench, alive, stop_collectors, wait_until
 
 #: Logs, says so, and waits until the test writes into the pipe; then ends with that exit code.
@@ -312,6 +313,7 @@ with radt.Run() as run:
 """
 
 
+@pytest.mark.long
 def test_stop_now_does_not_wait_for_stubborn_runs(bench: Bench, one: Path) -> None:
     bench.script("held.py", STUBBORN)
     runner = bench.start(one.name)
@@ -446,6 +448,7 @@ def test_attach_goes_on_without_the_output_that_was_removed(bench: Bench, one: P
     assert "ended; exit code unknown" in rest
 
 
+@pytest.mark.long
 def test_a_runner_with_a_terminal_of_its_own_can_be_attached_to(bench: Bench, one: Path) -> None:
     runner = bench.start(one.name)
     wait_at_work(bench, one)

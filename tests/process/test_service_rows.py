@@ -68,6 +68,7 @@ def test_a_service_that_lost_its_runner_when_all_had_ended_is_not_interrupted(
     assert status["workloads"][0]["state"] == "done"
 
 
+@pytest.mark.long
 def test_limits_of_training_are_not_for_services(bench: Bench) -> None:
     """One that logs as a run does would end at the limit, before the others need it no more."""
     bench.script("train.py", TRAIN)
