@@ -19,6 +19,7 @@ from flask import Response, request
 from radt import units
 from radt.errors import RadtError, UsageError
 from radt.frontend.addresses import address
+from radt.frontend.answers import CSV_MIME, attached, text_answer
 from radt.frontend.data.catalog import RunEntry, WorkloadEntry, read_catalog, read_experiments
 from radt.frontend.data.metric_columns import metric_names
 from radt.frontend.data.run_columns import FIELDS, PARAM, TAG, note
@@ -39,7 +40,6 @@ from radt.frontend.data.run_table import (
 )
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Pick, parse_picks
-from radt.frontend.export.request import content_disposition
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, in_browser, sentence
@@ -492,12 +492,8 @@ def _csv(source: Source) -> Response:
     try:
         content = table_csv(read_table(source, view))
     except RadtError as error:
-        return Response(sentence(error.message), 503, mimetype="text/plain")
-    response = Response(content, content_type="text/csv; charset=utf-8")
-    name = file_name([view.experiment or "", "runs"], "csv")
-    response.headers["Content-Disposition"] = content_disposition(name)
-    response.headers["Cache-Control"] = "no-store"
-    return response
+        return text_answer(sentence(error.message), 503)
+    return attached(content, CSV_MIME, file_name([view.experiment or "", "runs"], "csv"))
 
 
 def _clipped(value: object, default: int, limit: int) -> int:
