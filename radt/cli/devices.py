@@ -18,18 +18,7 @@ from radt.collocation.processes import Occupant
 from radt.collocation.topology import GpuInstance, MigState
 from radt.devices.cpus import cpu_list
 from radt.devices.gpus import ComputeMode
-from radt.render.model import (
-    Block,
-    Cell,
-    Document,
-    Note,
-    Notes,
-    Role,
-    Row,
-    Table,
-    TableColumn,
-    Tone,
-)
+from radt.render.model import Block, Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.terminal import print_document
 
 _SHORT_UUID = 12
@@ -220,12 +209,12 @@ def _occupants(view: GpuView) -> Table:
         for compute in instance.computes
     }
     columns = [
-        TableColumn("pid", role=Role.LEAD),
-        TableColumn("user", role=Role.LEAD, is_number=False),
-        TableColumn("process", role=Role.LEAD, is_number=False),
-        TableColumn("memory"),
-        *([TableColumn("on", is_number=False)] if divided else ()),
-        *([TableColumn("", is_number=False)] if any(map(_remark, view.occupants)) else ()),
+        ColumnHead("pid", role=Role.LEAD),
+        ColumnHead("user", role=Role.LEAD, is_number=False),
+        ColumnHead("process", role=Role.LEAD, is_number=False),
+        ColumnHead("memory"),
+        *([ColumnHead("on", is_number=False)] if divided else ()),
+        *([ColumnHead("", is_number=False)] if any(map(_remark, view.occupants)) else ()),
     ]
     rows = []
     for occupant in view.occupants:

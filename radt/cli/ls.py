@@ -36,7 +36,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ColumnChoice
 from radt.frontend.view import View
 from radt.model import SHORT_ID_CHARS, SOFTWARE, RunStatus
-from radt.render.model import Cell, Document, Note, Notes, Role, Row, Table, TableColumn, Tone
+from radt.render.model import Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.terminal import print_document
 from radt.store.backend import StoreAddress
 from radt.store.locate import Places, Readers
@@ -302,14 +302,14 @@ def _document(listing: RunListing, places: Places) -> Document:
     experiments = {run.entry.record.experiment for run in runs}
     sorted_by = [listing.sorted_by] if listing.sorted_by is not None else []
     columns = [
-        TableColumn("id", role=Role.KEY, is_number=False),
-        TableColumn("name", role=Role.LEAD, is_number=False),
-        TableColumn("state", is_number=False),
-        TableColumn("when", is_number=False),
-        TableColumn("took"),
-        *(TableColumn(heading) for heading, _ in sorted_by),
-        *(TableColumn(name, is_number=False) for name in params[:_MAX_PARAMS]),
-        *(TableColumn(name) for name in metrics[:_MAX_METRICS]),
+        ColumnHead("id", role=Role.KEY, is_number=False),
+        ColumnHead("name", role=Role.LEAD, is_number=False),
+        ColumnHead("state", is_number=False),
+        ColumnHead("when", is_number=False),
+        ColumnHead("took"),
+        *(ColumnHead(heading) for heading, _ in sorted_by),
+        *(ColumnHead(name, is_number=False) for name in params[:_MAX_PARAMS]),
+        *(ColumnHead(name) for name in metrics[:_MAX_METRICS]),
     ]
     rows = []
     for place, run in enumerate(runs):

@@ -48,6 +48,7 @@ CONTENT = {
     "/workload": ".workload .main-svg",
     "/timeline": ".timeline .barlayer .point",
     "/report": "#report-table tbody th a, .report-nothing",
+    "/advice": ".advice-card",
     "/system": ".system-card",
 }
 
