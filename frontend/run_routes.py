@@ -16,6 +16,7 @@ from urllib.parse import quote
 from dash import Dash
 from flask import Response, request
 
+from radt import units
 from radt.errors import ArchiveError, RunNotFoundError
 from radt.frontend.answers import json_answer
 from radt.frontend.data.run import log
@@ -77,7 +78,7 @@ def _files(source: Source, record: RunRecord) -> Response:
     sequences = sequences_of(is_here, is_logged)
     in_steps = {item.path for each in sequences for item in each.items if len(each.items) > 1}
     files = [
-        [_encoded(file.path), file.size_bytes, kind_of(file.path)]
+        [_encoded(file.path), units.size(file.size_bytes), kind_of(file.path)]
         for file in listing.files
         if file.path not in in_steps and not is_copy(file.path)
     ]
@@ -134,7 +135,7 @@ def _log(source: Source, record: RunRecord) -> Response:
             part = log.part_before(file, before) if after is None else log.part_after(file, after)
     except (RunNotFoundError, ArchiveError) as error:  # not a failure: many runs have no log
         return json_answer({"missing": str(error)})
-    return json_answer(asdict(part))
+    return json_answer(asdict(part) | {"size_text": units.size(part.size)})
 
 
 def _search(source: Source, record: RunRecord) -> Response:

@@ -35,9 +35,6 @@
     else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
   }
 
-  /* Return true if a box is scrolled to its end. */
-  const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 24;
-
   /* Return a short line in the colour of a run, for both schemes. */
   function swatch(className, light, dark) {
     const element = h("span", { class: className });
@@ -205,7 +202,7 @@
   const register = (functions) => Object.assign(dash.radt, functions);
 
   const radt = (window.radt = {
-    view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, isAtEnd, clock, number,
+    view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, clock, number,
     address, here, open, follow, post, request, plotly, change, setPart, setWindow, register,
   });
 

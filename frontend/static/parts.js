@@ -53,8 +53,8 @@
   }
 
   document.addEventListener("click", (event) => {
-    const link = event.target.closest("[data-follow] a[href]:not([download])");
-    if (link) radt.follow(event, link);
+    const link = event.target.closest("[data-follow] a[href]:not([download], [target])");
+    if (link && !event.defaultPrevented) radt.follow(event, link);
   });
 
   radt.register({

@@ -15,9 +15,9 @@ from radt.analysis.report import Report, ReportCache, read_report
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
 from radt.collocation.inventory import read_inventory
-from radt.collocation.processes import MPS_CONTROL
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import MigState, published_mig
+from radt.devices.nvml import MPS_CONTROL
 from radt.errors import DeviceError, UsageError
 from radt.experiment.columns import Column
 from radt.model import RunStatus

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import text
 
 from radt.analysis.baselines import Baselines, keys_of
-from radt.analysis.footnotes import RecordedWorkload, footnotes, losses
+from radt.analysis.footnotes import ReportedWorkload, footnotes, losses
 from radt.analysis.names import distinct_names
 from radt.analysis.quantities import Quantity
 from radt.analysis.recording import TrackerOverhead, overhead_of
@@ -260,7 +260,7 @@ def read_report(
     )
     starts = {start.workload_id: start for start in reader.workloads(experiment)}
     recorded = [
-        RecordedWorkload(workload, repeats, starts, recordings)
+        ReportedWorkload(workload, repeats, starts, recordings)
         for workload, repeats in zip(workloads, current, strict=True)
     ]
     windows = (

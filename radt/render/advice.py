@@ -20,18 +20,7 @@ from radt.analysis.advice_model import (
 )
 from radt.analysis.advice_prediction import Comparison, median_error, shared_profiles
 from radt.render.json_text import attributes, json_text
-from radt.render.model import (
-    Block,
-    Cell,
-    Document,
-    Note,
-    Notes,
-    Role,
-    Row,
-    Table,
-    TableColumn,
-    Tone,
-)
+from radt.render.model import Block, Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 
 RECOMMENDATION = "Recommendation"
 #: Rows of each table unless all are requested.
@@ -104,7 +93,7 @@ def _solo_table(solos: Sequence[Solo]) -> Table:
         texts = [solo.name, str(solo.count), time, *percents, units.size(solo.memory_bytes)]
         rows.append(Row([*map(Cell, texts)]))
     titles = ["repeats", "time/epoch", *resources.values(), "memory"]
-    columns = [TableColumn("model", role=Role.KEY, is_number=False), *map(TableColumn, titles)]
+    columns = [ColumnHead("model", role=Role.KEY, is_number=False), *map(ColumnHead, titles)]
     return Table(columns, rows, "Models alone")
 
 
@@ -139,13 +128,13 @@ def _expected_error(best: Prediction, comparisons: Sequence[Comparison]) -> str:
 
 def _prediction_table(predictions: Sequence[Prediction]) -> Table:
     columns = [
-        TableColumn("together", role=Role.KEY, is_number=False),
-        TableColumn("sharing", role=Role.LEAD, is_number=False),
-        TableColumn("fits", is_number=False),
-        TableColumn("slowdown"),
-        TableColumn("measured", explanation="measured slowdown"),
-        TableColumn("range", explanation="slowdown by the model alone"),
-        TableColumn("gain"),
+        ColumnHead("together", role=Role.KEY, is_number=False),
+        ColumnHead("sharing", role=Role.LEAD, is_number=False),
+        ColumnHead("fits", is_number=False),
+        ColumnHead("slowdown"),
+        ColumnHead("measured", explanation="measured slowdown"),
+        ColumnHead("range", explanation="slowdown by the model alone"),
+        ColumnHead("gain"),
     ]
     rows = []
     for prediction in predictions:

@@ -107,7 +107,7 @@ def test_a_collector_that_cannot_start_stops_no_training(bench: Bench, module: s
     path = bench.experiment(TWO_WORKLOADS)
     done = bench.radt(path.name)
     assert [row["Status"] for row in bench.rows(path)] == ["FINISHED"] * 3
-    assert done.stdout.count("runs go on without hardware samples") == 1, done.stdout
+    assert done.stdout.count("runs continue without hardware samples") == 1, done.stdout
     assert done.stderr == ""
     fails.unlink()
     bench.radt("sync", "--home", "radt-data")
@@ -130,7 +130,7 @@ def test_the_collector_joins_a_run_that_began_without_it(bench: Bench) -> None:
     (bench.folder / "go.fifo").write_text("go", encoding="ascii")
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
-    assert "the collector answers" in output
+    assert "the collector responds" in output
     whole(bench, 1)
 
 

@@ -187,7 +187,7 @@ def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alo
         err = let_end(alone, second)
         left = sync(alone, "--timeout", "2")
         assert left.returncode == 1, left.stdout + left.stderr
-        assert f"{first_id[:12]}: a collector has it" in left.stdout
+        assert f"{first_id[:12]}: held by a collector" in left.stdout
         check_whole(alone, second_id)
     assert err.count("the run is not recorded yet") == 1
     assert err.count("\n") == 1
