@@ -14,20 +14,20 @@ ROOT = Path(__file__).parents[2]
 #: Lines that hold code: no docstrings, comments or blank lines, so documentation costs nothing.
 #: A change that needs more says why in its commit message; one that removes code lowers the limit.
 LIMITS = {
-    "frontend": 14_580,
-    "frontend (js, css)": 6_780,
+    "frontend": 14_660,
+    "frontend (js, css)": 6_810,
     "listeners": 4_200,
-    "radt (top level)": 3_170,
+    "radt (top level)": 3_150,
     "radt/analysis": 6_310,
-    "radt/cli": 4_310,
-    "radt/cluster": 5_220,
+    "radt/cli": 4_320,
+    "radt/cluster": 5_210,
     "radt/collector": 4_460,
-    "radt/collocation": 2_700,
+    "radt/collocation": 2_730,
     "radt/compose": 320,
     "radt/delivery": 4_680,
     "radt/devices": 940,
-    "radt/environments": 1_540,
-    "radt/experiment": 3_670,
+    "radt/environments": 1_550,
+    "radt/experiment": 3_680,
     "radt/importers": 2_050,
     "radt/integrations": 900,
     "radt/journal": 1_400,
@@ -38,7 +38,7 @@ LIMITS = {
     "radt/store": 5_410,
     "radt/trace": 810,
     "radt/training": 6_530,
-    "tests": 86_760,
+    "tests": 86_870,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
