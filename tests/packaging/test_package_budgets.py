@@ -15,10 +15,10 @@ ROOT = Path(__file__).parents[2]
 #: A change that needs more says why in its commit message; one that removes code lowers the limit.
 LIMITS = {
     "frontend": 14_580,
-    "frontend (js, css)": 6_780,
+    "frontend (js, css)": 6_810,
     "listeners": 4_200,
     "radt (top level)": 3_170,
-    "radt/analysis": 6_310,
+    "radt/analysis": 6_320,
     "radt/cli": 4_310,
     "radt/cluster": 5_220,
     "radt/collector": 4_460,
@@ -38,7 +38,7 @@ LIMITS = {
     "radt/store": 5_410,
     "radt/trace": 810,
     "radt/training": 6_530,
-    "tests": 86_760,
+    "tests": 87_050,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
