@@ -151,6 +151,7 @@ def test_columns_and_experiment_are_chosen(store_path, study, serve, watched):
     other.writer.close()
 
 
+@pytest.mark.long
 def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, serve, watched):
     page = watched.page
     page.goto(f"{serve()}/report")

@@ -324,6 +324,7 @@ def drawn_address(run: Planted, path: str) -> str:
     return f"/files/{run.run_id}/view?path={path}"
 
 
+@pytest.mark.long
 def test_a_running_run_is_followed_until_its_end(bench, serve, watched, store_path):
     run = planted(
         store_path, "a", {"images/x/step-1.png": png(10)}, status=RunStatus.RUNNING, end_s=9.0

@@ -332,6 +332,7 @@ def test_groups_by_a_parameter_and_the_experiment_as_a_filter(demo, serve, watch
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_the_search_says_what_it_cannot_read(site, watched):
     page = watched.page
     open_page(watched, site.url)
@@ -356,7 +357,7 @@ def test_unknown_experiments_and_windows_are_named(site, watched):
     expect(page.locator(".runs-chip")).to_have_count(0)
     for path, selector in (("/run", "#run-facts dd"), ("/workload", "#workload-facts dd")):
         page.goto(f"{site.url}{path}?e=quickstrat")
-        expect(page.locator("#content")).to_contain_text("xperiment quickstrat has no")
+        expect(page.locator("#content")).to_contain_text("No experiment quickstrat in")
         page.goto(f"{site.url}{path}?t.barrier=10-20")
         expect(page.locator(".address-problems")).to_contain_text("“t.barrier=10-20” is ignored")
         shown(page, selector)

@@ -278,6 +278,7 @@ def test_a_log_and_a_trace_are_downloaded(bench, serve, watched, store_path):
     assert trace.value.suggested_filename.endswith(".trace.json.gz")
 
 
+@pytest.mark.long
 def test_a_workload_that_is_not_there_says_so_and_another_is_a_link_away(bench, serve, watched):
     bench.workload("solo", [Planted("a")])
     page = watched.page

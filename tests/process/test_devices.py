@@ -100,6 +100,7 @@ def test_a_gpu_that_breaks_between_two_workloads_fails_the_second(machine: Bench
         assert status.startswith("FAILED: GPU 0 ") and "GPU is lost" in status
 
 
+@pytest.mark.long
 def test_rows_run_on_the_mig_devices_that_the_scheduler_gave(
     machine: Bench, nvml: FakeNvml
 ) -> None:

@@ -396,6 +396,7 @@ def test_runner_killed_while_one_row_waits_for_another(scene: Scene) -> None:
     assert all((scene.bench.folder / f"{name}.in").exists() for name in "ab")
 
 
+@pytest.mark.long
 def test_row_that_cannot_be_executed(scene: Scene) -> None:
     scene.bench.script("broken", "#!/no/such/interpreter\n").chmod(0o755)
     path = scene.experiment("1,cpu,,,broken,x", "1,cpu,,,say.py,b", "2,cpu,,,say.py,c")

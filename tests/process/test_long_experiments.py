@@ -195,6 +195,7 @@ def test_status_shows_what_runs_what_is_done_and_what_is_next(bench: Bench, stud
     assert status(bench, study)["progress"] is None
 
 
+@pytest.mark.long
 def test_a_runner_that_was_killed(bench: Bench, study: Path) -> None:
     bench.radt(study.name, "--detach")
     holder = wait_at_work(bench, study, runs=2)
@@ -212,6 +213,7 @@ def test_a_runner_that_was_killed(bench: Bench, study: Path) -> None:
     assert "✘ interrupted" in text and "resumes with workload second" in text
 
 
+@pytest.mark.long
 def test_status_counts_repeats_and_leaves_out_what_was_not_chosen(
     bench: Bench, study: Path
 ) -> None:
@@ -229,6 +231,7 @@ def test_status_counts_repeats_and_leaves_out_what_was_not_chosen(
     assert [one["repeats_done"] for one in status(bench, study)["workloads"]] == [0, 0, 0]
 
 
+@pytest.mark.long
 def test_status_without_the_collector_reads_the_store(background: Background) -> None:
     """Of another user's runner, or another machine's, the store is all that can be seen."""
     bench = background.bench
@@ -238,6 +241,7 @@ def test_status_without_the_collector_reads_the_store(background: Background) ->
         assert list(Path(elsewhere).iterdir()) == [], "no collector is started to look"
 
 
+@pytest.mark.long
 def test_status_of_a_runner_on_another_machine(bench: Bench, one: Path) -> None:
     held = {"pid": 1, "host": "far", "user": "ann", "since": "2026-01-02T03:04:05+00:00"}
     ExperimentLock(one).path.write_text(json.dumps(held | {"command": "radt one.csv"}))
@@ -293,6 +297,7 @@ def test_hints_resume_with_all_options_of_the_start(
     assert bench.rows(one)[0]["Status"] == "FINISHED 2/2"
 
 
+@pytest.mark.long
 def test_status_leaves_out_only_where_those_workloads_are_done(bench: Bench) -> None:
     bench.script("quick.py", "")
     path = bench.experiment("Workload,File,Listeners\n1,quick.py,none\n2,quick.py,none\n")

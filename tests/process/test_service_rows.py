@@ -24,6 +24,7 @@ def statuses(bench: Bench, path: Path) -> list[str]:
     return [row["Status"] for row in bench.rows(path)]
 
 
+@pytest.mark.long
 def test_a_service_that_failed_before_it_was_asked_has_failed(bench: Bench) -> None:
     """What it left behind still runs when the others have ended; only then is its end known."""
     bench.script(

@@ -89,6 +89,7 @@ def test_a_run_ends_with_its_process_rather_than_when_its_end_is_handled(bench: 
     assert taken_s == pytest.approx(duration_s(run), rel=0.005)  # three digits
 
 
+@pytest.mark.long
 def test_what_a_run_left_behind_and_was_ended_counts(bench: Bench) -> None:
     """Nobody of the run waits for it: the keeper ends and reaps it."""
     bench.script(

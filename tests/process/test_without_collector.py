@@ -114,6 +114,7 @@ def test_a_collector_that_cannot_start_stops_no_training(bench: Bench, module: s
     whole(bench, 3)
 
 
+@pytest.mark.long
 def test_the_collector_joins_a_run_that_began_without_it(bench: Bench) -> None:
     fails = fail(bench, "radt.collector")
     bench.script("train.py", SCRIPT)
@@ -152,6 +153,7 @@ def test_a_runner_that_is_killed_beside_a_stopped_collector_leaves_a_run_that_en
     assert steps(bench, run) == list(range(100))
 
 
+@pytest.mark.long
 def test_a_store_that_refuses_the_rows_gets_them_later(bench: Bench) -> None:
     bench.script("train.py", SCRIPT)
     bench.radt(bench.experiment(ONE, "first.csv").name)
