@@ -9,8 +9,8 @@ kept by the browser and shown in the address, never by the server.
 scripts and styles of ``static`` as bundles with their hash in the address; pages with charts load a
 part of Plotly from ``vendor``. Fields with a list are our own (`pages.page.choice_field`,
 ``fields.js``). ``scheme.js`` sets ``data-theme`` before anything is drawn, and colours are the
-``--radt-*`` of ``core.css``. System and Report are HTML from ``templates``, which one route per
-page renders (`pages.parts`). Other pages have JSON routes (`pages.json_routes`) where Dash's
+``--radt-*`` of ``core.css``. System, Report and Run are HTML from ``templates``, which one route
+per page renders (`pages.parts`). Other pages have JSON routes (`pages.json_routes`) where Dash's
 callbacks, which wait for each other, would be slow.
 
 **Runs.** `data.run_columns` has each column as an array over all runs, made when it is first shown.
@@ -29,7 +29,7 @@ which the content security policy forbids. A brush is a range of a column, in th
 
 **Timeline and Workload** share axis, zoom and cursor (``workload.js``).
 
-**Run** gets facts from Dash and the rest from `run_routes`: parts of the log, beginnings of files,
+**Run** gets from `run_routes` what no template renders: parts of the log, beginnings of files,
 which helper processes read (`data.run.previews`), and what was logged by name and step, found by
 paths of artifacts (`data.run.media`). Contents of files reach the page as text nodes; `files` sends
 only the media types of `data.run.kinds` to be shown, in a sandbox.

@@ -22,7 +22,17 @@ from radt.frontend.addresses import address, from_request
 from radt.frontend.auth import Access, Guard
 from radt.frontend.data.source import Source
 from radt.frontend.export import routes as export
-from radt.frontend.pages import compare, explore, report, run, runs, system, timeline, workload
+from radt.frontend.pages import (
+    advice,
+    compare,
+    explore,
+    report,
+    run,
+    runs,
+    system,
+    timeline,
+    workload,
+)
 from radt.frontend.pages.page import Page, attributes, error_page, in_browser, outage, triggers
 from radt.frontend.pages.parts import template
 from radt.frontend.static_files import PLOTLY, SCHEME, SCRIPTS, STYLES, Compressed
@@ -33,7 +43,7 @@ from radt.units import plural
 
 PAGES: tuple[Page, ...] = (
     *(runs.PAGE, compare.PAGE, explore.PAGE, run.PAGE, workload.PAGE),
-    *(timeline.PAGE, report.PAGE, system.PAGE),
+    *(timeline.PAGE, report.PAGE, advice.PAGE, system.PAGE),
 )
 
 #: Polling intervals of a page, while runs are running and otherwise.

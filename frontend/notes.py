@@ -13,8 +13,7 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import unquote
 
-from dash import Dash, Input, Output, dcc, html
-from dash.development.base_component import Component
+from dash import Dash
 from flask import Response, current_app, jsonify, redirect, request
 from werkzeug.wrappers import Response as BaseResponse
 
@@ -23,7 +22,7 @@ from radt.errors import RadtError, RunNotFoundError, UsageError
 from radt.frontend.addresses import from_request, own_path
 from radt.frontend.auth import Guard
 from radt.frontend.data.source import Source
-from radt.frontend.pages.page import attributes, in_browser, sentence
+from radt.frontend.pages.page import sentence
 from radt.settings import DASHBOARD_WRITE_TOKEN
 from radt.store.notes import Edit, edit_notes, read_notes
 from radt.store.records import SavedView
@@ -37,24 +36,8 @@ _MAX_TAGS, _MAX_TAG_CHARS = 100, 50_000
 _BAD, _FORBIDDEN, _NOT_FOUND, _TOO_LARGE, _AWAY = 400, 403, 404, 413, 503
 
 
-def notes_card(run_id: str) -> Component:
-    """Return the placeholder of a run's notes, which ``static/notes.js`` fills."""
-    return html.Section(
-        [
-            dcc.Store(id="notes-run", data=run_id),
-            dcc.Store(id="notes-done"),
-            html.Div(id="notes", className="notes"),
-        ],
-        **attributes(aria_label="Notes"),
-    )
-
-
 def install(app: Dash, source: Source) -> None:
-    """Add the routes to the application. Fill `notes_card`, also when the store changes."""
-    in_browser(
-        *(app, "notes", Output("notes-done", "data"), Input("notes-run", "data")),
-        Input("revision", "data"),
-    )
+    """Add the routes to the application."""
 
     def show_notes(run_id: str) -> Response:
         notes = read_notes(source.reader, run_id)

@@ -43,7 +43,7 @@ DEVICES = "radt.devices"
 COLLOCATION = "radt.collocation"
 #: Listeners of the run, with plus signs between them.
 LISTENERS = "radt.listeners"
-#: The process responsible for the run until the collector knows it (`Owner`).
+#: The process responsible for the run until the collector knows it (`ProcessOwner`).
 RUNNER = "radt.runner"
 #: Options of the start that ran it, such as ``--repeat 3``, for the resume hint of `radt status`.
 START = "radt.start"

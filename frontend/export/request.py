@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import threading
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from radt.errors import UsageError
 from radt.frontend.addresses import address
+from radt.frontend.answers import CSV_MIME
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.view import View
-from radt.render.files import UNSAFE
 
 DATA_PATH = "export/data"
 VIEW_PATH = "export/view"
@@ -46,7 +45,7 @@ class FileFormat(StrEnum):
 
 
 _MIME = {
-    FileFormat.CSV: "text/csv; charset=utf-8",
+    FileFormat.CSV: CSV_MIME,
     FileFormat.PARQUET: "application/vnd.apache.parquet",
 }
 
@@ -142,10 +141,3 @@ class Turnstile:
             self._inside[visitor] -= 1
             if not self._inside[visitor]:
                 del self._inside[visitor]
-
-
-def content_disposition(name: str) -> str:
-    """Return the header with which a browser saves a file under a name (RFC 6266)."""
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode("ascii")
-    plain = UNSAFE.sub("-", plain)
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

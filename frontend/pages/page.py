@@ -64,7 +64,7 @@ def choice_field(
     most: int = 1,
     style: str = "",
     is_free: bool = False,
-    is_searched: bool = False,
+    search: str = "",
 ) -> Component:
     """Return a field for one value, or up to `most`, from a list (static/fields.js).
 
@@ -81,12 +81,11 @@ def choice_field(
         most: Maximum number of values.
         style: Additional class name.
         is_free: Allow typed values that are in no list.
-        is_searched: Let the server search for the typed text; callbacks get it from
-            ``data-search``.
+        search: The route that finds the choices for the typed text.
     """
     more = {"data_free": "yes"} if is_free else {}
-    if is_searched:
-        more["data_search"] = ""
+    if search:
+        more["data_search"] = search
     return html.Div(
         id=name,
         className=f"choice-field {style}".rstrip(),
@@ -114,7 +113,7 @@ def subject_list(
     *,
     label: str,
     nothing: str,
-    is_searched: bool = False,
+    search: str = "",
 ) -> Component:
     """Return the field ``name`` for choosing a page's subject (`choice_field`)."""
     return choice_field(
@@ -122,7 +121,7 @@ def subject_list(
         label=label,
         nothing=nothing,
         style="subject",
-        is_searched=is_searched,
+        search=search,
     )
 
 
@@ -152,7 +151,7 @@ def in_browser(app: Dash, function: str, *arguments: object, **options: object) 
 
 def share_menu() -> Component:
     """Return the button that shares and exports the whole page."""
-    return _share_button("page", "Share", "Share and export", "share-button")
+    return _share_button("page", "Share", "Share and export", "button")
 
 
 def chart_share_menu(slot: int) -> Component:

@@ -22,6 +22,7 @@ from radt.analysis.series_quantities import SeriesQuantity
 from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import RadtError
 from radt.frontend.addresses import address
+from radt.frontend.answers import attached, text_answer
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.report import read_progress, read_shown, suggestions
 from radt.frontend.data.report_model import (
@@ -35,7 +36,6 @@ from radt.frontend.data.report_model import (
 )
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Pick
-from radt.frontend.export.request import content_disposition
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes
 from radt.frontend.pages.parts import changed, followed, template
@@ -293,7 +293,7 @@ def _links(shown: Shown, choices: Choices, view: View) -> Markup:
     target = ""
     if compared:
         target = address("compare", replace(view, picks=tuple(compared)).to_query())
-    return escape(macros.links(files, target))
+    return escape(macros.links(files, target, address("advice", view.to_query())))
 
 
 # -- bars and files -----------------------------------------------------------------------------
@@ -331,7 +331,8 @@ def _install_files(server: Flask, source: Source) -> None:
         def make(shown: Shown, choices: Choices) -> Response:
             # The page's columns are chosen for readers; data files have all measured quantities.
             text = rendered(shown if choices.columns is None else shown.in_columns, kind)
-            return _attached(text, kind.mime, [*shown.experiments[:1], "report"], kind.suffix)
+            name = file_name([*shown.experiments[:1], "report"], kind.suffix)
+            return attached(text, kind.mime, name)
 
         return make
 
@@ -342,8 +343,9 @@ def _install_files(server: Flask, source: Source) -> None:
                 words = quantity.words if isinstance(quantity, SeriesQuantity) else quantity.value
                 title = f"{', '.join(shown.experiments)} · {shown.window}"
                 text = bars_file(chart, title)
-                return _attached(text, "image/svg+xml", [*shown.experiments[:1], words], "svg")
-        return _said("There is no such chart", 404)
+                name = file_name([*shown.experiments[:1], words], "svg")
+                return attached(text, "image/svg+xml", name)
+        return text_answer("There is no such chart", 404)
 
     def answering(make: Callable[[Shown, Choices], Response]) -> Callable[[], Response]:
         def file() -> Response:
@@ -351,24 +353,13 @@ def _install_files(server: Flask, source: Source) -> None:
             try:
                 shown = read_shown(source, view)
                 if unknown := _unknown(source, shown):
-                    return _said(f"There is no experiment {unknown}", 404)
+                    return text_answer(f"There is no experiment {unknown}", 404)
                 return make(shown, Choices.of(view.options))
             except RadtError as error:
-                return _said(str(error), 503)
+                return text_answer(str(error), 503)
 
         return file
 
     server.add_url_rule(f"/{BARS_PATH}", "report-bars", answering(bars))
     for kind in DOWNLOADS:
         server.add_url_rule(f"/{path_of(kind)}", f"report-{kind.suffix}", answering(report(kind)))
-
-
-def _said(text: str, status: int) -> Response:
-    return Response(f"{text}\n", status, content_type="text/plain; charset=utf-8")
-
-
-def _attached(text: str, mime: str, words: list[str], suffix: str) -> Response:
-    response = Response(text, content_type=mime)
-    response.headers["Content-Disposition"] = content_disposition(file_name(words, suffix))
-    response.headers["Cache-Control"] = "no-store"
-    return response

@@ -99,9 +99,9 @@ def _devices() -> Any:
         RadtError: This is not Linux.
     """
     need_linux()
-    from radt.collocation.overview import Overview
+    from radt.collocation.overview import MachineOverview
 
-    return Overview.read()
+    return MachineOverview.read()
 
 
 def _submissions(*options: str) -> Any:

@@ -35,9 +35,6 @@
     else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
   }
 
-  /* Return true if a box is scrolled to its end. */
-  const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 24;
-
   /* Return a short line in the colour of a run, for both schemes. */
   function swatch(className, light, dark) {
     const element = h("span", { class: className });
@@ -209,7 +206,7 @@
     /* Scripts that draw a page from its route's data instead of parts (parts.js), by route. They
        are called with the element and the store's revision, which is null until it is known. */
     drawn: {},
-    send, h, setText, setAttribute, swatch, refill, isAtEnd, clock, number,
+    send, h, setText, setAttribute, swatch, refill, clock, number,
     address, here, open, follow, post, request, plotly, change, setPart, setWindow, register,
   });
 

@@ -460,7 +460,7 @@
     if (key === importanceOf) return;
     importanceOf = key;
     const { stamp } = data;
-    refill(byId("importance"), h("p", { class: "explore-wait" }, "Computing …"));
+    refill(byId("importance"), h("p", { class: "explore-wait" }, "Computing"));
     while (isHere() && key === importanceOf) {
       /* No answer while the dashboard is being restarted. */
       const found = await post("explore/importance", { view, stamp }).catch(() => null);

@@ -53,7 +53,7 @@
   }
 
   document.addEventListener("click", (event) => {
-    const link = event.target.closest("[data-follow] a[href]:not([download])");
+    const link = event.target.closest("[data-follow] a[href]:not([download], [target])");
     if (link && !event.defaultPrevented) radt.follow(event, link);
   });
 

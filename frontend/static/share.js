@@ -12,7 +12,7 @@
     link: { text: "Copy link", share: "link" },
     python: { text: "Copy as Python", share: "python" },
     save: { text: "Save view", share: "view" },
-    open: { text: "Open view…", open: true },
+    open: { text: "Open view", open: true },
     shown: data("shown", "Data shown", "the lines as drawn"),
     full: data("full", "All samples", "of the selected runs"),
     picture: { text: "Picture", formats: ["PNG", "SVG", "PDF"].map((f) => [f, "picture", f.toLowerCase()]) },
@@ -64,7 +64,7 @@
   }
 
   async function picture(format, subject) {
-    note(["Drawing the picture…"], { stays: true });
+    note(["Drawing the picture"], { stays: true });
     const made = await window.radt.picture(subject, format);
     if (made) {
       const address = URL.createObjectURL(made.blob);

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from sqlalchemy import text
 
-from radt.analysis.reading import epochs_of, marked_names_of, marked_of, of_runs, rows_of
+from radt.analysis.reading import epochs_of, marked_names_of, marked_of
 from radt.analysis.selection import Attempt
 from radt.analysis.steady_state import SteadyState, find_steady_states
 from radt.analysis.stretches import (
@@ -26,6 +26,7 @@ from radt.analysis.window_spec import WindowKind, WindowSpec
 from radt.model import MarkerKind, Role, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
+from radt.store.tables import of_runs
 from radt.tags import ROLE
 from radt.units import plural
 
@@ -197,7 +198,7 @@ def read_times_per_epoch(
         StoreError: The store cannot be read.
     """
     if run_ids is not None:
-        rows = rows_of(reader, _TIMES_OF, run_ids)
+        rows = reader.rows_of(_TIMES_OF, run_ids)
         return {run_id: float(mean) / 1e9 for run_id, mean in rows}
     with reader.snapshot() as connection:
         return {run_id: float(mean) / 1e9 for run_id, mean in connection.execute(_TIMES)}

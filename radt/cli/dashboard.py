@@ -129,7 +129,9 @@ def command(
                 err=True,
             )
         if view.import_from:
-            click.echo(f"Importing from {masked(view.import_from)}; the System page shows how far.")
+            click.echo(
+                f"Importing from {masked(view.import_from)}; the System page shows the progress."
+            )
         if access.is_in_the_clear:
             click.echo(
                 "Token and data cross the network unencrypted: put an HTTPS proxy in front, or use "

@@ -26,10 +26,11 @@ from radt.cluster.settle import (
     SubmittedRow,
     settle,
 )
-from radt.cluster.spool import MOST_UNFIT, AttemptView, JobKey, Spool, WorkloadKey
+from radt.cluster.spool import MOST_UNFIT, AttemptView, JobKey, Spool
 from radt.cluster.submit import Submitter
 from radt.errors import EngineAwayError
 from radt.experiment.columns import QUEUED
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
 from radt.units import plural

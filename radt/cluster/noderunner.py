@@ -39,14 +39,14 @@ from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses, Shipper
 from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
 from radt.collector.recovery import recover_runs
 from radt.collocation.inventory import read_inventory
-from radt.collocation.planner import Request, on_given_instances
+from radt.collocation.planner import DeviceRequest, on_given_instances
 from radt.delivery.mlflow.variables import ROOT
 from radt.devices.hardware import read_hardware
 from radt.devices.machine import Devices, Machine
 from radt.errors import ClusterError, CollectorError, RadtError
 from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
 from radt.experiment.files import RawFile
-from radt.experiment.plan import FAILURES, RunPlan, WorkloadPlan
+from radt.experiment.plan import FAILURES, RunPlan, WorkloadKey, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus
 from radt.experiment.table import parse_table
@@ -63,11 +63,11 @@ from radt.listeners import registry
 from radt.model import RunStatus
 from radt.paths import is_database
 from radt.runner.console import RunConsole
-from radt.runner.delivering import Delivery
+from radt.runner.context import RunnerContext
+from radt.runner.delivering import PendingUploads
 from radt.runner.notify import Notifier
 from radt.runner.options import StartOptions, Work, pending_workloads
-from radt.runner.recording import Session, open_session
-from radt.runner.schedule import Schedule
+from radt.runner.schedule import LocalSchedule
 from radt.runner.start import print_header
 from radt.tags import (
     CLUSTER_ATTEMPT,
@@ -265,7 +265,7 @@ class NodeRunner:
                 with (
                     place.output_log.open("a", encoding="utf-8") as log,
                     RunConsole(Console(file=log, width=_COLUMNS)) as output,
-                    open_session(
+                    RunnerContext(
                         replace(
                             work.options,
                             home=place.home,
@@ -278,14 +278,14 @@ class NodeRunner:
                         self._stop,
                         tags=self._tags(attempt),
                         multi_node=multi_node,
-                    ) as session,
+                    ) as context,
                 ):
                     shipper.start()
-                    print_header(session, work, str(left.machine))
+                    print_header(context, work, str(left.machine))
                     series = series_of(self._submission, self._job)
-                    outcome = Schedule(session, work, statuses, series).run()
-                    self._wait_until_stored(session)
-                    self._wait_until_delivered(session)
+                    outcome = LocalSchedule(context, work, statuses, series).run()
+                    self._wait_until_stored(context)
+                    self._wait_until_delivered(context)
                 reason = self._stop.reason if self._stop else str(outcome.problem or "")
             except RadtError as error:
                 reason = self._stop.reason if self._stop else str(error)
@@ -333,21 +333,23 @@ class NodeRunner:
 
     # The end --------------------------------------------------------------------------------------
 
-    def _wait_until_stored(self, session: Session) -> None:
+    def _wait_until_stored(self, context: RunnerContext) -> None:
         deadline_s = self._deadline()
         while time.monotonic() < deadline_s():
             try:
-                if not session.client.status().runs:
+                if not context.client.status().runs:
                     return
             except CollectorError:
                 return  # the rest is read from the runs' folders
             time.sleep(_POLL_S)
 
-    def _wait_until_delivered(self, session: Session) -> None:
+    def _wait_until_delivered(self, context: RunnerContext) -> None:
         """Wait until MLflow and Postgres have this node's uploads, or permanently refuse them."""
         if not self._submission.is_direct:
             return
-        delivery = Delivery(session.home.store_path, [session.tracking_uri], session.store_uri)
+        delivery = PendingUploads(
+            context.home.store_path, [context.tracking_uri], context.store_uri
+        )
         limit_s = settings.variable(settings.COLLECTOR_DELIVERY_S, os.environ).value
         delivery.wait(Deadline(self._stop, time.monotonic() + limit_s))
 
@@ -452,7 +454,9 @@ def _on_its_instances(workload: WorkloadPlan) -> WorkloadPlan:
     """Return a workload with its rows on the GPUs that hold the job's MIG instances."""
     if all(run.collocation.mig is None for run in workload.runs):
         return workload
-    requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in workload.runs]
+    requests = [
+        DeviceRequest(run.letter, run.devices.gpus, run.collocation) for run in workload.runs
+    ]
     placed = on_given_instances(requests, read_inventory())
     return replace(
         workload,
@@ -478,10 +482,10 @@ def _as_left(run: RunPlan, row: RowStatus | None, rerun: bool) -> RunPlan:
     return run
 
 
-def series_of(submission: Submission, job: JobKey) -> dict[tuple[str, str], str]:
+def series_of(submission: Submission, job: JobKey) -> dict[WorkloadKey, str]:
     """Return the series ids that repeats of each workload share, across all attempts."""
     return {
-        (key.experiment, key.label): uuid.uuid5(
+        key: uuid.uuid5(
             uuid.NAMESPACE_URL, f"{submission.submission_id}/{key.experiment}/{key.label}"
         ).hex
         for key in submission.workloads(job)

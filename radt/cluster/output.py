@@ -9,7 +9,7 @@ from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.overview import current_workload
 from radt.cluster.spool import JobKey, Spool
 from radt.runner.console import RunConsole
-from radt.runner.output import Tail
+from radt.runner.output import LogTail
 
 #: Maximum bytes to show of output from before the user attached.
 _FIRST_BYTES = 4000
@@ -21,7 +21,7 @@ class OutputTails:
     def __init__(self, spool: Spool, console: RunConsole) -> None:
         self._spool = spool
         self._console = console
-        self._tails: dict[Path, Tail] = {}
+        self._tails: dict[Path, LogTail] = {}
         self._running: dict[JobKey, str] = {}
 
     def relay(self, monitor: SubmissionMonitor) -> None:
@@ -35,7 +35,7 @@ class OutputTails:
             with suppress(OSError):  # not there yet, or temporarily unreachable
                 for attempt in self._spool.attempts(key)[-1:]:
                     log = attempt.output_log
-                    for line in self._tails.setdefault(log, Tail(log, _FIRST_BYTES)).lines():
+                    for line in self._tails.setdefault(log, LogTail(log, _FIRST_BYTES)).lines():
                         if text := line.strip():
                             self._console.relay(f"  {where} │ {text}")
         self._running = now

@@ -23,7 +23,7 @@ from radt.setting_values import (
     SETTINGS_NAME,
     SWITCH,
     TEXT,
-    Kind,
+    SettingKind,
     SettingsFile,
     choice,
 )
@@ -53,7 +53,7 @@ class ClusterKey:
     With ``is_list``, the value is a list of values in this format.
     """
 
-    kind: Kind[Any]
+    kind: SettingKind[Any]
     help: str
     default_text: str = "the cluster's default"
     is_list: bool = False
@@ -64,7 +64,7 @@ def _key(default: Any, *described: Any) -> Any:
     return field(default=default, metadata={"key": ClusterKey(*described)})
 
 
-_TIME = Kind(lambda text, _folder: parse_time(text), "TIME", (int, float))
+_TIME = SettingKind(lambda text, _folder: parse_time(text), "TIME", (int, float))
 _RECORDING = choice(*Recording)
 _RECORD = replace(_RECORDING, parse=lambda text, folder: Recording(_RECORDING.parse(text, folder)))
 

@@ -44,7 +44,7 @@ from typing import Any, Self
 
 from radt.cluster.engine import INTENT, Shape
 from radt.errors import ClusterError
-from radt.experiment.plan import WorkloadPlan
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from radt.files import write_whole
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
@@ -66,18 +66,6 @@ _REQUEST = re.compile(r"request\.(\d+)\.json")
 _JOB = re.compile(r"job\.(\d+)\.(.+)")
 _BEAT = re.compile(r"beat\.(\d+)")
 _KEY = re.compile(r"(\d+)-(\d+)")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class WorkloadKey:
-    """A workload of an experiment file."""
-
-    experiment: str
-    label: str
-
-    @classmethod
-    def of(cls, workload: WorkloadPlan) -> WorkloadKey:
-        return cls(workload.experiment, workload.label)
 
 
 @dataclass(frozen=True, slots=True)

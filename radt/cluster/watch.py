@@ -15,21 +15,27 @@ from radt.cluster.opened import open_submission
 from radt.cluster.output import OutputTails
 from radt.cluster.overview import Overview
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import Spool, WorkloadKey
+from radt.cluster.spool import Spool
 from radt.collector.client import CollectorClient
 from radt.errors import EngineAwayError, HeldError, UsageError
 from radt.experiment.columns import QUEUED, parse_repeats, parse_status
 from radt.experiment.files import call, table_path
 from radt.experiment.lock import ExperimentLock, Holder
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus, StatusWriter
 from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
-from radt.runner.live import RunView
 from radt.runner.notify import Notifier
 from radt.runner.outcome import STOPPED
-from radt.runner.progress import ExperimentProgress, Watcher, WorkloadProgress, WorkloadState
+from radt.runner.progress import (
+    ExperimentProgress,
+    RowProgress,
+    WorkloadProgress,
+    WorkloadState,
+)
+from radt.runner.watch import Watcher
 from radt.settings import Settings
 
 #: Seconds that a cluster gets to answer `radt status`; and, if it did not, once more.
@@ -55,7 +61,7 @@ class ClusterWatcher(Watcher):
         looks_only: Do not change the file.
     """
 
-    subject = "the jobs go on"
+    subject = "the jobs continue"
 
     def __init__(
         self, file: Path, spool: Spool, *, patience_s: float = ANSWER_S, looks_only: bool = False
@@ -247,7 +253,7 @@ def _workload(
         texts.append(status.text)
         parsed = parse_status(status.text) or RunStatus.SCHEDULED
         runs.append(
-            RunView(
+            RowProgress(
                 row.letter,
                 row.name,
                 parsed,

@@ -21,6 +21,7 @@ from radt.render.interference import matrices
 from radt.render.model import (
     Block,
     Cell,
+    ColumnHead,
     Document,
     Note,
     Notes,
@@ -28,7 +29,6 @@ from radt.render.model import (
     Row,
     Scope,
     Table,
-    TableColumn,
     Tone,
 )
 from radt.render.numbers import ScaledQuantity, describe, scaled, with_unit
@@ -88,9 +88,9 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
         quantities.append(Quantity.ENERGY)
     # A group knows only its newest runs, so with repeats one duration would stand beside means of
     # all.
-    count = TableColumn("n", role=Role.LEAD) if with_repeats else TableColumn("took")
-    columns = [*_keys(items), TableColumn("runs", role=Role.LEAD, is_number=False), count]
-    columns += [TableColumn(quantity.info.title, scope=_scope(quantity)) for quantity in quantities]
+    count = ColumnHead("n", role=Role.LEAD) if with_repeats else ColumnHead("took")
+    columns = [*_keys(items), ColumnHead("runs", role=Role.LEAD, is_number=False), count]
+    columns += [ColumnHead(quantity.info.title, scope=_scope(quantity)) for quantity in quantities]
     rows = []
     for line in lines:
         taken = [run.run.lasted_s() for run in line.group.runs]
@@ -125,9 +125,9 @@ def energy_table(workloads: Sequence[WorkloadSummary]) -> Table:
     items = list(items_of(workloads))
     columns = [
         *_keys(items),
-        TableColumn("run", role=Role.LEAD, is_number=False),
-        TableColumn("energy, est."),
-        TableColumn("of its GPUs"),
+        ColumnHead("run", role=Role.LEAD, is_number=False),
+        ColumnHead("energy, est."),
+        ColumnHead("of its GPUs"),
     ]
     rows = []
     for item in items:
@@ -143,10 +143,10 @@ def energy_table(workloads: Sequence[WorkloadSummary]) -> Table:
     return Table(columns, rows)
 
 
-def _keys(items: Sequence[Item]) -> list[TableColumn]:
+def _keys(items: Sequence[Item]) -> list[ColumnHead]:
     titles = ["workload", "machine"] if any(item.host for item in items) else ["workload"]
     return [
-        TableColumn(title, role=Role.KEY, scope=Scope.GROUP, is_number=False) for title in titles
+        ColumnHead(title, role=Role.KEY, scope=Scope.GROUP, is_number=False) for title in titles
     ]
 
 
@@ -209,7 +209,7 @@ def _with_results(content: Content, quantities: Sequence[AnyQuantity]) -> Table:
     columns, start = [*table.columns], len(table.columns) - len(quantities)
     with_column = all(is_shared(quantity) for quantity in quantities[:1])
     if with_column:
-        columns.insert(start, TableColumn("result"))
+        columns.insert(start, ColumnHead("result"))
     rows = []
     for line, row in zip(content.lines, table.rows, strict=True):
         values = [Cell(units.NO_VALUE)] * with_column + [*row.cells[start:]]
@@ -225,13 +225,13 @@ def values_table(
     With a title, the table has no intervals on a terminal and no other place for statuses.
     """
     columns = _keys(content.items)
-    columns.append(TableColumn("runs", role=Role.LEAD, is_number=False))
+    columns.append(ColumnHead("runs", role=Role.LEAD, is_number=False))
     columns += [
-        TableColumn("n", role=Role.LEAD, scope=scope, explanation="repeats") for scope in Scope
+        ColumnHead("n", role=Role.LEAD, scope=scope, explanation="repeats") for scope in Scope
     ]
     axes = [_axis(lines, quantity) for quantity in quantities]
     columns += [
-        TableColumn(
+        ColumnHead(
             axis.title,
             axis.unit,
             scope=_scope(axis.quantity),

@@ -14,7 +14,8 @@ from typing import Any
 from radt import __version__
 from radt.cluster.collecting import Collected, Collection
 from radt.cluster.engine import Shape
-from radt.cluster.spool import AttemptView, JobArray, JobKey, Spool, Submission, WorkloadKey
+from radt.cluster.spool import AttemptView, JobArray, JobKey, Spool, Submission
+from radt.experiment.plan import WorkloadKey
 from radt.files import PidLock
 from radt.home import Home
 from radt.store.reader import StoreReader

@@ -12,7 +12,8 @@ import pytest
 from radt import __version__
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses
-from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Submission
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from tests.support.waiting import wait_until
 

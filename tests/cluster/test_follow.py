@@ -16,7 +16,7 @@ from radt.cluster.spool import JobKey, Spool, Start
 from radt.errors import StatusError
 from radt.experiment.status import RowStatus
 from radt.model import Role
-from radt.runner.live import ProgressView
+from radt.runner.progress import ProgressView
 from tests.cluster.kit import SHAPE, Simulation, monitor_of
 from tests.support.simulated import SimulatedEngine, SimulatedStart, Work, one_minute
 

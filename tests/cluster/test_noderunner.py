@@ -366,6 +366,7 @@ def test_a_full_shared_folder_gets_the_rest_when_there_is_room(
         assert [run.status for run in reader.runs()] == [RunStatus.FINISHED]
 
 
+@pytest.mark.long
 def test_folders_of_runners_that_were_killed_while_they_made_them_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,6 +508,7 @@ def test_a_script_that_the_node_does_not_see_is_named(nodes: Nodes) -> None:
     assert "train.py" in reason
 
 
+@pytest.mark.long
 def test_a_job_starts_so_often_and_no_more(nodes: Nodes) -> None:
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
     for number in range(MOST_ATTEMPTS):

@@ -17,7 +17,8 @@ from radt.cluster import shipping
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper, cargo_in
-from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Start, Submission, WorkloadKey
+from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Start, Submission
+from radt.experiment.plan import WorkloadKey
 from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from radt.cluster.engine import Shape
-from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Start, Submission, WorkloadKey
+from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Start, Submission
 from radt.errors import ClusterError
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 
 JOB = JobKey(1, 17)

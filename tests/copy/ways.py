@@ -19,13 +19,14 @@ from radt import __version__
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper
-from radt.cluster.spool import JobArray, JobKey, Spool, Start, Submission, WorkloadKey
+from radt.cluster.spool import JobArray, JobKey, Spool, Start, Submission
 from radt.delivery.archive import __main__ as exporting
 from radt.delivery.archive.read import find_archives, import_archive
 from radt.delivery.mlflow.archives import ArchiveUploader, Exporter
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
 from radt.errors import ArchiveError, RadtError
+from radt.experiment.plan import WorkloadKey
 from radt.home import Home
 from radt.store.export import ExportFormat, export_run
 from radt.store.reader import StoreReader

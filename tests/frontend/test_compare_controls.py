@@ -124,6 +124,7 @@ def test_one_chart_can_differ_from_the_page(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_lines_are_hidden_in_all_charts_and_in_one(site, watched, wait_until):
     open_page(watched, site.url)
     row(watched, "three b").hover()
@@ -252,6 +253,7 @@ def test_charts_are_sized_by_pointer_and_keyboard(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_the_bar_sets_what_all_charts_share(site, watched, wait_until):
     open_page(watched, site.url, "?c=loss&c=accuracy", cards=2)
     tools = watched.page.locator("#compare-tools")

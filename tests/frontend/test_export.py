@@ -20,16 +20,14 @@ from dash import Dash, html
 from flask.testing import FlaskClient
 
 import radt
+from radt.frontend.answers import content_disposition
 from radt.frontend.auth import Access, Guard
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick, Window, XAxis
 from radt.frontend.export import routes
 from radt.frontend.export import tables as full
-from radt.frontend.export.request import (
-    Turnstile,
-    content_disposition,
-)
+from radt.frontend.export.request import Turnstile
 from radt.frontend.export.tables import GROUP_ROWS
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View

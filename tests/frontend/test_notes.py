@@ -140,6 +140,7 @@ def test_what_is_typed_on_the_run_page_is_in_the_store_once_unlocked(
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_saved_view_opens_what_it_was_saved_from(
     demo: Demo, serve: Callable[[], str], watched: Watched
 ) -> None:

@@ -349,6 +349,7 @@ def test_a_header_with_another_spelling_is_not_that_of_the_proxy(serve_patiently
     assert exchange(port, told.replace(b"_", b"-")).endswith(b"ada")
 
 
+@pytest.mark.long
 def test_two_dashboards_of_one_machine_do_not_log_each_other_out(demo, serve, watched):
     demo.quickstart()
     tokens = ("a-token-of-enough-letters", "another-token-long-enough")

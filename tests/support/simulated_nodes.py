@@ -14,8 +14,8 @@ from radt.cluster.spool import (
     JobKey,
     Spool,
     Start,
-    WorkloadKey,
 )
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
 from tests.support.simulated import Notice, SimulatedStart, Work
