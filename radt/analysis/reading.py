@@ -21,7 +21,7 @@ from radt.store.chunks import decoded
 from radt.store.points import fetch
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, Samples, SeriesRecord
-from radt.store.tables import MARKERS, SERIES, Value, of_runs
+from radt.store.tables import MARKERS, Value, of_runs
 
 #: Databases limit the parameters of one statement (SQLite before 3.32: 999).
 _RUNS_PER_STATEMENT = 400
@@ -33,10 +33,6 @@ ItemT = TypeVar("ItemT")
 Key = tuple[str, int]
 
 
-_SERIES = of_runs(
-    f"{SERIES.select} WHERE run_id IN :ids AND metric IN :metrics ORDER BY run_id, series_no",
-    "metrics",
-)
 _EPOCHS = of_runs(
     f"{MARKERS.select} WHERE run_id IN :ids AND kind = :kind AND process = '' "
     "AND end_ns IS NOT NULL ORDER BY run_id, start_ns, marker_no",
@@ -91,8 +87,7 @@ def series_of(
     Raises:
         StoreError: The store cannot be read.
     """
-    records = map(SERIES.read, reader.rows_of(_SERIES, run_ids, metrics=list(metrics)))
-    return _by_run(run_ids, ((record.run_id, record) for record in records))
+    return _by_run(run_ids, ((record.run_id, record) for record in reader.series(run_ids, metrics)))
 
 
 def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:

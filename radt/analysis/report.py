@@ -16,6 +16,7 @@ from sqlalchemy import text
 
 from radt.analysis.baselines import Baselines, keys_of
 from radt.analysis.footnotes import ReportedWorkload, footnotes, losses
+from radt.analysis.measures import WorkloadMeasures
 from radt.analysis.names import distinct_names
 from radt.analysis.quantities import Quantity
 from radt.analysis.recording import TrackerOverhead, overhead_of
@@ -25,7 +26,6 @@ from radt.analysis.series_values import known_series
 from radt.analysis.summaries import (
     SUMS_WITH_SERVICES,
     Interference,
-    WorkloadData,
     WorkloadSummary,
     interference,
     read_workloads,
@@ -125,7 +125,7 @@ class ReportCache:
     def __init__(self) -> None:
         self.progress: tuple[int, int] | None = None
         self._asked: tuple[WindowSpec, tuple[SeriesQuantity, ...]] = (DEFAULT_WINDOW, ())
-        self._data: dict[Version, WorkloadData] = {}
+        self._data: dict[Version, WorkloadMeasures] = {}
         self._summaries: dict[Hashable, WorkloadSummary] = {}
 
     def read(
@@ -135,7 +135,7 @@ class ReportCache:
         versions: Sequence[Version],
         window: WindowSpec,
         series: tuple[SeriesQuantity, ...] = (),
-    ) -> list[WorkloadData]:
+    ) -> list[WorkloadMeasures]:
         """Return the data of workloads, reading only changed ones.
 
         Raises:
@@ -228,19 +228,15 @@ def read_report(
     cache = cache or ReportCache()
     data = cache.read(reader, read, versions, window, series)
     recordings = {
-        run_id: recording
-        for workload_data in data
-        for run_id, recording in workload_data.recordings.items()
+        run_id: recording for workload in data for run_id, recording in workload.recordings.items()
     }
     finished = [run.run_id for run in shown if run.status is RunStatus.FINISHED]
     baselines.find(
         {
             measures.run.run_id: measured.value
-            for workload_data in data
-            for row in workload_data.measures.rows.values()
-            for measures in row
-            if measures is not None
-            and (measured := measures.values.get(Quantity.TIME_PER_EPOCH)) is not None
+            for workload in data
+            for measures in workload.runs
+            if (measured := measures.values.get(Quantity.TIME_PER_EPOCH)) is not None
         },
         recordings,
     )
@@ -263,13 +259,7 @@ def read_report(
         ReportedWorkload(workload, repeats, starts, recordings)
         for workload, repeats in zip(workloads, current, strict=True)
     ]
-    windows = (
-        measures.window
-        for workload_data in data[: len(current)]
-        for row in workload_data.measures.rows.values()
-        for measures in row
-        if measures is not None
-    )
+    windows = (measures.window for workload in data[: len(current)] for measures in workload.runs)
     return Report(
         experiment,
         workloads,

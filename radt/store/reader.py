@@ -258,9 +258,12 @@ class StoreReader:
 
     # -- samples ----------------------------------------------------------------------------------
 
-    def series(self, run_ids: Sequence[str]) -> list[SeriesRecord]:
-        """Return all series of runs, by run and number."""
-        return self._select_of(SERIES, run_ids, "run_id, series_no")
+    def series(
+        self, run_ids: Sequence[str], metrics: Sequence[str] | None = None
+    ) -> list[SeriesRecord]:
+        """Return the series of runs, of some metrics or of all, by run and number."""
+        wanted = {} if metrics is None else {"metric": list(metrics)}
+        return self._select_of(SERIES, run_ids, "run_id, series_no", **wanted)
 
     def samples(
         self,
@@ -396,11 +399,15 @@ class StoreReader:
         return self._query(table, f"{f'WHERE {where}' if where else ''} ORDER BY {order}", given)
 
     def _select_of(
-        self, table: Table[RecordT], run_ids: Sequence[str], order: str
+        self, table: Table[RecordT], run_ids: Sequence[str], order: str, **wanted: Sequence[str]
     ) -> list[RecordT]:
-        """Return the records of runs in the given order, which must begin with the run's id."""
-        statement = of_runs(f"{table.select} WHERE run_id IN :ids ORDER BY {order}")
-        return [table.read(row) for row in self.rows_of(statement, run_ids)]
+        """Return the records of runs whose columns have one of the ``wanted`` values.
+
+        The order must begin with the run's id.
+        """
+        more = "".join(f" AND {column} IN :{column}" for column in wanted)
+        statement = of_runs(f"{table.select} WHERE run_id IN :ids{more} ORDER BY {order}", *wanted)
+        return [table.read(row) for row in self.rows_of(statement, run_ids, **wanted)]
 
     def _texts(self, table: str, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the keys and values of runs by run id, from ``param`` or ``tag``."""
