@@ -357,7 +357,7 @@ def test_unknown_experiments_and_windows_are_named(site, watched):
     expect(page.locator(".runs-chip")).to_have_count(0)
     for path, selector in (("/run", "#run-facts dd"), ("/workload", "#workload-facts dd")):
         page.goto(f"{site.url}{path}?e=quickstrat")
-        expect(page.locator("#content")).to_contain_text("xperiment quickstrat has no")
+        expect(page.locator("#content")).to_contain_text("No experiment quickstrat in")
         page.goto(f"{site.url}{path}?t.barrier=10-20")
         expect(page.locator(".address-problems")).to_contain_text("“t.barrier=10-20” is ignored")
         shown(page, selector)
