@@ -21,7 +21,7 @@ from pathlib import Path
 from radt.collector.manifest import Manifest
 from radt.collector.protocol import Registration, StandaloneRun, delivery_env
 from radt.collocation.ledger import Owner
-from radt.delivery.problems import EVERYTHING, problem_file, read_problems
+from radt.delivery.problems import EVERYTHING, MLFLOW, read_problems
 from radt.environments.spec import LOCAL
 from radt.errors import CollectorError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
@@ -193,8 +193,8 @@ def _known_to_mlflow(session: Session, run_ids: Sequence[str]) -> dict[str, str]
 
 def _trouble(session: Session, since_ns: int) -> str:
     """Return the MLflow deliverer's problem since `since_ns`; "" if there is none."""
-    file = problem_file(session.home.store_path, session.tracking_uri)
-    problem = read_problems(file).get(EVERYTHING)
+    problems = read_problems(session.home.store_path, MLFLOW, session.tracking_uri)
+    problem = problems.get(EVERYTHING)
     return problem.text if problem is not None and problem.last_ns >= since_ns else ""
 
 
