@@ -6,11 +6,15 @@ part of a whole is unticked, the other parts stay picked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from radt.analysis.names import brief_names
+from radt.errors import UsageError
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -19,18 +23,13 @@ from radt.frontend.data.catalog import (
     read_experiments,
 )
 from radt.frontend.data.connections import NothingRecordedError
+from radt.frontend.data.lines import params_of
 from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Pick, PickKind
+from radt.frontend.data.spec import MAX_PICKS, Level, Pick, PickKind
+from radt.units import plural
 
 if TYPE_CHECKING:
-    from radt.frontend.data.spec import Level
     from radt.frontend.view import View
-from collections.abc import Callable
-from enum import IntEnum
-
-from radt.errors import UsageError
-from radt.frontend.data.spec import MAX_PICKS
-from radt.units import plural
 
 #: Maximum number of runs in one chart.
 MAX_RUNS = 200
@@ -38,10 +37,15 @@ MAX_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A workload of the selection. ``whole`` if all of it was picked, else with its picked runs."""
+    """A workload of the selection.
+
+    ``whole`` if all of it was picked, else it has its picked runs. ``collocated`` if its experiment
+    is about collocation, else its runs merely ran at the same time.
+    """
 
     workload: WorkloadEntry
     whole: bool
+    collocated: bool
 
     @property
     def runs(self) -> tuple[RunEntry, ...]:
@@ -73,9 +77,10 @@ class Selection:
 
     def drawn_at(self, level: Level) -> Mapping[str, bool]:
         """Return for each run, by id, whether it is drawn as part of its workload's one line."""
-        several = len(self.units) > 1
+        always = level in (Level.WORKLOAD, Level.GROUP)
+        perhaps = level is Level.AUTO and len(self.units) > 1
         return {
-            run.run_id: level.merges(whole=unit.whole, several=several)
+            run.run_id: always or (perhaps and unit.whole and unit.collocated)
             for unit in self.units
             for run in unit.runs
         }
@@ -95,7 +100,7 @@ def read_selection(source: Source, view: View) -> Selection:
     if view.picks is None:
         catalog = read_catalog(source, view.experiment or latest_experiment(source))
         picks = [Pick.run(catalog.experiment, run_id) for run_id in catalog.automatic()]
-        return replace(_selection([(catalog, picks)]), automatic=True)
+        return replace(_selection(source, [(catalog, picks)]), automatic=True)
     return resolve(source, view.picks)
 
 
@@ -108,7 +113,9 @@ def resolve(source: Source, picks: Iterable[Pick]) -> Selection:
     by_experiment: dict[str, list[Pick]] = {}
     for pick in picks:
         by_experiment.setdefault(pick.experiment, []).append(pick)
-    return _selection([(read_catalog(source, name), own) for name, own in by_experiment.items()])
+    return _selection(
+        source, [(read_catalog(source, name), own) for name, own in by_experiment.items()]
+    )
 
 
 def latest_experiment(source: Source) -> str:
@@ -134,7 +141,7 @@ def selection_notes(selection: Selection) -> list[str]:
     return notes
 
 
-def _selection(picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
+def _selection(source: Source, picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
     """Return the selection. Runs of several experiments get a prefix."""
     units: list[Unit] = []
     missing: list[Pick] = []
@@ -147,8 +154,45 @@ def _selection(picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
             count += len(shown)
             if shown:
                 named = tuple(replace(run, prefix=prefix) for run in shown)
-                units.append(Unit(replace(workload, runs=named), whole))
-    return Selection(tuple(units), left_out=left_out, missing=tuple(missing))
+                workload = replace(workload, runs=named)
+                units.append(Unit(workload, whole, catalog.is_about_collocation))
+    return Selection(_labelled(source, units), left_out=left_out, missing=tuple(missing))
+
+
+def _labelled(source: Source, units: Sequence[Unit]) -> tuple[Unit, ...]:
+    """Label the runs of sweeps by the parameters that differ between them."""
+    runs = [
+        run
+        for unit in units
+        for run in unit.runs
+        if not (unit.collocated or run.is_service or run.parent)
+    ]
+    params = params_of(source, tuple(run.run_id for run in runs))
+    names = brief_names([run.record for run in runs], params)
+    count = Counter(names.values())
+    if len(count) < 2:
+        return tuple(units)
+    labels = {}
+    for run in runs:
+        workload, name = run.record.workload, names[run.run_id]
+        is_numbered = not workload or workload.isdecimal()
+        if count[name] > 1:
+            # Repeats: a script's own name has a number, a row has its workload and letter.
+            labels[run.run_id] = f"{name} ({run.short})" if workload else run.record.name
+        elif is_numbered:
+            labels[run.run_id] = name
+        elif not run.alone:
+            labels[run.run_id] = f"{workload} {name}"
+    return tuple(
+        replace(
+            unit,
+            workload=replace(
+                unit.workload,
+                runs=tuple(replace(run, label=labels.get(run.run_id, "")) for run in unit.runs),
+            ),
+        )
+        for unit in units
+    )
 
 
 def _picked_of(

@@ -36,10 +36,10 @@ from radt.listeners.dcgm_dmon import (
     MIN_INTERVAL_S,
     DmonEngine,
     DmonWatch,
+    FieldValue,
     HostengineError,
     Key,
     Snapshot,
-    Taken,
 )
 from radt.listeners.dcgm_fields import (
     ALL,
@@ -140,7 +140,7 @@ class Judge:
     now_ns: int
     interval_s: float
 
-    def of(self, gpu_id: int | None, entry: Field) -> Taken | MissingReason | None:
+    def of(self, gpu_id: int | None, entry: Field) -> FieldValue | MissingReason | None:
         """Return a new value or why it is missing; None if none is expected yet."""
         number, key = entry.number, (gpu_id, entry.number)
         if entry.profiling and self.state.paused:
@@ -186,7 +186,9 @@ def readings_of(card: GpuHandle, gpu_id: int | None, judge: Judge) -> Iterator[R
         judged = judge.of(gpu_id, entry)
         if judged is None:
             continue
-        value, at_ns = (judged.value, judged.at_ns) if isinstance(judged, Taken) else (judged, None)
+        value, at_ns = (
+            (judged.value, judged.at_ns) if isinstance(judged, FieldValue) else (judged, None)
+        )
         assert value is not None
         if isinstance(value, MissingReason):
             refused = entry.profiling and value is MissingReason.PERMISSION

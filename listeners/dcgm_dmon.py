@@ -213,7 +213,7 @@ CARD, INSTANCE = "GPU", "GPU-I"
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class FieldValue:
     """A value and its time (monotonic); None for a blank value without a reason."""
 
     value: float | MissingReason | None
@@ -229,7 +229,7 @@ class Snapshot:
     ``begun_ns`` is the last start of the process (monotonic).
     """
 
-    values: Mapping[Key, Taken] = field(default_factory=dict)
+    values: Mapping[Key, FieldValue] = field(default_factory=dict)
     refused: Mapping[int, Refused] = field(default_factory=dict)
     problem: str = ""
     unknown: frozenset[int] = frozenset()
@@ -282,7 +282,7 @@ class DmonWatch:
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
-        self._values: dict[Key, Taken] = {}
+        self._values: dict[Key, FieldValue] = {}
         self._refused: dict[int, Refused] = {}
         self._problem = ""
         self._begun_ns = 0
@@ -424,7 +424,7 @@ class DmonWatch:
                 process.communicate()
         return rows, "".join(lines)
 
-    def _parse(self, line: str, fields: Sequence[int], now_ns: int) -> dict[Key, Taken]:
+    def _parse(self, line: str, fields: Sequence[int], now_ns: int) -> dict[Key, FieldValue]:
         """Return the values of a row; none if the line is not a row."""
         row = _ROW.match(line)
         if row is None:
@@ -434,11 +434,11 @@ class DmonWatch:
             return {}
         gpu_id = self._places[place]
         return {
-            (gpu_id, number): Taken(_value(cell), now_ns)
+            (gpu_id, number): FieldValue(_value(cell), now_ns)
             for number, cell in zip(fields, cells, strict=True)
         }
 
-    def _keep(self, values: dict[Key, Taken]) -> None:
+    def _keep(self, values: dict[Key, FieldValue]) -> None:
         with self._lock:
             self._values.update(values)
             self._problem = ""

@@ -120,7 +120,7 @@ _PATIENCE_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Taken(Generic[_Value]):
+class TimedValue(Generic[_Value]):
     """A value of a run and its time."""
 
     value: _Value
@@ -141,11 +141,11 @@ class Deferred(Generic[_Value]):
         self._min_ns = round(min_s * 1e9)
         self._share = share
         self._due_ns: dict[str, int] = {}
-        self._ready: dict[str, Taken[_Value]] = {}
+        self._ready: dict[str, TimedValue[_Value]] = {}
         self._error: Exception | None = None
         self._thread: threading.Thread | None = None
 
-    def take(self, trees: Mapping[str, Sequence[int]]) -> dict[str, Taken[_Value]]:
+    def take(self, trees: Mapping[str, Sequence[int]]) -> dict[str, TimedValue[_Value]]:
         """Return the values read since the last call, and start reading runs whose time has come.
 
         ``trees`` has the processes of each run. Raises the errors of the readings.
@@ -170,7 +170,7 @@ class Deferred(Generic[_Value]):
     def _busy(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def _collect(self) -> dict[str, Taken[_Value]]:
+    def _collect(self) -> dict[str, TimedValue[_Value]]:
         if self._error is not None:
             raise self._error
         ready, self._ready = self._ready, {}
@@ -185,7 +185,7 @@ class Deferred(Generic[_Value]):
         try:
             for run_id, pids in due.items():
                 at_ns, begun_ns = time.monotonic_ns(), time.thread_time_ns()
-                self._ready[run_id] = Taken(self._read(run_id, pids), at_ns)
+                self._ready[run_id] = TimedValue(self._read(run_id, pids), at_ns)
                 took_ns = time.thread_time_ns() - begun_ns
                 pause_ns = max(self._min_ns, int(took_ns * runs / self._share))
                 self._due_ns[run_id] = at_ns + pause_ns

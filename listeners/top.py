@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
 from radt.listeners.host_files import CpuTimes, cpu_times, meminfo
-from radt.listeners.host_trees import Deferred, Growing, Lineage, Taken
+from radt.listeners.host_trees import Deferred, Growing, Lineage, TimedValue
 from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import (
     TICKS_PER_S,
@@ -172,7 +172,7 @@ class TopListener(Listener):
         yield Reading("system.load", os.getloadavg()[0])
 
     def _deferred(self, alive: Mapping[str, Sequence[int]]) -> Iterator[Reading]:
-        taken: Taken[float | MissingReason]
+        taken: TimedValue[float | MissingReason]
         for run_id, taken in self._pss.take(alive).items():
             yield Reading("process.memory.pss", taken.value, run_id=run_id, at_ns=taken.at_ns)
         for run_id, switches in self._switching.take(alive).items():

@@ -274,7 +274,8 @@ COLLECTOR_DELIVERY_S = _variable(
     "RADT_COLLECTOR_DELIVERY_S",
     NUMBER,
     120.0,
-    "Seconds that an idle collector, or radt at its end (wait), waits for uploads.",
+    "Seconds that an idle collector waits for uploads without progress, and radt at its end (wait) "
+    "in all.",
 )
 #: On machines with up to this many CPUs, an upload noticeably competes with runs.
 _FEW_CPUS = 4

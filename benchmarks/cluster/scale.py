@@ -16,10 +16,10 @@ from rich.console import Console
 from benchmarks.results import Bar, Findings, Table
 from radt import units
 from radt.cluster.collecting import Collection
-from radt.cluster.course import POLL_S, Course
 from radt.cluster.engine import ArrayRequest, Shape
 from radt.cluster.executor import submitted_rows, submitted_table
 from radt.cluster.follow import WRITE_S, Follower
+from radt.cluster.monitor import POLL_S, SubmissionMonitor
 from radt.cluster.shaping import arrays_of
 from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
 from radt.cluster.submit import Submitter
@@ -216,9 +216,9 @@ class _Experiment:
         )
         return Spool.create(folder / "submissions", submission, content.encode())
 
-    def _course(self) -> Course:
+    def _monitor(self) -> SubmissionMonitor:
         submitter = Submitter(self.spool, self.engine, self._request)
-        return Course(self.spool, self.engine, submitter, self.rows)
+        return SubmissionMonitor(self.spool, self.engine, submitter, self.rows)
 
     def _request(self, request: Request) -> ArrayRequest:
         shape = self.spool.submission.arrays[request.array].shape
@@ -226,14 +226,14 @@ class _Experiment:
 
     def follow(self) -> None:
         """Follow it from its submission to its end, second by second."""
-        course = self._course()
+        monitor = self._monitor()
         with (
             Path("/dev/null").open("w") as nowhere,
             Collection(self.spool, self._home) as collection,
             RunConsole(Console(file=nowhere, force_terminal=True, width=80, height=24)) as console,
         ):
-            follower = self._follower(course, console, collection)
-            while not course.is_settled:
+            follower = self._follower(monitor, console, collection)
+            while not monitor.is_settled:
                 began_s, cpu_s = time.perf_counter(), time.process_time()
                 follower.step()
                 follower.show()
@@ -247,24 +247,26 @@ class _Experiment:
 
     def settle_afterwards(self) -> float:
         """Submit it, look again once all jobs have ended; seconds that this takes."""
-        self._course().step(0.0)
+        self._monitor().step(0.0)
         while self.engine.unended:
             self.engine.advance(1000.0)
         self.engine.advance(1000.0)
-        course, began_s = self._course(), time.perf_counter()
+        monitor, began_s = self._monitor(), time.perf_counter()
         with (
             Path("/dev/null").open("w") as nowhere,
             Collection(self.spool, self._home) as collection,
             RunConsole(Console(file=nowhere)) as console,
         ):
             self._stop.request()  # so that it only brings the file up to date
-            self._follower(course, console, collection).run()
+            self._follower(monitor, console, collection).run()
         return time.perf_counter() - began_s
 
-    def _follower(self, course: Course, console: RunConsole, collection: Collection) -> Follower:
+    def _follower(
+        self, monitor: SubmissionMonitor, console: RunConsole, collection: Collection
+    ) -> Follower:
         return Follower(
             self.spool,
-            course,
+            monitor,
             self._home,
             console,
             collection=collection,

@@ -13,8 +13,7 @@ from typing import Any
 
 from sqlalchemy import text
 
-from radt.analysis.metric_columns import Statistic
-from radt.analysis.quantities import THROUGHPUT_METRICS, Direction, direction_of
+from radt.analysis.quantities import THROUGHPUT_METRICS, Direction, Statistic, direction_of
 from radt.frontend.data.catalog import Catalog, RunEntry, read_catalog
 from radt.frontend.data.metric_columns import metric_columns
 from radt.frontend.data.run_facts import time_per_epoch_s

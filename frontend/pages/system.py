@@ -104,34 +104,7 @@ def _devices() -> Any:
 
 
 def _submissions(*options: str) -> Any:
-    status = ask_radt("status", *options)
-    for file in status["files"]:
-        for job in file.get("submission", {}).get("waiting", ()):
-            job["waits_for"] = waits_for(job["reason"])
-    return status
-
-
-#: Meanings of Slurm's reasons; https://slurm.schedmd.com/job_reason_codes.html
-_REASONS = {
-    "Priority": "jobs before it in the queue",
-    "Resources": "a node with room for it",
-    "BeginTime": "its time to start again, after its node failed or another job took it",
-    "Dependency": "another job",
-    "JobArrayTaskLimit": "other jobs of its array",
-    "ReqNodeNotAvail": "a node that is down, drained or reserved",
-    "PartitionDown": "its partition, which is down",
-    "PartitionTimeLimit": "nothing: its time is longer than the partition allows",
-    "held": "a release: see above",
-}
-#: Prefixes of reasons about limits of an account or a quality of service.
-_LIMITS = ("Assoc", "QOS", "MaxJobs", "MaxSubmit")
-
-
-def waits_for(reason: str) -> str:
-    """Return what a job is waiting for, given Slurm's reason."""
-    if reason.startswith(_LIMITS):
-        return "jobs of its account to end: a limit is reached"
-    return next((text for word, text in _REASONS.items() if reason.startswith(word)), "–")
+    return ask_radt("status", *options)
 
 
 def versions() -> list[tuple[str, str]]:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
-from radt.analysis.metric_columns import Statistic
-from radt.analysis.quantities import Quantity
+from radt.analysis.metric_columns import STATISTICS
+from radt.analysis.quantities import Quantity, Statistic
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -239,7 +239,7 @@ def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]
     keys = {ALIASES.get(term.key, term.key) for term in query.terms} - {*TEXTS, *TIMES}
     for key in keys - {TIME_PER_EPOCH, *texts.keys}:
         metric, _, statistic = key.rpartition(".")
-        if metric in known and statistic in list(Statistic):
+        if metric in known and statistic in STATISTICS:
             meant[key] = known[metric], Statistic(statistic)
         elif key in known:
             meant[key] = known[key], Statistic.LAST
@@ -259,7 +259,7 @@ def unknown(
 ) -> tuple[Problem, ...]:
     """Return a problem for each term whose key no run has, to explain an empty result."""
     of_metrics = [
-        f"{metric}.{statistic}".casefold() for metric in metrics for statistic in Statistic
+        f"{metric}.{statistic}".casefold() for metric in metrics for statistic in STATISTICS
     ]
     known: Mapping[str, None] = dict.fromkeys(
         [*TEXTS, *ALIASES, *TIMES, *sorted(texts.keys), *numbers, *of_metrics]

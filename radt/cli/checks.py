@@ -17,8 +17,8 @@ from typing import Self
 from radt import units
 from radt.cli.leftovers import leftover_processes, lost_runs
 from radt.collector.client import CollectorClient
-from radt.collector.leftovers import unfinished
 from radt.collector.protocol import CollectorStatus
+from radt.collector.recovery import unfinished
 from radt.collector.start import worker_lock
 from radt.collocation.ledger import Ledger
 from radt.collocation.processes import MPS_CONTROL

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from radt import procfs
 from radt.clock import Clock
-from radt.collector.leftovers import drain_leftovers
+from radt.collector.recovery import recover_runs
 from radt.collocation.processes import identify, variable
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home
@@ -97,7 +97,7 @@ def end_run(home: Home, run: RunRecord) -> bool:
             writer.seal(run.run_id)
             writer.end_workload(run.workload_id)
     if ended:
-        drain_leftovers(home)  # values that its script had written
+        recover_runs(home)  # values that its script had written
     return ended
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -18,9 +17,9 @@ from click.core import ParameterSource
 from radt.errors import RunNotFoundError, UsageError
 from radt.experiment.files import call
 from radt.home import Home
+from radt.render.json_text import json_text
 from radt.setting_values import NONE
 from radt.settings import HOME, STORE_URI, Setting, Settings
-from radt.units import in_json
 
 if TYPE_CHECKING:
     from radt.render.model import Document
@@ -61,12 +60,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 def print_json(name: str, document: Mapping[str, Any], version: int = 1) -> None:
-    """Print a document of ``--json``: ``{"format": "radt-NAME", "version": 1, …}``.
-
-    Numbers that JSON does not have are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
-    """
-    envelope = in_json({"format": f"radt-{name}", "version": version, **document})
-    click.echo(json.dumps(envelope, indent=2, ensure_ascii=False, allow_nan=False, default=str))
+    """Print a document of ``--json`` (`radt.render.json_text`)."""
+    click.echo(json_text(name, document, version), nl=False)
 
 
 class DocumentFormat(StrEnum):

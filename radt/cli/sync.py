@@ -12,7 +12,7 @@ from rich.console import Console
 
 from radt import settings, units
 from radt.cli.options import setting_option
-from radt.collector.leftovers import Drained
+from radt.collector.recovery import Recovered
 from radt.delivery.backlog import compare_again
 from radt.delivery.problems import MLFLOW, POSTGRES
 from radt.home import Home
@@ -124,7 +124,7 @@ def _say(
     output.say(report_line(mark, style, subject, text, text_style, place=place), indent=INDENT)
 
 
-def _print_drained(drained: Drained, output: RunConsole) -> None:
+def _print_drained(drained: Recovered, output: RunConsole) -> None:
     parts = []
     if drained.ended:
         parts.append(f"{units.plural(len(drained.ended), 'run')} ended that nobody had ended")
@@ -148,7 +148,7 @@ def _print_drained(drained: Drained, output: RunConsole) -> None:
         _say(output, "✘", "red", "journal", text)
 
 
-def _print_losses(home: Home, drained: Drained, output: RunConsole) -> None:
+def _print_losses(home: Home, drained: Recovered, output: RunConsole) -> None:
     """Print the runs that have just lost values or have damaged files."""
     runs = {*drained.ended, *drained.drained, *kept(home)}
     with closing(StoreReader(home.store_path)) as reader:

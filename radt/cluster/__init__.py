@@ -14,12 +14,12 @@ folder; a run counts as ended once all of it is there. `collecting` applies the 
 submit host, whose collector delivers the runs.
 
 **From jobs to statuses.** Only the process that holds the lock of the file submits and writes
-statuses. `course` polls the engine and the attempts and follows `settle`: pure functions from the
+statuses. `monitor` polls the engine and the attempts and follows `settle`: pure functions from the
 reports of engine and nodes to statuses, and to wait, done or submit again. `follow` adds the
 terminal, the file and the collection. All of it can be stopped anywhere: the shared folder and the
 engine have the state, and a hidden file beside the experiment file says where that is (`opened`).
 
-**Runs on several nodes.** Each node has a node runner with the same plan (`team`). The first one
+**Runs on several nodes.** Each node has a node runner with the same plan (`multinode`). The first
 claims the attempt, writes statuses and decides when a workload begins and how its runs end; the
 others meet it over TCP (`link`). A node that loses the connection ends its runs. All use the clock
 of the first: the others compare theirs by round trips before their collectors start, and the error

@@ -24,7 +24,7 @@ from radt.errors import ArchiveError, CollectorError, RadtError, RunNotFoundErro
 from radt.home import Home, RunDir
 from radt.model import RunStatus
 from radt.store import bundle
-from radt.store.applying import Adoption, apply
+from radt.store.applying import OwnershipTransfer, apply
 from radt.store.copy import Batch, Piece, Position, RunRows, position_of
 from radt.store.reader import StoreReader
 from radt.store.records import (
@@ -307,13 +307,13 @@ class Collection:
             since = opened.since if part is None else part.position(opened.since)
             if not position_of(self._reader, run_id).covers(since):
                 raise ArchiveError(f"{file} continues a file that is not there yet")
-            adoption = None
+            transfer = None
             if not self._nodes_deliver:
-                adoption = Adoption(run_dir.path, self._tracking_uri)
+                transfer = OwnershipTransfer(run_dir.path, self._tracking_uri)
             for batch in opened.batches():
                 if part is not None:
                     batch = part.batch(batch)
-                apply(self._writer, batch, adoption=adoption, is_part=part is not None)
+                apply(self._writer, batch, transfer=transfer, is_part=part is not None)
             self._deliver_again(run_id)
         if self._runs is not None:
             self._runs.setdefault(rows.tags.get(CLUSTER_JOB, ""), set()).add(run_id)

@@ -15,9 +15,9 @@ from pathlib import Path
 from radt import settings as radt_settings
 from radt import units
 from radt.cluster.collecting import Collection
-from radt.cluster.course import Course
 from radt.cluster.engine import ArrayRequest, Engine
 from radt.cluster.follow import Followed, Follower
+from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings, Recording
@@ -47,14 +47,14 @@ from radt.setting_values import find_settings
 _NO_ID = "DATE-TIME-ID"
 
 
-def course_of(
+def monitor_of(
     spool: Spool,
     settings: ClusterSettings,
     engine: Engine,
     *,
     looks_only: bool = False,
-) -> Course:
-    """Return the course of a submission; see `Course`.
+) -> SubmissionMonitor:
+    """Return a monitor of a submission; see `SubmissionMonitor`.
 
     Raises:
         RadtError: Its experiment file cannot be read.
@@ -76,7 +76,7 @@ def course_of(
         return made
 
     submitter = Submitter(spool, engine, build, max_jobs=settings.max_jobs)
-    return Course(
+    return SubmissionMonitor(
         spool,
         engine,
         submitter,
@@ -178,8 +178,8 @@ class SlurmExecutor:
                 work.source.table.text.encode(errors="surrogateescape"),
             )
             mark_open(spool)
-            course = course_of(spool, self.settings, self._engine)
-            self._follow(session, spool, course, statuses)
+            monitor = monitor_of(spool, self.settings, self._engine)
+            self._follow(session, spool, monitor, statuses)
         return ExperimentOutcome(
             workloads=self._found.workloads,
             failed_before=work.failed_before,
@@ -195,10 +195,10 @@ class SlurmExecutor:
             before this start, or this start reruns failed rows.
         """
         settings, engine = reopened(spool)
-        course = course_of(spool, settings, engine)
-        course.release()
+        monitor = monitor_of(spool, settings, engine)
+        monitor.release()
         session.console.say(
-            f"  goes on with what was submitted before, {units.plural(len(course.jobs), 'job')}: "
+            f"  goes on with what was submitted before, {units.plural(len(monitor.jobs), 'job')}: "
             f"{spool.submission.submission_id}",
             "dim",
         )
@@ -206,7 +206,7 @@ class SlurmExecutor:
         if rerun:
             session.console.say("  failed rows run again when they have ended", "dim")
         statuses = StatusWriter(table_path(spool.submission.file), submitted_table(spool))
-        self._follow(session, spool, course, statuses)
+        self._follow(session, spool, monitor, statuses)
         if session.stop or self._found.problem is not None:
             return False
         if not (self._found.settled_at_once or rerun):
@@ -250,7 +250,11 @@ class SlurmExecutor:
         return found
 
     def _follow(
-        self, session: Session, spool: Spool, course: Course, statuses: StatusSink | None
+        self,
+        session: Session,
+        spool: Spool,
+        monitor: SubmissionMonitor,
+        statuses: StatusSink | None,
     ) -> None:
         before = self._found
         with Collection(
@@ -262,7 +266,7 @@ class SlurmExecutor:
         ) as collection:
             self._found = Follower(
                 spool,
-                course,
+                monitor,
                 session.home,
                 session.console,
                 collection=collection,

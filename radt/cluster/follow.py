@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from radt.cluster.collecting import Collection
-from radt.cluster.course import Changes, Course, CourseJob
+from radt.cluster.monitor import Changes, MonitoredJob, SubmissionMonitor
 from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table
 from radt.cluster.settle import SubmittedRow
@@ -111,7 +111,7 @@ class Follower:
 
     Args:
         spool: The submission.
-        course: Its course.
+        monitor: Its monitor.
         home: The data folder that gets the runs.
         console: Where to print.
         collection: Collects the runs; None if another process does.
@@ -125,7 +125,7 @@ class Follower:
     def __init__(
         self,
         spool: Spool,
-        course: Course,
+        monitor: SubmissionMonitor,
         home: Home,
         console: RunConsole,
         *,
@@ -134,11 +134,11 @@ class Follower:
         notifier: Notifier,
         stop: StopRequest,
         wait_for_file_s: float = 30.0,
-        on_look: Callable[[Course], None] = lambda _course: None,
+        on_look: Callable[[SubmissionMonitor], None] = lambda _monitor: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._spool = spool
-        self._course = course
+        self._monitor = monitor
         self._clock = clock
         self._home = home
         self._console = console
@@ -175,11 +175,11 @@ class Follower:
                     # True if it was closed by another process while this one only observes.
                     was_closed = self._spool.is_closed
                 self.step()
-                if self._course.is_settled or self._course.is_stuck or self._stop:
+                if self._monitor.is_settled or self._monitor.is_stuck or self._stop:
                     break
                 if was_closed:
                     break
-                self._on_look(self._course)
+                self._on_look(self._monitor)
                 self.show()
                 self._stop.wait(_LOOP_S)
         finally:
@@ -188,25 +188,25 @@ class Follower:
             if self._reader is not None:
                 self._reader.close()
                 self._reader = None
-        if self._course.is_settled:
+        if self._monitor.is_settled:
             if self._collect_all():
                 self._close()
-        elif self._course.is_stuck:
-            self._found.problem = held_error(self._course)
+        elif self._monitor.is_stuck:
+            self._found.problem = held_error(self._monitor)
         return self._found
 
     def step(self) -> None:
-        """Advance the course, collect data, and write pending statuses.
+        """Advance the monitor, collect data, and write pending statuses.
 
         Raises:
             ClusterError: The engine refuses to answer.
         """
         now_s = self._clock()
-        changes = self._course.step(now_s)
+        changes = self._monitor.step(now_s)
         for note in changes.notes:
             self._say(note, "yellow")
         self._statuses.put(changes.statuses)
-        self._to_collect.update(job.key for job in self._course.jobs.values() if job.is_running)
+        self._to_collect.update(job.key for job in self._monitor.jobs.values() if job.is_running)
         ended = {job.key for job in changes.ended if job.views}
         if ended or (now_s >= self._next_collection_s and self._to_collect):
             self._collect(ended)
@@ -259,7 +259,7 @@ class Follower:
             self._say_once(f"not collected yet: {problem}")
         self._late = list(found.late)
         if not found.problems:
-            self._to_collect = {key for key in self._to_collect if key in self._course.jobs}
+            self._to_collect = {key for key in self._to_collect if key in self._monitor.jobs}
         return not found.problems
 
     # Workloads that have ended --------------------------------------------------------------------
@@ -282,9 +282,9 @@ class Follower:
             self._say(f"{len(outcomes)} of {len(self._labels)} workloads had ended{failed}")
         if self._is_first:
             self._ended_before = len(outcomes)
-            self._found.settled_at_once = self._course.is_settled
+            self._found.settled_at_once = self._monitor.is_settled
 
-    def _outcome(self, job: CourseJob, key: WorkloadKey) -> WorkloadOutcome:
+    def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadOutcome:
         runs = []
         for row in job.workloads[key]:
             status = job.settlement.rows.get(row.line) or RowStatus("")
@@ -303,7 +303,7 @@ class Follower:
             elapsed_s=max((run.elapsed_s or 0.0 for run in runs), default=0.0),
         )
 
-    def _run_outcome(self, job: CourseJob, row: SubmittedRow, status: RowStatus) -> RunOutcome:
+    def _run_outcome(self, job: MonitoredJob, row: SubmittedRow, status: RowStatus) -> RunOutcome:
         run = self._recorded(status.run_id)
         log = self._home.run_dir(run.run_id).output_log if run is not None else None
         if log is not None and not log.exists():
@@ -355,7 +355,7 @@ class Follower:
 
     def show(self) -> None:
         """Update the live table."""
-        view = Overview.of(self._course, self._engine_name, self._spool)
+        view = Overview.of(self._monitor, self._engine_name, self._spool)
         self._console.show_text(
             lambda width, height: cluster_table(view, width, height, self._progress())
         )
@@ -377,15 +377,15 @@ class Follower:
             self._say(text, "red")
 
 
-def held_error(course: Course) -> ClusterError:
+def held_error(monitor: SubmissionMonitor) -> ClusterError:
     """Return the error for a submission whose rest is held."""
     return ClusterError(
-        f"{plural(len(course.jobs), 'job')} held: {course.held}",
+        f"{plural(len(monitor.jobs), 'job')} held: {monitor.held}",
         "Fix that, then start the file again with the same --on, which lets them start",
     )
 
 
-def _text(job: CourseJob, row: SubmittedRow) -> str:
+def _text(job: MonitoredJob, row: SubmittedRow) -> str:
     status = job.settlement.rows.get(row.line)
     return "" if status is None else status.text
 

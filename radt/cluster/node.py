@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from radt import __version__
+from radt import __version__, settings
 from radt.cluster.spool import PREEMPTED, TIME_LIMIT, Start
 from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
@@ -45,7 +45,7 @@ COLLECTOR_GRACE_S = 10.0
 
 
 @dataclass(slots=True)
-class NodePlace:
+class ScratchFolder:
     """The scratch folder of a job.
 
     ``is_kept`` is True if the folder must stay because it holds the only copy of some data.
@@ -68,7 +68,7 @@ class NodePlace:
 
     @classmethod
     @contextmanager
-    def made(cls, name: str) -> Iterator[NodePlace]:
+    def made(cls, name: str) -> Iterator[ScratchFolder]:
         """Create the folder; at the end, stop everything that uses it and remove it.
 
         Folders of killed jobs are removed first.
@@ -178,7 +178,8 @@ def engine_job_id() -> str:
 def this_start() -> Start:
     """Describe the start of an attempt: the same on all nodes of a job, but for host and pid."""
     restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
-    return Start(node_name(), engine_job_id(), os.getpid(), __version__, restarts)
+    beat_s = settings.variable(settings.CLUSTER_BEAT_S, os.environ).value
+    return Start(node_name(), engine_job_id(), os.getpid(), __version__, restarts, beat_s)
 
 
 @dataclass(frozen=True, slots=True)

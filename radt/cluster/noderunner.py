@@ -22,21 +22,22 @@ from pathlib import Path
 from rich.console import Console
 
 from radt import __version__, settings
+from radt.cluster.first_node import FirstNode
 from radt.cluster.gpus import allocated_machine
 from radt.cluster.node import (
     COLLECTOR_GRACE_S,
-    NodePlace,
     NodeStop,
+    ScratchFolder,
     end_collector,
     engine_job_id,
     node_name,
     node_number,
     this_start,
 )
-from radt.cluster.shipping import NodeStatuses, Pulse, Shipper
+from radt.cluster.other_node import OtherNode
+from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses, Shipper
 from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
-from radt.cluster.team import FirstNode, OtherNode
-from radt.collector.leftovers import drain_leftovers
+from radt.collector.recovery import recover_runs
 from radt.collocation.inventory import read_inventory
 from radt.collocation.planner import Request, on_given_instances
 from radt.delivery.mlflow.variables import ROOT
@@ -158,19 +159,19 @@ class NodeRunner:
             return self._refuse(attempt, left, held)
         if left.work is None:
             return self._refuse(attempt, left, self._spool.unfit(left.problem))
-        team, nodes = None, self._shape.nodes
+        multi_node, nodes = None, self._shape.nodes
         if nodes > 1:
-            team = FirstNode(attempt, left.rows, nodes, self._stop, self._spool.unfit)
-        return self._run(attempt, left, left.work, team)
+            multi_node = FirstNode(attempt, left.rows, nodes, self._stop, self._spool.unfit)
+        return self._run(attempt, left, left.work, multi_node)
 
     def _join(self, number: int, left: Left) -> int:
         """Run this node's parts of an attempt that the job's first node has claimed."""
-        team = OtherNode.joined(self._spool, self._job, number, left.problem, self._stop)
-        if team is None:
+        multi_node = OtherNode.joined(self._spool, self._job, number, left.problem, self._stop)
+        if multi_node is None:
             return 1
-        left.rows, left.kept = team.rows, frozenset()
+        left.rows, left.kept = multi_node.rows, frozenset()
         work = work_of(self._spool, self._job, left.machine, left.rows)
-        return self._run(team.attempt.part(number), left, work, team)
+        return self._run(multi_node.attempt.part(number), left, work, multi_node)
 
     # Before anything runs -------------------------------------------------------------------------
 
@@ -230,15 +231,15 @@ class NodeRunner:
         attempt: Attempt,
         left: Left,
         work: Work,
-        team: FirstNode | OtherNode | None,
+        multi_node: FirstNode | OtherNode | None,
     ) -> int:
         statuses = NodeStatuses(left.rows, left.kept)
         on_arrived = statuses.arrived
         name = f"{self._submission.submission_id}-{self._job}.{attempt.number}"
-        if team is not None:
-            team.on_arrived, on_arrived = statuses.arrived, team.arrived
-            name += f".{team.number}"
-        with NodePlace.made(name) as place:
+        if multi_node is not None:
+            multi_node.on_arrived, on_arrived = statuses.arrived, multi_node.arrived
+            name += f".{multi_node.number}"
+        with ScratchFolder.made(name) as place:
             self._set_environment(place)
             shipper = Shipper(
                 place.home,
@@ -247,7 +248,7 @@ class NodeRunner:
                 with_files=not self._submission.reaches_mlflow,
                 on_arrived=on_arrived,
             )
-            pulse = Pulse(
+            heartbeat = AttemptHeartbeat(
                 self._spool,
                 self._job,
                 attempt,
@@ -256,11 +257,11 @@ class NodeRunner:
                 beat_s=settings.variable(settings.CLUSTER_BEAT_S, os.environ).value,
                 on_superseded=lambda newest: self._superseded(newest, shipper),
             )
-            pulse.start()
+            heartbeat.start()
             reason = "radt stopped on an error"
             try:
-                if team is not None:
-                    team.start()
+                if multi_node is not None:
+                    multi_node.start()
                 with (
                     place.output_log.open("a", encoding="utf-8") as log,
                     RunConsole(Console(file=log, width=_COLUMNS)) as output,
@@ -276,7 +277,7 @@ class NodeRunner:
                         Notifier("", output.say),
                         self._stop,
                         tags=self._tags(attempt),
-                        spread=team,
+                        multi_node=multi_node,
                     ) as session,
                 ):
                     shipper.start()
@@ -289,13 +290,13 @@ class NodeRunner:
             except RadtError as error:
                 reason = self._stop.reason if self._stop else str(error)
             finally:
-                self._hand_over(place, shipper, pulse, statuses, reason, team)
-                if team is not None:
-                    team.close()
+                self._hand_over(place, shipper, heartbeat, statuses, reason, multi_node)
+                if multi_node is not None:
+                    multi_node.close()
         is_done = not self._superseded_by and _has_finished(statuses.rows)
         return 0 if is_done else 1
 
-    def _set_environment(self, place: NodePlace) -> None:
+    def _set_environment(self, place: ScratchFolder) -> None:
         """Make this process and its children use the job's scratch folder."""
         own = {
             HOME_VARIABLE: str(place.home.path),
@@ -352,21 +353,21 @@ class NodeRunner:
 
     def _hand_over(
         self,
-        place: NodePlace,
+        place: ScratchFolder,
         shipper: Shipper,
-        pulse: Pulse,
+        heartbeat: AttemptHeartbeat,
         statuses: NodeStatuses,
         reason: str,
-        team: FirstNode | OtherNode | None,
+        multi_node: FirstNode | OtherNode | None,
     ) -> None:
         """Send everything left to the shared folder, and report how the job ended."""
         with suppress(OSError):  # the node's disk is full; the last report says what is missing
             end_collector(place.runtime, COLLECTOR_GRACE_S)
         if self._superseded_by:
-            pulse.drop()
+            heartbeat.drop()
             return
         with suppress(RadtError):  # there may be no runs
-            drain_leftovers(place.home)
+            recover_runs(place.home)
         deadline_s = self._deadline()
         unsent = shipper.finish(deadline_s, lambda: bool(self._stop))
         if unsent:
@@ -376,12 +377,12 @@ class NodeRunner:
             except OSError as error:
                 where += f" until the next job there ({error.strerror})"
             unsent = f"not all was sent, and is in {where}: {unsent}"
-        if team is not None:
-            unsent = team.finish(reason, unsent, deadline_s)
+        if multi_node is not None:
+            unsent = multi_node.finish(reason, unsent, deadline_s)
         if unsent:
             statuses.lose(unsent)
         least_s = time.monotonic() + LAST_WORD_S
-        if not pulse.finish(reason or unsent, lambda: max(least_s, deadline_s())):
+        if not heartbeat.finish(reason or unsent, lambda: max(least_s, deadline_s())):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201
 
     def _deadline(self) -> Deadline:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from radt.cluster.course import Course
+from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.overview import current_workload
 from radt.cluster.spool import JobKey, Spool
 from radt.runner.console import RunConsole
@@ -24,11 +24,11 @@ class OutputTails:
         self._tails: dict[Path, Tail] = {}
         self._running: dict[JobKey, str] = {}
 
-    def relay(self, course: Course) -> None:
+    def relay(self, monitor: SubmissionMonitor) -> None:
         """Print the output since the last call, including that of jobs that have ended since."""
         now = {
             job.key: f"{current_workload(job).label} on {job.state.nodes}"
-            for job in course.jobs.values()
+            for job in monitor.jobs.values()
             if job.is_running and job.state is not None
         }
         for key, where in {**self._running, **now}.items():

@@ -11,9 +11,10 @@ from typing import Any
 from rich.text import Text
 
 from radt import units
-from radt.cluster.course import Course, CourseJob
 from radt.cluster.engine import Phase
-from radt.cluster.spool import BEAT_S, Spool, WorkloadKey
+from radt.cluster.monitor import MonitoredJob, SubmissionMonitor
+from radt.cluster.slurm import waits_for
+from radt.cluster.spool import Spool, WorkloadKey
 from radt.experiment.columns import parse_status
 from radt.model import Role, RunStatus
 from radt.runner.console import shown_path
@@ -29,8 +30,9 @@ _MOST_WAITING = 50
 class JobView:
     """A job, and the ``label`` of its current or next workload.
 
-    ``attempt`` is the newest that has begun, 0 for none; its beats say how long it has run. For a
-    queued job, ``reason`` is the engine's and ``starts`` its estimate, if it has one.
+    ``attempt`` is the newest that has begun, 0 for none; ``running_s`` is for how long it has sent
+    heartbeats. For a queued job, ``reason`` is the engine's, ``waits_for`` its meaning, and
+    ``starts`` the engine's estimate, if it has one.
     """
 
     job_id: str
@@ -38,24 +40,28 @@ class JobView:
     roles: Sequence[Role]
     nodes: str = ""
     attempt: int = 0
-    beats: int = 0
+    running_s: float = 0.0
     reason: str = ""
+    waits_for: str = ""
     starts: str = ""
 
     @classmethod
-    def of(cls, course: Course, job: CourseJob) -> JobView:
+    def of(cls, monitor: SubmissionMonitor, job: MonitoredJob) -> JobView:
         """Describe a job that the engine has."""
         assert job.state is not None
         key = current_workload(job)
         newest = job.views[-1] if job.views else None
+        start = newest.start if newest is not None else None
+        reason = "held" if job.state.phase is Phase.HELD else job.state.reason
         return cls(
-            job_id=course.job_id(job),
+            job_id=monitor.job_id(job),
             label=key.label,
             roles=[row.role for row in job.workloads[key]],
             nodes=job.state.nodes,
             attempt=newest.number if newest is not None else 0,
-            beats=newest.beats if newest is not None else 0,
-            reason="held" if job.state.phase is Phase.HELD else job.state.reason,
+            running_s=newest.beats * start.beat_s if newest and start else 0.0,
+            reason=reason,
+            waits_for=waits_for(reason),
             starts=job.state.starts,
         )
 
@@ -86,22 +92,22 @@ class Overview:
     folder: str = ""
 
     @classmethod
-    def of(cls, course: Course, engine: str, spool: Spool) -> Overview:
-        """Describe a submission by its course."""
-        jobs = list(course.jobs.values())
-        running = [JobView.of(course, job) for job in jobs if job.is_running]
-        queued = [JobView.of(course, job) for job in jobs if job.is_queued]
+    def of(cls, monitor: SubmissionMonitor, engine: str, spool: Spool) -> Overview:
+        """Describe a submission by its monitor."""
+        jobs = list(monitor.jobs.values())
+        running = [JobView.of(monitor, job) for job in jobs if job.is_running]
+        queued = [JobView.of(monitor, job) for job in jobs if job.is_queued]
         return cls(
             engine=engine,
             running=running,
             queued=dict(Counter(job.reason for job in queued)),  # `asdict` cannot copy a Counter
-            unsubmitted=course.unsubmitted,
-            ending=len(jobs) - len(running) - len(queued) - course.unsubmitted,
+            unsubmitted=monitor.unsubmitted,
+            ending=len(jobs) - len(running) - len(queued) - monitor.unsubmitted,
             starts=min((job.starts for job in queued if job.starts), default=""),
-            held=course.held,
-            away=bool(course.away),
-            problem=course.away or course.folder_problem,
-            remedy=course.remedy,
+            held=monitor.held,
+            away=bool(monitor.away),
+            problem=monitor.away or monitor.folder_problem,
+            remedy=monitor.remedy,
             waiting=queued[:_MOST_WAITING],
             id=spool.submission.submission_id,
             folder=str(spool.path),
@@ -117,7 +123,7 @@ class Overview:
         return {"headline": headline(self).plain.strip(), **asdict(self)}
 
 
-def current_workload(job: CourseJob) -> WorkloadKey:
+def current_workload(job: MonitoredJob) -> WorkloadKey:
     """Return the workload of a job that is running, or runs next."""
     for wanted in (RunStatus.RUNNING, None):
         for key, rows in job.workloads.items():
@@ -168,7 +174,7 @@ def overview_lines(view: Overview, width: int, most: int | None = None) -> list[
     ids = max((len(job.job_id) for job in shown), default=0)
     for job in shown:
         again = f"attempt {job.attempt}" if job.attempt > 1 else ""
-        began = f"▶ {units.stopwatch(job.beats * BEAT_S)}" if job.attempt else "▶ starting"
+        began = f"▶ {units.stopwatch(job.running_s)}" if job.attempt else "▶ starting"
         lines.append(
             Text.assemble(
                 (f"       {job.nodes:<{min(nodes, NAME_COLUMNS)}}  ", "cyan"),

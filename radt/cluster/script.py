@@ -148,11 +148,6 @@ def batch_script(
     return _HEAD.format(**values) + setup + _TAIL.format(**values)
 
 
-def output_pattern(submission: Path, array: int) -> str:
-    """Return the path of an array's script output, with Slurm's placeholders."""
-    return str(submission / "arrays" / str(array) / "output.%A_%a.log")
-
-
 def array_request(
     submission: Path,
     number: int,
@@ -180,7 +175,8 @@ def array_request(
         shape=array.shape,
         indices=range(len(array.jobs)) if indices is None else indices,
         script=batch_script(submission, number, settings),
-        output=output_pattern(submission, number),
+        # With Slurm's placeholders.
+        output=str(submission / "arrays" / str(number) / "output.%A_%a.log"),
         options=settings.options,
     )
 

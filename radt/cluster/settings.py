@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -47,39 +47,79 @@ class Recording(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """A key of ``[cluster]``: the field that it sets, the format of its value, and its meaning.
+
+    With ``is_list``, the value is a list of values in this format.
+    """
+
+    kind: Kind[Any]
+    help: str
+    default_text: str = "the cluster's default"
+    is_list: bool = False
+    field: str = ""
+
+
+def _key(default: Any, *described: Any) -> Any:
+    return field(default=default, metadata={"key": ClusterKey(*described)})
+
+
+_TIME = Kind(lambda text, _folder: parse_time(text), "TIME", (int, float))
+_RECORDING = choice(*Recording)
+_RECORD = replace(_RECORDING, parse=lambda text, folder: Recording(_RECORDING.parse(text, folder)))
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterSettings:
     """The settings of one cluster; ``None`` and "" leave it to the cluster.
 
     Args:
         name: Its name for ``--on``: ``slurm``, or NAME of ``[cluster.NAME]``.
         source: Where the settings come from, for messages.
-        folder: Shared by submit host and nodes; None for the data folder.
-        time_s: Limit of one repeat of a workload without Time and Timeout.
-        memory_bytes: Per job. Like ``partition`` and ``exclusive``, for rows that do not set it.
-        bundle_s: Workloads that together take at most this long share a job; 0 for a job each.
-        same_node: Run all workloads of a file on one node.
-        max_jobs: Maximum number of jobs in the queue; None for no limit by radt.
-        setup: Shell lines to run before the interpreter.
-        sbatch: Options passed to sbatch unchanged.
         gpus: The gres type (``a100_3g.20gb``) of each MIG profile.
     """
 
     name: str = SLURM
     source: str = f"[{CLUSTER_TABLE}] of {SETTINGS_NAME}"
-    folder: Path | None = None
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    constraint: str = ""
-    time_s: float | None = None
-    memory_bytes: int | None = None
-    exclusive: bool = False
-    bundle_s: float = 0.0
-    same_node: bool = False
-    max_jobs: int | None = None
-    setup: tuple[str, ...] = ()
-    sbatch: tuple[str, ...] = ()
-    record: Recording = Recording.FOLDER
+    folder: Path | None = _key(  # noqa: RUF009 - a field
+        *(None, PATH),
+        "Folder that the login node and all nodes see under this path; submissions lie in it.",
+        "the data folder",
+    )
+    partition: str = _key("", TEXT, "Partition of rows without one.")
+    account: str = _key("", TEXT, "Account that jobs are charged to.")
+    qos: str = _key("", TEXT, "Quality of service of jobs.")
+    constraint: str = _key("", TEXT, "Features that nodes must have, as for sbatch.")
+    time_s: float | None = _key(
+        *(None, _TIME), "Time limit of one repeat of a workload without Time and Timeout."
+    )
+    memory_bytes: int | None = _key(
+        *(None, MEMORY), "Memory of a job whose rows say nothing: 64GB."
+    )
+    exclusive: bool = _key(
+        *(False, SWITCH), "Keep other jobs off the nodes, where rows say nothing.", "false"
+    )
+    bundle_s: float = _key(
+        *(0.0, SECONDS),
+        "Workloads that together take at most this long share a job, by Time or Timeout.",
+        "a job each",
+    )
+    same_node: bool = _key(False, SWITCH, "Run all workloads of a file on one node.", "false")
+    max_jobs: int | None = _key(
+        *(None, COUNT), "Jobs of a submission in the queue at a time.", "no limit"
+    )
+    setup: tuple[str, ...] = _key(
+        *((), TEXT), "Lines for bash that come before radt on the node.", "none", True
+    )
+    sbatch: tuple[str, ...] = _key(
+        *((), TEXT), "Further options, passed to sbatch unchanged.", "none", True
+    )
+    record: Recording = _key(  # noqa: RUF009 - a field
+        *(Recording.FOLDER, _RECORD),
+        "folder: what nodes measure comes through the shared folder; direct: nodes upload it to "
+        "MLflow and Postgres themselves.",
+        "folder",
+    )
     gpus: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -192,64 +232,16 @@ def _tables(file: SettingsFile) -> Mapping[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterKey:
-    """A key of ``[cluster]``: the field that it sets, the format of its value, and its meaning.
-
-    With ``is_list``, the value is a list of values in this format.
-    """
-
-    field: str
-    kind: Kind[Any]
-    help: str
-    default_text: str = "the cluster's default"
-    is_list: bool = False
+def _name_of(key: str) -> str:
+    """Return a field's name in the file, which has values with units: ``time_s`` is ``time``."""
+    return re.sub(r"_(s|bytes)$", "", key).replace("_", "-")
 
 
-_TIME = Kind(lambda text, _folder: parse_time(text), "TIME", (int, float))
-_RECORDING = choice(*Recording)
-_RECORD = replace(_RECORDING, parse=lambda text, folder: Recording(_RECORDING.parse(text, folder)))
 #: The keys of ``[cluster]`` and ``[cluster.NAME]``, besides the table `GPUS_TABLE`.
 CLUSTER_KEYS: Mapping[str, ClusterKey] = {
-    "folder": ClusterKey(
-        *("folder", PATH),
-        "Folder that the login node and all nodes see under this path; submissions lie in it.",
-        "the data folder",
-    ),
-    "partition": ClusterKey("partition", TEXT, "Partition of rows without one."),
-    "account": ClusterKey("account", TEXT, "Account that jobs are charged to."),
-    "qos": ClusterKey("qos", TEXT, "Quality of service of jobs."),
-    "constraint": ClusterKey("constraint", TEXT, "Features that nodes must have, as for sbatch."),
-    "time": ClusterKey(
-        *("time_s", _TIME), "Time limit of one repeat of a workload without Time and Timeout."
-    ),
-    "memory": ClusterKey("memory_bytes", MEMORY, "Memory of a job whose rows say nothing: 64GB."),
-    "exclusive": ClusterKey(
-        *("exclusive", SWITCH), "Keep other jobs off the nodes, where rows say nothing.", "false"
-    ),
-    "bundle": ClusterKey(
-        *("bundle_s", SECONDS),
-        "Workloads that together take at most this long share a job, by Time or Timeout.",
-        "a job each",
-    ),
-    "same-node": ClusterKey(
-        *("same_node", SWITCH), "Run all workloads of a file on one node.", "false"
-    ),
-    "max-jobs": ClusterKey(
-        *("max_jobs", COUNT), "Jobs of a submission in the queue at a time.", "no limit"
-    ),
-    "setup": ClusterKey(
-        *("setup", TEXT), "Lines for bash that come before radt on the node.", "none", is_list=True
-    ),
-    "sbatch": ClusterKey(
-        *("sbatch", TEXT), "Further options, passed to sbatch unchanged.", "none", is_list=True
-    ),
-    "record": ClusterKey(
-        *("record", _RECORD),
-        "folder: what nodes measure comes through the shared folder; direct: nodes upload it to "
-        "MLflow and Postgres themselves.",
-        "folder",
-    ),
+    _name_of(item.name): replace(item.metadata["key"], field=item.name)
+    for item in fields(ClusterSettings)
+    if "key" in item.metadata
 }
 #: Options of sbatch that radt sets itself, and what to use instead.
 _OWN_OPTIONS = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from radt.cluster.engine import ArrayRequest, Engine, Shape
@@ -26,7 +26,7 @@ from radt.errors import (
 from radt.experiment.check import Conflict
 from radt.experiment.columns import Column
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
-from radt.experiment.resources import GpuRequest, Resources
+from radt.experiment.resources import Resources
 from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.options import PendingWorkload
@@ -192,34 +192,36 @@ def shape_conflicts(workload: WorkloadPlan, settings: ClusterSettings) -> Iterat
 # Cells that rows must agree on ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Cell:
-    """A column that rows must agree on: how to read it, with None for empty, and to show it."""
-
-    read: Callable[[Resources], Any]
-    show: Callable[[Any], str] = str
-
-
-_CELLS: Mapping[Column, _Cell] = {
-    Column.NODES: _Cell(lambda asked: asked.nodes),
-    Column.GPUS: _Cell(lambda asked: asked.gpus if str(asked.gpus) else None),
-    Column.PARTITION: _Cell(lambda asked: asked.partition or None),
-    Column.EXCLUSIVE: _Cell(lambda asked: asked.exclusive, lambda yes: "yes" if yes else "no"),
-    Column.MEMORY: _Cell(lambda asked: asked.memory_bytes, memory_text),
-    Column.TIME: _Cell(lambda asked: asked.time_s, duration_text),
+#: For each column that rows must agree on, its field of `Resources` and how to show a value.
+_CELLS: Mapping[Column, tuple[str, Callable[[Any], str]]] = {
+    Column.NODES: ("nodes", str),
+    Column.GPUS: ("gpus", str),
+    Column.PARTITION: ("partition", str),
+    Column.EXCLUSIVE: ("exclusive", lambda yes: "yes" if yes else "no"),
+    Column.MEMORY: ("memory_bytes", memory_text),
+    Column.TIME: ("time_s", duration_text),
 }
+
+
+def _given(workload: WorkloadPlan, name: str) -> dict[Any, RunPlan]:
+    """Return the different values of a field of `Resources`, each with the first row that has it.
+
+    Empty cells have none.
+    """
+    first: dict[Any, RunPlan] = {}
+    for run in workload.runs:
+        value = getattr(run.resources, name)
+        if value is not None and str(value):
+            first.setdefault(value, run)
+    return first
 
 
 def _disagreements(workload: WorkloadPlan) -> Iterator[Conflict]:
     """Yield contradicting cells of a workload's rows; empty cells contradict nothing."""
-    for column, cell in _CELLS.items():
-        first: dict[Any, RunPlan] = {}
-        for run in workload.runs:
-            value = cell.read(run.resources)
-            if value is not None:
-                first.setdefault(value, run)
+    for column, (name, show) in _CELLS.items():
+        first = _given(workload, name)
         if len(first) > 1:
-            values = " and ".join(cell.show(value) for value in first)
+            values = " and ".join(map(show, first))
             yield _conflict(
                 list(first.values()),
                 column,
@@ -230,20 +232,8 @@ def _disagreements(workload: WorkloadPlan) -> Iterator[Conflict]:
 
 def _merged(workload: WorkloadPlan) -> Resources:
     """Return the combined resources of a workload's rows."""
-    asked = {
-        column: next(
-            (v for run in workload.runs if (v := cell.read(run.resources)) is not None), None
-        )
-        for column, cell in _CELLS.items()
-    }
-    return Resources(
-        nodes=asked[Column.NODES],
-        gpus=asked[Column.GPUS] or GpuRequest(),
-        partition=asked[Column.PARTITION] or "",
-        exclusive=asked[Column.EXCLUSIVE],
-        memory_bytes=asked[Column.MEMORY],
-        time_s=asked[Column.TIME],
-    )
+    given = {name: list(_given(workload, name)) for name, _ in _CELLS.values()}
+    return Resources(**{name: values[0] for name, values in given.items() if values})
 
 
 # GPUs -----------------------------------------------------------------------------------------

@@ -370,7 +370,7 @@ class NodeStatuses:
             return dict(self._said), frozenset(self._arrived)
 
 
-class Pulse(_Sender):
+class AttemptHeartbeat(_Sender):
     """Writes heartbeats, statuses and output.
 
     Args:
@@ -395,7 +395,7 @@ class Pulse(_Sender):
         beat_s: float,
         on_superseded: Callable[[int], None],
     ) -> None:
-        super().__init__("pulse")
+        super().__init__("heartbeat")
         self._spool = spool
         self._job = job
         self._attempt = attempt

@@ -291,6 +291,29 @@ def _state(words: str, nodes: str, starts: str = "", reason: str = "") -> JobSta
     return JobState(Phase.RUNNING, "" if state == "RUNNING" else state.capitalize(), nodes)
 
 
+#: Meanings of Slurm's reasons; https://slurm.schedmd.com/job_reason_codes.html
+_REASONS = {
+    "Priority": "jobs before it in the queue",
+    "Resources": "a node with room for it",
+    "BeginTime": "its time to start again, after its node failed or another job took it",
+    "Dependency": "another job",
+    "JobArrayTaskLimit": "other jobs of its array",
+    "ReqNodeNotAvail": "a node that is down, drained or reserved",
+    "PartitionDown": "its partition, which is down",
+    "PartitionTimeLimit": "nothing: its time is longer than the partition allows",
+    "held": "a release: see above",
+}
+#: Prefixes of reasons about limits of an account or a quality of service.
+_LIMIT_REASONS = ("Assoc", "QOS", "MaxJobs", "MaxSubmit")
+
+
+def waits_for(reason: str) -> str:
+    """Return what a job is waiting for, given Slurm's reason."""
+    if reason.startswith(_LIMIT_REASONS):
+        return "jobs of its account to end: a limit is reached"
+    return next((text for word, text in _REASONS.items() if reason.startswith(word)), "–")
+
+
 #: Time limit for an answer, in s. Slurm's own timeouts add up to less, unless the controller is
 #: overloaded, or slurm.conf is missing, in which case its commands wait a minute.
 TIMEOUT_S = 60.0

@@ -11,7 +11,7 @@
     │   └── job.1.8812            the engine's id of those jobs, written after its answer
     ├── jobs/3-17/attempts/2/     made by the node that starts the job, with the next free number
     │   ├── start.json            where and when it started
-    │   ├── beat.41               heartbeat: renamed every 10 s
+    │   ├── beat.41               heartbeat: renamed every `Start.beat_s`
     │   ├── statuses.3.json       statuses of the rows so far; the last one says that it has ended
     │   ├── output.log            output of the node runner
     │   ├── meeting.json          address and secret of the first node, until the others have joined
@@ -183,13 +183,17 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where and when an attempt began. ``job_id`` is the engine's, such as ``1234_7``."""
+    """Where and when an attempt began, and the seconds between its heartbeats.
+
+    ``job_id`` is the engine's, such as ``1234_7``.
+    """
 
     host: str
     job_id: str
     pid: int
     radt_version: str
     restarts: int = 0
+    beat_s: float = BEAT_S
 
 
 @dataclass(frozen=True, slots=True)

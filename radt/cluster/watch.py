@@ -9,8 +9,8 @@ from pathlib import Path
 
 from radt import settings
 from radt.cluster.collecting import Collection
-from radt.cluster.executor import course_of, plan_of, reopened, submitted_rows, submitted_table
-from radt.cluster.follow import Follower, PacedStatuses
+from radt.cluster.executor import monitor_of, plan_of, reopened, submitted_rows, submitted_table
+from radt.cluster.follow import Follower
 from radt.cluster.opened import open_submission
 from radt.cluster.output import OutputTails
 from radt.cluster.overview import Overview
@@ -100,17 +100,15 @@ class ClusterWatcher(Watcher):
     def _look(self, holder: Holder | None, *, writes: bool) -> ExperimentProgress:
         spool = self._spool
         cluster, engine = reopened(spool, self._patience_s)
-        course = course_of(spool, cluster, engine, looks_only=True)
-        changes = course.step(time.monotonic())
+        monitor = monitor_of(spool, cluster, engine, looks_only=True)
+        changes = monitor.step(time.monotonic())
         if writes:
             writer = StatusWriter(table_path(self.file), submitted_table(spool))
-            statuses = PacedStatuses(writer, lambda _text: None)
-            statuses.put(changes.statuses)
-            statuses.flush()
+            writer.set_many(changes.statuses)
         rows = sorted(submitted_rows(spool).items(), key=lambda item: item[1][0].line)
-        if course.is_settled:
+        if monitor.is_settled:
             hint = f"{call(self.file, 'attach')} collects what the jobs have recorded"
-        elif course.held:
+        elif monitor.held:
             hint = f"{call(self.file, options=self.options)} lets the jobs start"
         else:
             hint = (
@@ -120,12 +118,12 @@ class ClusterWatcher(Watcher):
         return ExperimentProgress(
             file=self.file,
             name=plan_of(spool).name,
-            is_running=not course.is_settled,
+            is_running=not monitor.is_settled,
             holder=holder,
-            workloads=[_workload(key, of_key, course.statuses) for key, of_key in rows],
+            workloads=[_workload(key, of_key, monitor.statuses) for key, of_key in rows],
             place=f"on {spool.submission.engine}",
             hint=hint,
-            jobs=Overview.of(course, cluster.name, spool),
+            jobs=Overview.of(monitor, cluster.name, spool),
         )
 
     def follow(self, console: RunConsole, stop: StopRequest) -> int:
@@ -168,7 +166,7 @@ class ClusterWatcher(Watcher):
         ):
             followed = Follower(
                 spool,
-                course_of(spool, *reopened(spool), looks_only=not is_ours),
+                monitor_of(spool, *reopened(spool), looks_only=not is_ours),
                 self.home,
                 console,
                 collection=collection,
@@ -177,7 +175,7 @@ class ClusterWatcher(Watcher):
                 else None,
                 notifier=notifier,
                 stop=stop,
-                on_look=tails.relay if with_output else lambda _course: None,
+                on_look=tails.relay if with_output else lambda _monitor: None,
             ).run()
         if followed.problem is not None:
             raise followed.problem
@@ -221,14 +219,14 @@ class ClusterWatcher(Watcher):
         spool = self._spool
         spool.stop(STOPPED)  # first, so that no process submits any more
         cluster, engine = reopened(spool)
-        course = course_of(spool, cluster, engine, looks_only=True)
-        course.step(time.monotonic())
-        if course.away:
+        monitor = monitor_of(spool, cluster, engine, looks_only=True)
+        monitor.step(time.monotonic())
+        if monitor.away:
             raise EngineAwayError(
-                f"{course.away}: jobs of {self.file} may go on",
+                f"{monitor.away}: jobs of {self.file} may go on",
                 f"Run {call(self.file, 'stop')} again; whoever looks at the jobs cancels them, too",
             )
-        engine.cancel(course.unended(), now=now)
+        engine.cancel(monitor.unended(), now=now)
         with self._lock_if_free() as holder:
             if holder is None:
                 self._follow(spool, console, StopRequest(), is_ours=True, with_output=False)

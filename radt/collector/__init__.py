@@ -6,10 +6,10 @@ over a socket (`protocol`). Its threads:
 - a listener's thread (`sampling`) reads it at each tick and gives each run its readings (`routing`,
   `runs`);
 - a store's thread (`sink`) writes all runs of a store in one transaction: their readings, their
-  journals (`recorder`, `intake`) and the position in the journals;
+  journals (`recorder`, `journal_import`) and the position in them;
 - a finder (`run_finder`) looks for runs that no collector records.
 
-`leftovers` ends runs that a reboot interrupted, `ledger` counts what was expected and received, and
+`recovery` ends runs that a reboot interrupted, `ledger` counts what was expected and received, and
 `delivery` starts the processes that upload.
 
 `client`, `protocol`, `manifest` and `start` import the standard library only, because training

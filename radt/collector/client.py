@@ -27,7 +27,7 @@ from radt.collector.protocol import (
     Op,
     RefusalCode,
     Registration,
-    StandaloneRun,
+    RunRequest,
     decode,
     delivery_env,
     encode,
@@ -193,7 +193,7 @@ class CollectorClient:
         self._registrations[registration.run_id] = registration
         return [str(warning) for warning in answer["warnings"]]
 
-    def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
+    def record(self, runs: Sequence[RunRequest]) -> list[str]:
         """Write the rows of runs that the caller will start, all in one store; return their names.
 
         Raises:
@@ -203,7 +203,7 @@ class CollectorClient:
         answer = self._ask(Op.RECORD, request, patience_s=_ROWS_TIMEOUT_S)
         return [str(name) for name in answer["names"]]
 
-    def begin(self, run: StandaloneRun) -> Begun:
+    def begin(self, run: RunRequest) -> Begun:
         """Register a run without a runner, which is already running."""
         timeout_s = self._answered_within(_STORE_TIMEOUT_S)
         answer = self._ask(Op.BEGIN, {"run": asdict(run), "timeout_s": timeout_s})
@@ -283,14 +283,14 @@ class CollectorClient:
         answer = self._ask(Op.LIVE, {"run_ids": list(run_ids)})
         return {run_id: LiveView(**view) for run_id, view in answer["live"].items()}
 
-    def hurry(self, store: Path) -> dict[str, str]:
+    def flush(self, store: Path) -> dict[str, str]:
         """Upload the data of a store at once, because somebody waits for it.
 
         Returns:
             Why an upload process is not running, "" if it is, by
             `radt.collector.delivery.Destination.label`.
         """
-        answer = self._ask(Op.HURRY, {"store_path": str(store)})
+        answer = self._ask(Op.FLUSH, {"store_path": str(store)})
         problems = answer.get("problems", {})  # collectors of earlier builds do not report them
         return {str(label): str(problem) for label, problem in problems.items()}
 
@@ -504,11 +504,11 @@ def _left_s(deadline: float) -> float:
     return max(1e-3, deadline - time.monotonic())
 
 
-def hurry_uploads(store: Path) -> None:
+def flush_uploads(store: Path) -> None:
     """Ask the collector, if one answers, to upload the data of a store now instead of later."""
     # Without this request, the collector uploads the data later.
     with (
         suppress(CollectorError),
         CollectorClient.connect(start=False, timeout_s=0.0, patience_s=1.0) as client,
     ):
-        client.hurry(store)
+        client.flush(store)

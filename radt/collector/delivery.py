@@ -7,17 +7,19 @@ and exit.
 
 Uploads give way to runs: the processes are nice (`radt.delivery.process.give_way`). While a run is
 active, uploads to MLflow, whose start alone takes seconds of CPU time, are delayed for a while
-unless somebody waits for them (`Deliverer.hurry`).
+unless somebody waits for them (`Deliverer.flush`).
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -30,9 +32,15 @@ from radt.processes import Backoff, command
 log = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF_S = 60.0
+#: Changes with what MLflow and Postgres have of a store, and not with failed attempts.
+_PROGRESS = (
+    "SELECT (SELECT TOTAL(delivered) FROM delivery), (SELECT COUNT(*) FROM artifact_delivered), "
+    "(SELECT TOTAL(revision) FROM replicated), COUNT(mlflow_run_id), COUNT(delivery_done_ns) "
+    "FROM run"
+)
 
 
-class Way(Enum):
+class DestinationKind(Enum):
     """A kind of destination.
 
     Attributes:
@@ -58,16 +66,16 @@ class Destination:
 
     store: Path
     uri: str
-    way: Way = Way.MLFLOW
+    kind: DestinationKind = DestinationKind.MLFLOW
 
     def command(self) -> list[str]:
         """Return the command line of the upload process, without ``--give-way-s``."""
-        return command(self.way.module, "--store", str(self.store))
+        return command(self.kind.module, "--store", str(self.store))
 
     @property
     def label(self) -> str:
         """Return the name for messages, without passwords."""
-        return f"{self.way.work} at {masked(self.uri)}"
+        return f"{self.kind.work} at {masked(self.uri)}"
 
     @property
     def is_gone(self) -> bool:
@@ -82,7 +90,7 @@ class Destination:
 
     def environment(self) -> dict[str, str]:
         """Return the URI as a variable: the process list would show a password in arguments."""
-        return {self.way.variable: self.uri}
+        return {self.kind.variable: self.uri}
 
 
 class Deliverer:
@@ -154,13 +162,13 @@ class Deliverer:
             self._have_news()
             self._advance()
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Notify the process of new data."""
         with self._lock:
             self._have_news()
             self._advance()
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Upload now because somebody waits: with a process that does not give way."""
         with self._lock:
             if self._closing:
@@ -209,7 +217,7 @@ class Deliverer:
 
     def _held(self, now_s: float) -> bool:
         """Return whether new data has to wait for active runs."""
-        if not self._destination.way.waits_for_runs:
+        if not self._destination.kind.waits_for_runs:
             return False
         waited = now_s >= self._news_since_s + self._wait_s
         return not (self._urgent or waited) and self._run_is_on()
@@ -224,7 +232,7 @@ class Deliverer:
             if now_s < self._start_at_s:
                 return
             self._start(now_s)
-        self._notify()
+        self._write_notice()
 
     def _ended(self, code: int, now_s: float) -> None:
         expected = self._process is not None and self._process.stdin is None
@@ -241,13 +249,13 @@ class Deliverer:
         delay_s = self._backoff.next_s(now_s - self._started_s)
         self._start_at_s = now_s + delay_s
         self.problem = f"the process exited with code {code}; its log is in {runtime_dir()}"
-        work = self._destination.way.work
+        work = self._destination.kind.work
         log.warning("%s exited with code %s, restarting in %.0f s", work, code, delay_s)
 
     def _start(self, now_s: float) -> None:
         is_gone = self._destination.is_gone
         if is_gone and self._has_been_there:
-            log.warning("%s ends: %s is gone", self._destination.way.work, self._destination.store)
+            log.warning("%s ends: %s is gone", self._destination.kind.work, self._destination.store)
             self._closing, self._news = True, False
             return
         self._has_been_there |= not is_gone
@@ -271,7 +279,7 @@ class Deliverer:
                 start_new_session=True,
             )
         except OSError as error:
-            log.exception("%s cannot be started", self._destination.way.work)
+            log.exception("%s cannot be started", self._destination.kind.work)
             self.problem = f"the process cannot be started: {error.strerror}"
             self._start_at_s = now_s + self._backoff.next_s()
             return
@@ -279,7 +287,7 @@ class Deliverer:
         assert self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)
 
-    def _notify(self) -> None:
+    def _write_notice(self) -> None:
         if not self._news or self._process is None or self._process.stdin is None:
             return
         try:
@@ -316,6 +324,9 @@ class Deliverers:
         self._deliverers: dict[Destination, Deliverer] = {}
         #: Stores without active runs, whose deliverers finish.
         self._released: set[Path] = set()
+        #: The result of `_progress` for each store during `close`, and when it last changed.
+        self._progress: dict[Path, object] = {}
+        self._progressed_s = 0.0
 
     def of(self, registration: Registration) -> list[Deliverer]:
         """Return the deliverers that upload a run."""
@@ -336,11 +347,11 @@ class Deliverers:
         deliverers = []
         with self._lock:
             self._released.discard(store)
-            for way, uri in (
-                (Way.MLFLOW, registration.tracking_uri),
-                (Way.POSTGRES, registration.store_uri),
+            for kind, uri in (
+                (DestinationKind.MLFLOW, registration.tracking_uri),
+                (DestinationKind.POSTGRES, registration.store_uri),
             ):
-                key = Destination(store, masked(uri), way)
+                key = Destination(store, masked(uri), kind)
                 if uri and not is_masked(uri):
                     known = replace(key, uri=uri)
                     new = Deliverer(known, self._wait_s, self._is_busy)
@@ -349,12 +360,12 @@ class Deliverers:
                     deliverers.append((self._deliverers[key], uri))
         return deliverers
 
-    def hurry(self, store: Path) -> dict[str, str]:
+    def flush(self, store: Path) -> dict[str, str]:
         """Upload a store at once; return the problems of its deliverers by `Destination.label`."""
         with self._lock:
             of_store = {key: each for key, each in self._deliverers.items() if key.store == store}
         for deliverer in of_store.values():
-            deliverer.hurry()
+            deliverer.flush()
         return {key.label: deliverer.problem for key, deliverer in of_store.items()}
 
     @property
@@ -375,12 +386,25 @@ class Deliverers:
             }
             self._released &= {key.store for key in self._deliverers}
 
-    def close(self) -> bool:
-        """Let all finish; return whether all have. Call it again until it returns True."""
+    def close(self, stall_s: float) -> bool:
+        """Let all finish. Call it again until it returns True.
+
+        Args:
+            stall_s: How long to wait without progress.
+
+        Returns:
+            Whether all have finished, or none has made progress for this long.
+        """
         with self._lock:
-            self._released |= {key.store for key in self._deliverers}
+            stores = {key.store for key in self._deliverers}
+            self._released |= stores
         self.check()
-        return not any(deliverer.running for deliverer in self._all())
+        if not any(deliverer.running for deliverer in self._all()):
+            return True
+        now_s, progress = time.monotonic(), {store: _progress(store) for store in stores}
+        if progress != self._progress:
+            self._progress, self._progressed_s = progress, now_s
+        return now_s - self._progressed_s > stall_s
 
     def release(self, store: Path) -> None:
         """Let the deliverers of a store without active runs finish."""
@@ -393,14 +417,15 @@ class Deliverers:
         delivering = {
             key.store
             for key, deliverer in self._deliverers.items()
-            if key.way is Way.MLFLOW and deliverer.running
+            if key.kind is DestinationKind.MLFLOW and deliverer.running
         }
         for key, deliverer in self._deliverers.items():
-            last = key.way is Way.POSTGRES and key.store in delivering
+            last = key.kind is DestinationKind.POSTGRES and key.store in delivering
             if key.store in self._released and not last:
                 deliverer.close()
 
     def kill(self) -> None:
+        """Kill all; the next collector's deliverers upload the rest."""
         for deliverer in self._all():
             deliverer.kill()
 
@@ -410,3 +435,11 @@ class Deliverers:
     def _all(self) -> list[Deliverer]:
         with self._lock:
             return list(self._deliverers.values())
+
+
+def _progress(store: Path) -> object:
+    try:
+        with closing(sqlite3.connect(f"{store.absolute().as_uri()}?mode=ro", uri=True)) as database:
+            return database.execute(_PROGRESS).fetchone()
+    except sqlite3.Error:
+        return None

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from radt.clock import Clock
-from radt.collector.protocol import StandaloneRun, from_json
+from radt.collector.protocol import RunRequest, from_json
 from radt.errors import JournalError
 from radt.files import lock, write_whole
 from radt.home import Home, RunDir, runtime_dir
@@ -41,7 +41,7 @@ class Manifest:
     ``offset_ns`` added to its monotonic times gives wall-clock times.
     """
 
-    run: StandaloneRun
+    run: RunRequest
     boot: str
     start_ticks: int
     offset_ns: int
@@ -49,7 +49,7 @@ class Manifest:
     pid_namespace: str = ""
 
     @classmethod
-    def of_this_process(cls, run: StandaloneRun) -> Manifest:
+    def of_this_process(cls, run: RunRequest) -> Manifest:
         """Describe a run of the calling process, without the secrets of environment and URIs."""
         registration = replace(
             run.registration,

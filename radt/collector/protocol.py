@@ -95,7 +95,7 @@ class Op(StrEnum):
     FINISH = "finish"
     LIVE = "live"
     STATUS = "status"
-    HURRY = "hurry"
+    FLUSH = "flush"
     DELIVER = "deliver"
 
 
@@ -135,7 +135,7 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
-class StandaloneRun:
+class RunRequest:
     """All data for a run's rows, from the script itself or from the runner that starts it.
 
     Without a runner, ``pid`` is the training process and ``started_monotonic_ns`` the time when it
@@ -259,7 +259,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
     ),
     "dict[str, str]": lambda value: {str(name): str(text) for name, text in value.items()},
     "Registration": lambda value: from_json(Registration, value),
-    "StandaloneRun": lambda value: from_json(StandaloneRun, value),
+    "RunRequest": lambda value: from_json(RunRequest, value),
     "RunStatus": RunStatus,
 }
 

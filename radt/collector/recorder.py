@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from radt.clock import Clock
-from radt.collector.intake import JournalIntake, JournalPart
+from radt.collector.journal_import import JournalImport, JournalPart
 from radt.collector.ledger import MissedStretch
 from radt.collector.manifest import Claim, Manifest, forget
 from radt.collector.processes import ProcessTable
-from radt.collector.protocol import StandaloneRun
-from radt.collector.routing import Gap, Taken
+from radt.collector.protocol import RunRequest
+from radt.collector.routing import Gap, PendingSamples
 from radt.collector.rows import put_rows
-from radt.collector.runs import ActiveRun, Ending, Resumed
+from radt.collector.runs import Ending, RecordedRun, Resumed
 from radt.collector.totals import LastReading, total_batches
 from radt.errors import JournalError, RunNotFoundError, StoreError
 from radt.home import RunDir
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 class Pending:
     """Rows of one transaction, with all numbers and wall-clock times assigned."""
 
-    taken: Taken
+    samples: PendingSamples
     journal: JournalPart
     series: Sequence[SeriesRecord]
     batches: Sequence[SeriesBatch]
@@ -61,7 +61,7 @@ class Pending:
 
     @property
     def empty(self) -> bool:
-        return self.taken.empty and self.journal.empty and not self.announce
+        return self.samples.empty and self.journal.empty and not self.announce
 
 
 class RunRecorder:
@@ -74,7 +74,7 @@ class RunRecorder:
 
     def __init__(
         self,
-        run: ActiveRun,
+        run: RecordedRun,
         writer: StoreWriter,
         reader: StoreReader,
         clock: Clock,
@@ -116,8 +116,8 @@ class RunRecorder:
         self._cursors = reader.cursors(run.run_id)
         journals = JournalReader(self._spool.journal, self._cursors)
         store = Path(run.registration.store_path)
-        self._intake = JournalIntake(run.run_id, journals, self._clock, reader, store)
-        self._numbering = self._intake.numbering
+        self._import = JournalImport(run.run_id, journals, self._clock, reader, store)
+        self._numbering = self._import.numbering
 
     def close(self) -> None:
         """Let other processes store the run's journals."""
@@ -143,7 +143,7 @@ class RunRecorder:
             self.run.standalone = replace(standalone, name=row.name)
         return row.status.ended
 
-    def _description(self) -> StandaloneRun:
+    def _description(self) -> RunRequest:
         """Return a run's description from its manifest, if its runner could not write its rows."""
         try:
             manifest = Manifest.read(self._spool.path)
@@ -173,21 +173,21 @@ class RunRecorder:
 
     # -- recording --------------------------------------------------------------------------------
 
-    def prepare(self, *, samples: bool = True, final: bool = False) -> Pending:
+    def prepare(self, *, with_samples: bool = True, final: bool = False) -> Pending:
         """Return the next rows to write: those of a failed write, else new ones.
 
         They are kept until `written` is called, unless they are empty.
 
         Args:
-            samples: Include samples of listeners; False lets them accumulate.
+            with_samples: Include samples of listeners; False lets them accumulate.
             final: Whether the run has ended.
         """
         if self._last_reading is not None and not final:
             self._last_reading.read()
         if self._pending is not None:
             return self._pending
-        taken = self.run.take() if samples else Taken()
-        pending = self._numbered(taken, self._read_journal(final=final))
+        samples = self.run.take() if with_samples else PendingSamples()
+        pending = self._numbered(samples, self._read_journal(final=final))
         self._pending = None if pending.empty else pending
         return pending
 
@@ -203,7 +203,7 @@ class RunRecorder:
             started_ns = self._clock.to_wall_ns(self.run.started_ns)
             writer.begin_run(run_id, self.run.pid, started_ns)
         pending.journal.write(writer, run_id, pending.series, pending.batches, pending.markers)
-        for ledger in pending.taken.ledgers:
+        for ledger in pending.samples.ledgers:
             writer.put_ledger(ledger)
         writer.put_gaps(pending.gaps)
 
@@ -212,19 +212,19 @@ class RunRecorder:
         self._pending = None
         self._announced = self._announced or pending.announce
         self._numbering.stored(pending.series)
-        self.run.stored(pending.taken)
+        self.run.stored(pending.samples)
         self.run.logged(pending.journal.update)
         if new := pending.journal.pids - self._pids:
             self._pids |= new
             self._table.add(self.run.run_id, new)
         self._cursors |= {cursor.journal: cursor for cursor in pending.journal.cursors}
-        self._intake.consumed(pending.journal)
+        self._import.consumed(pending.journal)
         if self._announced:
             self.run.recorded.set()
 
     def _read_journal(self, *, final: bool) -> JournalPart:
         try:
-            return self._intake.read(final=final)
+            return self._import.read(final=final)
         except (JournalError, OSError) as error:
             if is_shortage(error):  # it is read as soon as possible, even after the run's end
                 raise StoreError(f"the journal of run {self.run.run_id}: {error}") from error
@@ -235,7 +235,7 @@ class RunRecorder:
                 self.run.note("journal unreadable", str(error))
             return JournalPart()
 
-    def _numbered(self, taken: Taken, journal: JournalPart) -> Pending:
+    def _numbered(self, samples: PendingSamples, journal: JournalPart) -> Pending:
         number, wall_ns = self._numbering.series, self._clock.to_wall_ns
         batches = [
             SeriesBatch(
@@ -245,27 +245,27 @@ class RunRecorder:
                     np.array(column.values, np.float64),
                 ),
             )
-            for key, column in taken.columns.items()
+            for key, column in samples.columns.items()
         ]
         gaps = [
             self._gap(
                 gap.key.listener, number(gap.key, gap.metric, gap.interval_s, gap.method), gap
             )
-            for gap in taken.missing
+            for gap in samples.missing
         ]
         gaps += [
             self._gap(listener, -1, stretch, stretch.detail)
-            for listener, stretches in taken.stretches.items()
+            for listener, stretches in samples.stretches.items()
             for stretch in stretches
         ]
         markers = [
             self._numbering.marker(
                 MarkerKind.EVENT, event.name, wall_ns(event.at_ns), detail=event.detail
             )
-            for event in taken.events
+            for event in samples.events
         ]
         return Pending(
-            taken=taken,
+            samples=samples,
             journal=journal,
             series=self._numbering.new_series(),
             batches=batches,
@@ -300,7 +300,7 @@ class RunRecorder:
             more = more or pending.journal.more
         ended_ns = self._clock.to_wall_ns(self._ended_ns(ending))
         if self._last_markers is None:
-            self._last_markers = list(self._intake.close_open(ended_ns))
+            self._last_markers = list(self._import.close_open(ended_ns))
             self._totals = self._read_totals(ended_ns)
         status, reason = self._outcome(ending)
         with self._writer.transaction():
@@ -316,7 +316,7 @@ class RunRecorder:
         self._writer.seal(self.run.run_id)
         if not first:  # already ended by another process, so it may be marked as uploaded
             self._writer.deliver_again(self.run.run_id)
-        self._intake.discard()
+        self._import.discard()
         discard_usage(Path(self.run.registration.spool))
         try:
             forget(self._spool.path)
@@ -341,7 +341,7 @@ class RunRecorder:
 
     def _ended_ns(self, ending: Ending) -> int:
         """Return the monotonic time of the run's end: the script's own, if its journal has one."""
-        finish = self._intake.finish() if ending.status is None else None
+        finish = self._import.finish() if ending.status is None else None
         if finish is None or finish.ended_ns is None:
             return ending.ended_ns
         return finish.ended_ns
@@ -349,7 +349,7 @@ class RunRecorder:
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
         if ending.status is not None:
             return ending.status, ending.reason
-        if (finish := self._intake.finish()) is not None:
+        if (finish := self._import.finish()) is not None:
             # The reason belongs to the fallback, unless the script itself reports the same outcome.
             given = ending.reason if ending.fallback is RunStatus.FINISHED else ""
             return finish.status, finish.reason or given

@@ -64,7 +64,7 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class PendingSamples:
     """Data that a run passes to the store in one transaction."""
 
     columns: Mapping[SeriesKey, Column] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from radt.clock import Clock
-from radt.collector.protocol import StandaloneRun
+from radt.collector.protocol import RunRequest
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
@@ -14,7 +14,7 @@ from radt.store.writer import StoreWriter
 from radt.tags import LISTENERS
 
 
-def row_of(run: StandaloneRun, clock: Clock) -> RunRecord:
+def row_of(run: RunRequest, clock: Clock) -> RunRecord:
     """Return the row of a run from its description."""
     registration = run.registration
     return RunRecord(
@@ -37,7 +37,7 @@ def row_of(run: StandaloneRun, clock: Clock) -> RunRecord:
 
 
 def record_runs(
-    writer: StoreWriter, reader: StoreReader, runs: Sequence[StandaloneRun], clock: Clock
+    writer: StoreWriter, reader: StoreReader, runs: Sequence[RunRequest], clock: Clock
 ) -> list[str]:
     """Create the rows of a runner's runs, and return their names.
 
@@ -48,9 +48,7 @@ def record_runs(
         return [put_rows(writer, reader, run, clock).name for run in runs]
 
 
-def put_rows(
-    writer: StoreWriter, reader: StoreReader, run: StandaloneRun, clock: Clock
-) -> RunRecord:
+def put_rows(writer: StoreWriter, reader: StoreReader, run: RunRequest, clock: Clock) -> RunRecord:
     """Create the rows of a run from its description, unless they exist.
 
     The workload's row is created with its first run.

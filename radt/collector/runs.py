@@ -1,6 +1,6 @@
 """A run that is being recorded, in memory and on disk.
 
-Listener threads and client threads write to an `ActiveRun`; the store's thread takes the data out.
+Listener threads and client threads write to a `RecordedRun`; the store's thread takes the data out.
 No method waits for a store; times are monotonic until they are taken out. `RunStates` keeps a small
 file per run in the runtime folder, without the run's environment, from which a restarted worker
 continues.
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from radt.collector.ledger import Account, ListenerState
-from radt.collector.protocol import LiveView, Registration, StandaloneRun, from_json
+from radt.collector.protocol import LiveView, Registration, RunRequest, from_json
 from radt.collector.routing import (
     Column,
     Event,
     Gap,
     LiveState,
     LogUpdate,
+    PendingSamples,
     SeriesKey,
     SortedReadings,
-    Taken,
 )
 from radt.files import write_whole
 from radt.listeners.api import Metric, Occurrence, Target
@@ -77,7 +77,7 @@ class Resumed:
     last_ns: int | None
 
 
-class ActiveRun:
+class RecordedRun:
     """One registered run. Thread-safe."""
 
     def __init__(
@@ -85,7 +85,7 @@ class ActiveRun:
         registration: Registration,
         owner: ProcessId | None,
         *,
-        standalone: StandaloneRun | None = None,
+        standalone: RunRequest | None = None,
         buffered_points: int,
     ) -> None:
         self.registration = registration
@@ -324,11 +324,11 @@ class ActiveRun:
         with self._lock:
             return len(self._columns)
 
-    def take(self) -> Taken:
+    def take(self) -> PendingSamples:
         """Hand over the data to store; call `stored` once it is written."""
         with self._lock:
             changed = [account for account in self._accounts.values() if account.changed]
-            taken = Taken(
+            samples = PendingSamples(
                 columns=self._columns,
                 missing=[*self._missing, *self._growing_gaps()],
                 events=self._events,
@@ -338,12 +338,12 @@ class ActiveRun:
             self._columns, self._missing, self._events = {}, [], []
             for account in changed:
                 account.changed = False
-            return taken
+            return samples
 
-    def stored(self, taken: Taken) -> None:
+    def stored(self, samples: PendingSamples) -> None:
         """Drop data that is now in the store."""
         with self._lock:
-            self._points -= taken.points
+            self._points -= samples.points
 
     # Live ------------------------------------------------------------------------------------
 
@@ -369,7 +369,7 @@ class RunState:
 
     registration: Registration
     owner: ProcessId | None
-    standalone: StandaloneRun | None = None
+    standalone: RunRequest | None = None
     pid: int | None = None
     started_ns: int | None = None
     ending: Ending | None = None
@@ -385,7 +385,7 @@ class RunState:
 #: Readers for the field types of `RunState` and `Ending` that the protocol does not have.
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "ProcessId | None": lambda value: value and from_json(ProcessId, value),
-    "StandaloneRun | None": lambda value: value and from_json(StandaloneRun, value),
+    "RunRequest | None": lambda value: value and from_json(RunRequest, value),
     "Ending | None": lambda value: value and from_json(Ending, value, _READERS),
     "RunStatus | None": lambda value: value and RunStatus(value),
 }
@@ -439,7 +439,7 @@ class RunStates:
                 log.exception("%s", path)
                 continue
             if run.boot != boot_id():
-                # All of its processes are gone, and its times belong to another clock. `leftovers`
+                # All of its processes are gone, and its times belong to another clock. `recovery`
                 # finds the run in its store.
                 path.unlink()
                 continue

@@ -12,14 +12,14 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from enum import Enum, auto
 
 from radt.collector.guardian import MAX_STRIKES, Heartbeat, ReadingMark
 from radt.collector.processes import ProcessTable
 from radt.collector.routing import SortedReadings
-from radt.collector.runs import ActiveRun
+from radt.collector.runs import RecordedRun
 from radt.errors import ListenerError, ListenerUnavailableError, UsageError, described
 from radt.listeners import registry
 from radt.listeners.api import Availability, Listener, Reading, options_of
@@ -46,14 +46,14 @@ class SamplerState(Enum):
     STOPPED = auto()
 
 
-@dataclass(slots=True)
-class _Turn:
+class SamplerThread(threading.Thread):
     """A thread with an instance of the listener. ``busy_since_ns`` is 0 between readings."""
 
-    listener: Listener | None = None
-    busy_since_ns: int = 0
-    abandoned: bool = False
-    thread: threading.Thread | None = None
+    def __init__(self, name: str, work: Callable[[SamplerThread], None]) -> None:
+        super().__init__(target=work, args=(self,), name=f"listener-{name}", daemon=True)
+        self.listener: Listener | None = None
+        self.busy_since_ns = 0
+        self.abandoned = False
 
 
 class Sampler:
@@ -89,7 +89,7 @@ class Sampler:
         self._hang_ns = round(max(hang_s, HANG_INTERVALS * interval_s) * 1e9)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._runs: dict[str, ActiveRun] = {}
+        self._runs: dict[str, RecordedRun] = {}
         self._failures = 0
         self._good = 0
         self._hung = hung
@@ -97,16 +97,16 @@ class Sampler:
         #: the runs that wait for their last reading.
         self._has_counters = kind.counters is not Listener.counters
         self._begun: set[str] = set()
-        self._last: dict[str, tuple[ActiveRun, threading.Event]] = {}
+        self._last: dict[str, tuple[RecordedRun, threading.Event]] = {}
         self.state = SamplerState.OPENING
         self.availability = Availability(True)
         #: Set once the listener is open or has turned out not to work.
         self.settled = threading.Event()
-        self._turn = self._new_turn()
+        self._thread = self._new_thread()
 
     # Runs ------------------------------------------------------------------------------------
 
-    def add(self, run: ActiveRun) -> None:
+    def add(self, run: RecordedRun) -> None:
         """Also read for this run, once it samples."""
         with self._lock:
             self._runs[run.run_id] = run
@@ -119,7 +119,7 @@ class Sampler:
             self._begun.discard(run_id)
             return not self._runs
 
-    def read_last(self, run: ActiveRun) -> threading.Event | None:
+    def read_last(self, run: RecordedRun) -> threading.Event | None:
         """Request a last reading of counters for a run; return an event that is set afterwards."""
         with self._lock:
             if not self._has_counters or run.run_id not in self._begun:
@@ -143,32 +143,30 @@ class Sampler:
             self._wake.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        if self._turn.thread is not None:
-            self._turn.thread.join(timeout_s)
+        self._thread.join(timeout_s)
 
     # Health ----------------------------------------------------------------------------------
 
     def check(self) -> None:
         """Replace a thread that hangs or has died. Called about every second."""
         with self._lock:
-            turn = self._turn
+            thread = self._thread
             if self.state not in (SamplerState.OPENING, SamplerState.READY):
                 return
-            assert turn.thread is not None
-            since_ns = turn.busy_since_ns  # read once: the thread sets it to 0 without the lock
+            since_ns = thread.busy_since_ns  # read once: the thread sets it to 0 without the lock
             busy_ns = time.monotonic_ns() - since_ns if since_ns else 0
             if busy_ns > self._hang_ns:
                 reason = f"did not return for {busy_ns / 1e9:.1f} s"
-                self._hung.append(turn.thread)
-            elif not turn.thread.is_alive():
+                self._hung.append(thread)
+            elif not thread.is_alive():
                 reason = "its thread died"
             else:
                 return
-            turn.abandoned = True
+            thread.abandoned = True
             if self._still_hung() >= MAX_FAILURES:
                 self._failures = MAX_FAILURES
         if self._failed(reason):
-            self._turn = self._new_turn()
+            self._thread = self._new_thread()
 
     def _still_hung(self) -> int:
         self._hung[:] = [thread for thread in self._hung if thread.is_alive()]
@@ -201,46 +199,43 @@ class Sampler:
 
     # Thread ----------------------------------------------------------------------------------
 
-    def _new_turn(self) -> _Turn:
-        turn = _Turn()
-        turn.thread = threading.Thread(
-            target=self._work, args=(turn,), name=f"listener-{self.name}", daemon=True
-        )
-        turn.thread.start()
-        return turn
+    def _new_thread(self) -> SamplerThread:
+        thread = SamplerThread(self.name, self._work)
+        thread.start()
+        return thread
 
-    def _work(self, turn: _Turn) -> None:
-        while not self._over(turn):
+    def _work(self, thread: SamplerThread) -> None:
+        while not self._over(thread):
             try:
-                if turn.listener is None:
-                    turn.listener = self._opened(turn)
-                self._sample_until_over(turn, turn.listener)
+                if thread.listener is None:
+                    thread.listener = self._opened(thread)
+                self._sample_until_over(thread, thread.listener)
             except ListenerUnavailableError as error:
-                turn.busy_since_ns = 0
-                if turn.abandoned:  # another turn has taken over and may succeed
+                thread.busy_since_ns = 0
+                if thread.abandoned:  # another thread has taken over and may succeed
                     break
                 self._mark.idle()
                 self._unavailable(error)
             # Third-party code: any exception, even sys.exit(), must only end the reading.
             except (Exception, SystemExit) as error:
-                turn.busy_since_ns = 0
-                if turn.abandoned:
+                thread.busy_since_ns = 0
+                if thread.abandoned:
                     break
                 self._mark.idle()
                 if is_shortage(error):
                     self._lacks(described(error))
                 else:
                     log.exception("listener %s", self.name)
-                    self._close_turn(turn)
+                    self._close_listener(thread)
                     self._failed(f"raised {described(error)}")
-                self._wait_until(turn, self._next_tick() * self._interval_ns)
-        self._close_turn(turn)
+                self._wait_until(thread, self._next_tick() * self._interval_ns)
+        self._close_listener(thread)
 
-    def _over(self, turn: _Turn) -> bool:
-        return turn.abandoned or self.state not in (SamplerState.OPENING, SamplerState.READY)
+    def _over(self, thread: SamplerThread) -> bool:
+        return thread.abandoned or self.state not in (SamplerState.OPENING, SamplerState.READY)
 
-    def _opened(self, turn: _Turn) -> Listener:
-        turn.busy_since_ns = time.monotonic_ns()
+    def _opened(self, thread: SamplerThread) -> Listener:
+        thread.busy_since_ns = time.monotonic_ns()
         if self._mark.strikes >= MAX_STRIKES:
             raise ListenerUnavailableError(
                 f"the collector died {MAX_STRIKES} times while it was reading",
@@ -263,11 +258,11 @@ class Sampler:
                 self._close(listener)  # otherwise its resources would leak
                 raise
         self._mark.idle()
-        turn.busy_since_ns = 0
+        thread.busy_since_ns = 0
         if not availability.available:
             raise ListenerUnavailableError(availability.reason, availability.remedy)
         with self._lock:
-            if self.state is SamplerState.OPENING and not turn.abandoned:
+            if self.state is SamplerState.OPENING and not thread.abandoned:
                 self.state = SamplerState.READY
         self.settled.set()
         return listener
@@ -281,19 +276,19 @@ class Sampler:
             run.unavailable(self.name, error.message)
         self.settled.set()
 
-    def _sample_until_over(self, turn: _Turn, listener: Listener) -> None:
+    def _sample_until_over(self, thread: SamplerThread, listener: Listener) -> None:
         tick = self._next_tick()
         while True:
-            if not self._wait_until(turn, tick * self._interval_ns):
+            if not self._wait_until(thread, tick * self._interval_ns):
                 return
             if self._has_counters:
-                self._read_counters(turn, listener)
+                self._read_counters(thread, listener)
                 if time.monotonic_ns() < tick * self._interval_ns:
                     continue
             with self._lock:
                 runs = [run for run in self._runs.values() if run.sampling]
             if runs:
-                self._sample(turn, listener, runs)
+                self._sample(thread, listener, runs)
             tick = max(tick + 1, self._next_tick())
 
     def _counters_due(self) -> bool:
@@ -303,7 +298,7 @@ class Sampler:
             or any(run.sampling and run.run_id not in self._begun for run in self._runs.values())
         )
 
-    def _read_counters(self, turn: _Turn, listener: Listener) -> None:
+    def _read_counters(self, thread: SamplerThread, listener: Listener) -> None:
         """Read counters for the runs that have begun and for those that are ending."""
         with self._lock:
             if not self._counters_due():
@@ -314,27 +309,29 @@ class Sampler:
             self._begun |= {run.run_id for run in new}
             last, self._last = self._last, {}
         try:
-            self._sample(turn, listener, [*new, *(run for run, _ in last.values())], counters=True)
+            self._sample(
+                thread, listener, [*new, *(run for run, _ in last.values())], counters=True
+            )
         finally:
             for _, done in last.values():
                 done.set()
 
     def _sample(
         self,
-        turn: _Turn,
+        thread: SamplerThread,
         listener: Listener,
-        runs: Sequence[ActiveRun],
+        runs: Sequence[RecordedRun],
         *,
         counters: bool = False,
     ) -> None:
         targets = [run.target(self._table.pids(run.run_id)) for run in runs]
         self._mark.reading()  # before taking the time, because it may wait
-        at_ns = turn.busy_since_ns = time.monotonic_ns()
+        at_ns = thread.busy_since_ns = time.monotonic_ns()
         readings = list((listener.counters if counters else listener.sample)(targets))
         took_ns = time.monotonic_ns() - at_ns
         self._mark.idle()
-        turn.busy_since_ns = 0
-        if turn.abandoned:
+        thread.busy_since_ns = 0
+        if thread.abandoned:
             return
         names = {reading.metric for reading in readings if isinstance(reading, Reading)}
         unknown = names - self._metrics.keys()
@@ -354,19 +351,19 @@ class Sampler:
     def _next_tick(self) -> int:
         return time.monotonic_ns() // self._interval_ns + 1
 
-    def _wait_until(self, turn: _Turn, at_ns: int) -> bool:
+    def _wait_until(self, thread: SamplerThread, at_ns: int) -> bool:
         """Wait until a time or until counters are due; return False when stopped."""
         with self._lock:
-            while not self._over(turn):
+            while not self._over(thread):
                 left_ns = at_ns - time.monotonic_ns()
-                if left_ns <= 0 or (turn.listener is not None and self._counters_due()):
+                if left_ns <= 0 or (thread.listener is not None and self._counters_due()):
                     return True
                 self._wake.wait(left_ns / 1e9)
         return False
 
-    def _close_turn(self, turn: _Turn) -> None:
-        """Close a turn's listener. An abandoned thread does this itself if it ever returns."""
-        listener, turn.listener = turn.listener, None
+    def _close_listener(self, thread: SamplerThread) -> None:
+        """Close a thread's listener. An abandoned thread does this itself if it ever returns."""
+        listener, thread.listener = thread.listener, None
         if listener is not None:
             self._close(listener)
 
@@ -395,7 +392,7 @@ class SamplerPool:
         self._samplers: dict[ListenerChoice, Sampler] = {}
         self._hung: dict[str, list[threading.Thread]] = {}
 
-    def subscribe(self, run: ActiveRun) -> list[str]:
+    def subscribe(self, run: RecordedRun) -> list[str]:
         """Start the listeners that a run requests; return warnings about those that do not work."""
         deadline = time.monotonic() + _OPEN_TIMEOUT_S
         warnings, samplers = [], []
@@ -422,7 +419,7 @@ class SamplerPool:
             warnings.append(f"listener {sampler.name} is unavailable: {reason}{remedy}")
         return warnings
 
-    def read_last(self, run: ActiveRun) -> None:
+    def read_last(self, run: RecordedRun) -> None:
         """Read counters as a run ends, without waiting for a slow listener."""
         deadline = time.monotonic() + _LAST_READING_S
         waited = [done for sampler in self._all() if (done := sampler.read_last(run)) is not None]
@@ -465,7 +462,7 @@ class SamplerPool:
         with self._lock:
             return list(self._samplers.values())
 
-    def _sampler(self, kind: type[Listener], choice: ListenerChoice, run: ActiveRun) -> Sampler:
+    def _sampler(self, kind: type[Listener], choice: ListenerChoice, run: RecordedRun) -> Sampler:
         """Return the sampler for a choice, with the run added."""
         interval_s = choice.interval_s or kind.default_interval_s
         resolved = replace(choice, interval_s=interval_s)

@@ -15,10 +15,10 @@ from radt.collector.delivery import Deliverers
 from radt.collector.guardian import Heartbeat
 from radt.collector.manifest import Manifest, RunnersEnd
 from radt.collector.processes import ProcessTable, own_cpu_s
-from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, StandaloneRun
+from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, RunRequest
 from radt.collector.rows import record_runs
 from radt.collector.run_finder import RunFinder, waiting
-from radt.collector.runs import ActiveRun, Ending, RunState, RunStates
+from radt.collector.runs import Ending, RecordedRun, RunState, RunStates
 from radt.collector.sampling import SamplerPool
 from radt.collector.sink import StoreSink
 from radt.collector.start import CollectorSettings
@@ -66,16 +66,16 @@ class Service:
         self._memory = RunStates(runtime_dir() / "runs")
         self._points = settings.buffered_points
         self._lock = threading.RLock()
-        self._runs: dict[str, ActiveRun] = {}
+        self._runs: dict[str, RecordedRun] = {}
         self._sinks: dict[Path, StoreSink] = {}
         self._run_finder = RunFinder()
         #: Runs that it found by their folders.
-        self._taken_up: dict[str, ActiveRun] = {}
+        self._taken_up: dict[str, RecordedRun] = {}
         self._finder: threading.Thread | None = None
 
     # Requests --------------------------------------------------------------------------------
 
-    def record(self, runs: Sequence[StandaloneRun]) -> list[str]:
+    def record(self, runs: Sequence[RunRequest]) -> list[str]:
         """Write the rows of runs that a runner will start, all in one store; return their names.
 
         Raises:
@@ -91,9 +91,9 @@ class Service:
     def register(self, registration: Registration, owner: ProcessId | None) -> list[str]:
         """Record a run of a runner; return warnings."""
         registration = _with_defaults(registration)
-        return self._adopt(ActiveRun(registration, owner, buffered_points=self._points))
+        return self._adopt(RecordedRun(registration, owner, buffered_points=self._points))
 
-    def begin(self, run: StandaloneRun, owner: ProcessId | None, timeout_s: float = 0.0) -> Begun:
+    def begin(self, run: RunRequest, owner: ProcessId | None, timeout_s: float = 0.0) -> Begun:
         """Record a run that is its own owner.
 
         Args:
@@ -104,7 +104,7 @@ class Service:
         registration = _with_defaults(run.registration)
         listeners = "+".join(map(str, registration.listeners))
         run = replace(run, registration=registration, tags=run.tags | {LISTENERS: listeners})
-        active = ActiveRun(registration, owner, standalone=run, buffered_points=self._points)
+        active = RecordedRun(registration, owner, standalone=run, buffered_points=self._points)
         warnings = self._adopt(active)
         active = self._runs.get(active.run_id, active)
         self.started(active.run_id, run.pid, run.started_monotonic_ns)
@@ -187,7 +187,7 @@ class Service:
     def resume(self) -> None:
         """Continue the runs that an earlier worker recorded."""
         for known in self._memory.load():
-            run = ActiveRun(
+            run = RecordedRun(
                 known.registration,
                 known.owner,
                 standalone=known.standalone,
@@ -244,7 +244,7 @@ class Service:
                     # One run that cannot be recorded must not prevent the recording of others.
                     log.exception("run %s", registration.run_id)
 
-    def _end_as_noted(self, run: ActiveRun) -> bool:
+    def _end_as_noted(self, run: RecordedRun) -> bool:
         """End a run if its runner noted an end because it could not reach this collector."""
         end = RunnersEnd.read(Path(run.registration.spool))
         if end is None or run.ending is not None:
@@ -304,7 +304,7 @@ class Service:
             if run.owner is not None and not run.owner.alive:
                 self.orphaned(run)
 
-    def orphaned(self, run: ActiveRun) -> None:
+    def orphaned(self, run: RecordedRun) -> None:
         """End a run whose owner has died without finishing it."""
         if run.standalone is not None:
             code = None if run.exit_watch is None else run.exit_watch.exit_code()
@@ -349,7 +349,7 @@ class Service:
             sinks = list(self._sinks.values())
         for sink in sinks:
             sink.stop(_STOP_TIMEOUT_S)
-        self.deliverers.close()
+        self.deliverers.close(0.0)
 
     def hold_clock(self) -> None:
         """Keep the clock's offset fixed, because a client has connected."""
@@ -369,7 +369,7 @@ class Service:
 
     # Helpers ---------------------------------------------------------------------------------
 
-    def _run(self, run_id: str) -> ActiveRun:
+    def _run(self, run_id: str) -> RecordedRun:
         with self._lock:
             run = self._runs.get(run_id)
         if run is None:
@@ -380,7 +380,7 @@ class Service:
             )
         return run
 
-    def _adopt(self, run: ActiveRun) -> list[str]:
+    def _adopt(self, run: RecordedRun) -> list[str]:
         """Add a run; a known run only gets its new environment."""
         with self._lock:
             self.hold_clock()
@@ -417,12 +417,12 @@ class Service:
     def _cpu_s(self) -> float:
         return own_cpu_s(self.deliverers.pids)
 
-    def _children(self, run: ActiveRun) -> list[ActiveRun]:
+    def _children(self, run: RecordedRun) -> list[RecordedRun]:
         """Return the children of a run that are being recorded."""
         with self._lock:
             return [child for child in self._runs.values() if child.parent_id == run.run_id]
 
-    def _end_children(self, run: ActiveRun, ending: Ending) -> None:
+    def _end_children(self, run: RecordedRun, ending: Ending) -> None:
         """End the children of a run with its outcome, unless they have recorded their own."""
         try:
             self._take_up_all(waiting())
@@ -431,7 +431,7 @@ class Service:
         for child in self._children(run):
             self._end(child, _as_parent(ending))
 
-    def _end(self, run: ActiveRun, ending: Ending) -> None:
+    def _end(self, run: RecordedRun, ending: Ending) -> None:
         if not run.parent_id:
             self._end_children(run, ending)
         if run.sampling:
@@ -445,7 +445,7 @@ class Service:
         if sink is not None:
             sink.wake()
 
-    def _ended(self, run: ActiveRun) -> None:
+    def _ended(self, run: RecordedRun) -> None:
         """Remove a run that the store has completely or never will have."""
         if run.exit_watch is not None:
             run.exit_watch.close()
@@ -455,7 +455,7 @@ class Service:
         with self._lock:
             self._runs.pop(run.run_id, None)
 
-    def _stop_orphan(self, run: ActiveRun) -> None:
+    def _stop_orphan(self, run: RecordedRun) -> None:
         log.warning("the owner of run %s died; stopping the run", run.run_id)
         try:
             stop_run(run.run_id, terminate_s=_GRACE_S, kill_s=_GRACE_S)
@@ -468,7 +468,7 @@ class Service:
             Ending(time.monotonic_ns(), RunStatus.KILLED, reason="its runner was killed"),
         )
 
-    def _remember(self, run: ActiveRun) -> None:
+    def _remember(self, run: RecordedRun) -> None:
         state = RunState(
             replace(run.registration, devices=run.devices),
             run.owner,
@@ -482,7 +482,7 @@ class Service:
         except OSError:  # its client or its folder reports it to the next worker
             log.exception("run %s is not remembered", run.run_id)
 
-    def _problem_of(self, run: ActiveRun) -> str:
+    def _problem_of(self, run: RecordedRun) -> str:
         with self._lock:
             sink = self._sinks.get(Path(run.registration.store_path))
         return (sink.problem if sink is not None else "") or "it is busy"

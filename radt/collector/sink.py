@@ -11,12 +11,12 @@ from pathlib import Path
 
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
-from radt.collector.intake import settle
-from radt.collector.leftovers import drain
+from radt.collector.journal_import import sync_to_disk
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import Pending, RunRecorder
-from radt.collector.runs import ActiveRun
+from radt.collector.recovery import drain
+from radt.collector.runs import RecordedRun
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import Home
 from radt.processes import Backoff
@@ -55,7 +55,7 @@ class StoreSink:
         flush_s: float,
         table: ProcessTable,
         deliverers: Deliverers,
-        on_ended: Callable[[ActiveRun], None],
+        on_ended: Callable[[RecordedRun], None],
         *,
         disk_sync_s: float = 0.0,
     ) -> None:
@@ -72,10 +72,10 @@ class StoreSink:
         self._disk_sync_s = disk_sync_s
         self._synced_s = time.monotonic()
         self._condition = threading.Condition()
-        self._runs: dict[str, ActiveRun] = {}
+        self._runs: dict[str, RecordedRun] = {}
         self._urgent = False
         self._left: list[Registration] = []
-        #: True from opening the store until leftovers have been searched for.
+        #: True from opening the store until unended runs have been searched for.
         self._undrained = False
         self._stopping = False
         self._writer: StoreWriter | None = None
@@ -87,7 +87,7 @@ class StoreSink:
         self._thread = threading.Thread(target=self._work, name="store", daemon=True)
         self._thread.start()
 
-    def add(self, run: ActiveRun) -> None:
+    def add(self, run: RecordedRun) -> None:
         """Record this run from now on."""
         with self._condition:
             self._runs[run.run_id] = run
@@ -152,7 +152,7 @@ class StoreSink:
             if left or self._undrained:  # after the rows of runs whose children may be left
                 self._drain()
             for registration in left:
-                self._poke(registration)
+                self._notify_deliverers(registration)
             self._end_all(run for run in runs if run.ending is not None)
             self._sync()
         except StoreError as error:
@@ -170,7 +170,7 @@ class StoreSink:
         """Sync written data to the disk if configured, as protection against power cuts."""
         now_s = time.monotonic()
         if self._disk_sync_s and now_s - self._synced_s >= self._disk_sync_s:
-            settle(self.path)
+            sync_to_disk(self.path)
             self._synced_s = now_s
 
     def _failed(self, error: StoreError) -> float:
@@ -182,14 +182,14 @@ class StoreSink:
         self.problem = str(error)
         return self._backoff.next_s()
 
-    def _recovered(self, runs: Sequence[ActiveRun]) -> None:
+    def _recovered(self, runs: Sequence[RecordedRun]) -> None:
         log.warning("the store %s can be written again", self.path)
         for run in runs:
             run.note("store unavailable", self.problem)
         self.problem = ""
         self._backoff.reset()
 
-    def _may_open(self, runs: Sequence[ActiveRun]) -> bool:
+    def _may_open(self, runs: Sequence[RecordedRun]) -> bool:
         """Return whether the store exists, or a run without a runner may create it."""
         if self._writer is not None or self.path.exists():
             return True
@@ -241,7 +241,7 @@ class StoreSink:
 
     # Runs ------------------------------------------------------------------------------------
 
-    def _flush(self, runs: Sequence[ActiveRun]) -> None:
+    def _flush(self, runs: Sequence[RecordedRun]) -> None:
         recorders = [
             recorder
             for run in runs
@@ -250,11 +250,11 @@ class StoreSink:
         for run in runs:
             if run.ending is not None:
                 self._recorder(run)
-        samples = self._samples_due(runs)
+        with_samples = self._samples_due(runs)
         work = [
             (recorder, pending)
             for recorder in recorders
-            if (pending := self._prepared(recorder, samples=samples)) is not None
+            if (pending := self._prepared(recorder, with_samples=with_samples)) is not None
         ]
         if not work:
             return
@@ -274,7 +274,7 @@ class StoreSink:
         if any(pending.journal.more for _, pending in work):
             self.wake()
 
-    def _samples_due(self, runs: Sequence[ActiveRun]) -> bool:
+    def _samples_due(self, runs: Sequence[RecordedRun]) -> bool:
         """Return whether to write samples now.
 
         The cost of writing depends on the number of series, not of points: with many series, the
@@ -288,11 +288,11 @@ class StoreSink:
         self._samples_s = now_s
         return True
 
-    def _prepared(self, recorder: RunRecorder, *, samples: bool) -> Pending | None:
+    def _prepared(self, recorder: RunRecorder, *, with_samples: bool) -> Pending | None:
         """Return the rows of a run to write; None if there are none."""
         pending = None
         with self._giving_up(recorder.run):
-            pending = recorder.prepare(samples=samples)
+            pending = recorder.prepare(with_samples=with_samples)
         return None if pending is None or pending.empty else pending
 
     def _write_alone(self, recorder: RunRecorder, pending: Pending) -> bool:
@@ -303,7 +303,7 @@ class StoreSink:
         return False
 
     @contextmanager
-    def _giving_up(self, run: ActiveRun) -> Iterator[None]:
+    def _giving_up(self, run: RecordedRun) -> Iterator[None]:
         """Give up a run if its own data, rather than the store, causes an error."""
         try:
             yield
@@ -313,7 +313,7 @@ class StoreSink:
             log.exception("writing run %s", run.run_id)
             self._give_up(run, f"it cannot be written: {type(error).__name__}: {error}")
 
-    def _recorder(self, run: ActiveRun) -> RunRecorder | None:
+    def _recorder(self, run: RecordedRun) -> RunRecorder | None:
         recorder = self._recorders.get(run.run_id)
         if recorder is not None:
             return recorder
@@ -327,7 +327,7 @@ class StoreSink:
         self._recorders[run.run_id] = recorder
         return recorder
 
-    def _end_all(self, runs: Iterable[ActiveRun]) -> None:
+    def _end_all(self, runs: Iterable[RecordedRun]) -> None:
         """End all runs; a failing one is retried and must not stop the others."""
         failed: Exception | None = None
         for run in runs:
@@ -343,19 +343,19 @@ class StoreSink:
         if failed is not None:
             raise StoreError(f"{type(failed).__name__}: {failed}") from failed
 
-    def _end(self, run: ActiveRun) -> None:
+    def _end(self, run: RecordedRun) -> None:
         assert run.ending is not None
         recorder = self._recorders[run.run_id]
         status = recorder.finish(run.ending)
         log.info("run %s ended %s", run.run_id, status)
         self._let_go(run)
 
-    def _give_up(self, run: ActiveRun, why: str) -> None:
+    def _give_up(self, run: RecordedRun, why: str) -> None:
         log.error("run %s: %s", run.run_id, why)
         run.failure = why
         self._let_go(run)
 
-    def _let_go(self, run: ActiveRun) -> None:
+    def _let_go(self, run: RecordedRun) -> None:
         with self._condition:
             self._runs.pop(run.run_id, None)
             if not self._runs:
@@ -365,7 +365,7 @@ class StoreSink:
         self._on_ended(run)
         run.recorded.set()
         run.done.set()
-        self._poke(run.registration)
+        self._notify_deliverers(run.registration)
 
     # Delivery --------------------------------------------------------------------------------
 
@@ -376,11 +376,11 @@ class StoreSink:
             self._notified_s = now_s
         for recorder, pending in work:
             if due or pending.announce or not pending.journal.empty:
-                self._poke(recorder.run.registration)
+                self._notify_deliverers(recorder.run.registration)
 
-    def _poke(self, registration: Registration) -> None:
+    def _notify_deliverers(self, registration: Registration) -> None:
         for deliverer in self._deliverers.of(registration):
-            deliverer.poke()
+            deliverer.notify()
 
     def _close(self) -> None:
         if self._reader is not None:

@@ -45,7 +45,7 @@ class CollectorSettings:
     disk_sync_s: float = _of(settings.DISK_SYNC_S)
     hang_s: float = _of(settings.COLLECTOR_HANG_S)
     buffered_points: int = _of(settings.COLLECTOR_BUFFER)
-    delivery_grace_s: float = _of(settings.COLLECTOR_DELIVERY_S)
+    delivery_stall_s: float = _of(settings.COLLECTOR_DELIVERY_S)
     upload_wait_s: float = _of(settings.UPLOAD_WAIT_S)
     owner_pid: int | None = _of(settings.COLLECTOR_OWNER)
 

@@ -28,7 +28,7 @@ from radt.collector.protocol import (
     Op,
     RefusalCode,
     Registration,
-    StandaloneRun,
+    RunRequest,
     decode,
     encode,
     from_json,
@@ -203,7 +203,7 @@ class _Connection:
 
 
 def _record(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
-    return {"names": service.record([from_json(StandaloneRun, run) for run in request["runs"]])}
+    return {"names": service.record([from_json(RunRequest, run) for run in request["runs"]])}
 
 
 def _register(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
@@ -213,7 +213,7 @@ def _register(service: Service, request: Mapping[str, Any], connection: _Connect
 
 
 def _begin(service: Service, request: Mapping[str, Any], connection: _Connection) -> Answer:
-    run = from_json(StandaloneRun, request["run"])
+    run = from_json(RunRequest, request["run"])
     connection.run_ids.add(run.registration.run_id)
     return asdict(service.begin(run, connection.owner, float(request["timeout_s"])))
 
@@ -252,8 +252,8 @@ def _live(service: Service, request: Mapping[str, Any], _: _Connection) -> Answe
     return {"live": {run_id: view.to_json() for run_id, view in views.items()}}
 
 
-def _hurry(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
-    return {"problems": service.deliverers.hurry(Path(str(request["store_path"])))}
+def _flush(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
+    return {"problems": service.deliverers.flush(Path(str(request["store_path"])))}
 
 
 def _deliver(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:
@@ -271,7 +271,7 @@ _HANDLERS: dict[Op, _Handler | None] = {
     Op.STARTED: _started,
     Op.FINISH: _finish,
     Op.LIVE: _live,
-    Op.HURRY: _hurry,
+    Op.FLUSH: _flush,
     Op.DELIVER: _deliver,
 }
 
@@ -288,7 +288,6 @@ class Worker:
         self._stop = threading.Event()
         self._service = Service(settings, self._heartbeat)
         self._server = Server(self._service)
-        self._leaving_since_s: float | None = None
         owner_pid = settings.owner_pid
         self._owner = None if owner_pid is None else ProcessId.of(owner_pid)
         self._has_owner = owner_pid is not None
@@ -334,16 +333,11 @@ class Worker:
         return True
 
     def _nothing_left(self) -> bool:
-        """Return whether there has been no request for a while and everything is uploaded."""
-        now_s = time.monotonic()
+        """Return whether there has been no request for a while and no upload makes progress."""
         quiet = not self._service.busy and not self._server.connected
-        if not quiet or now_s - self._server.last_used_s < self._settings.idle_s:
-            self._leaving_since_s = None
+        if not quiet or time.monotonic() - self._server.last_used_s < self._settings.idle_s:
             return False
-        self._leaving_since_s = self._leaving_since_s or now_s
-        if self._service.deliverers.close():
-            return True
-        return now_s - self._leaving_since_s > self._settings.delivery_grace_s
+        return self._service.deliverers.close(self._settings.delivery_stall_s)
 
     def _close_door(self) -> bool:
         """Stop listening; listen again and return False if a client has just connected."""

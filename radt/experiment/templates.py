@@ -23,7 +23,7 @@ from radt.setting_values import SETTINGS_NAME, SettingsFile, find_settings
 PARAMS_PLACEHOLDER = Column.PARAMS
 LETTER_PLACEHOLDER = "Letter"
 NODE_PLACEHOLDER, NODES_PLACEHOLDER, MASTER_PLACEHOLDER = "Node", Column.NODES, "Master"
-#: Known only when the row starts (`radt.runner.spread.placed`), and unchanged until then.
+#: Known only when the row starts (`radt.runner.multinode.placed`), and unchanged until then.
 AT_START = (NODE_PLACEHOLDER, NODES_PLACEHOLDER, MASTER_PLACEHOLDER)
 #: Columns that change with every start, and Params, which is being filled itself.
 BARRED = WRITTEN | {Column.PARAMS}

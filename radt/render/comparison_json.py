@@ -10,10 +10,8 @@ from radt.analysis.fail_if import CheckedCondition, ExitCode
 from radt.analysis.findings import ComparedWorkload, Comparison, Finding
 from radt.analysis.operands import Operand
 from radt.render.comparison import sentence
-from radt.render.report_json import attributes, json_text, reached_of
-
-#: Increased when a field is removed or changes its meaning.
-VERSION = 1
+from radt.render.json_text import attributes, json_text
+from radt.render.report_json import reached_of
 
 
 def comparison_json(
@@ -21,7 +19,6 @@ def comparison_json(
 ) -> str:
     """Return a whole comparison; unknown values are null."""
     document = {
-        "version": VERSION,
         "a": _side(comparison.a),
         "b": _side(comparison.b),
         "confidence": comparison.confidence,
@@ -47,7 +44,7 @@ def comparison_json(
         ],
         "exit_code": int(code),
     }
-    return json_text(document)
+    return json_text("comparison", document)
 
 
 def _side(side: Operand) -> Mapping[str, Any]:

@@ -79,7 +79,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """The head of a column. In HTML, a column with ``sort`` is a button with that name.
 
     ``order`` is the sort order of the rows by it: ``ascending``, ``descending`` or empty.
@@ -115,7 +115,7 @@ class Row:
 class Table:
     """Columns and rows."""
 
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Row]
     title: str = ""
     explanation: str = ""
@@ -126,11 +126,11 @@ class Table:
         return max(place for place, column in enumerate(self.columns) if not column.is_number)
 
     @property
-    def values(self) -> list[Column]:
+    def values(self) -> list[TableColumn]:
         """Return the columns that hold values."""
         return [column for column in self.columns if column.role is Role.VALUE]
 
-    def part(self, values: Sequence[Column], scope: Scope | None = None) -> Table:
+    def part(self, values: Sequence[TableColumn], scope: Scope | None = None) -> Table:
         """Return a table of some of the values, and the columns to the left of them.
 
         Args:

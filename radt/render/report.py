@@ -11,7 +11,7 @@ from dataclasses import replace
 from statistics import fmean
 
 from radt import units
-from radt.analysis.quantities import Quantity, Reading
+from radt.analysis.quantities import Quantity
 from radt.analysis.selection import Omission
 from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
@@ -21,7 +21,6 @@ from radt.render.interference import matrices
 from radt.render.model import (
     Block,
     Cell,
-    Column,
     Document,
     Note,
     Notes,
@@ -29,6 +28,7 @@ from radt.render.model import (
     Row,
     Scope,
     Table,
+    TableColumn,
     Tone,
 )
 from radt.render.numbers import ScaledQuantity, describe, scaled, with_unit
@@ -42,6 +42,7 @@ from radt.render.report_content import (
     reasons_of,
     runs_text,
 )
+from radt.usage import KERNEL
 
 #: Quantities of the first table, the most important first.
 ESSENTIAL = (
@@ -87,9 +88,9 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
         quantities.append(Quantity.ENERGY)
     # A group knows only its newest runs, so with repeats one duration would stand beside means of
     # all.
-    count = Column("n", role=Role.LEAD) if with_repeats else Column("took")
-    columns = [*_keys(items), Column("runs", role=Role.LEAD, is_number=False), count]
-    columns += [Column(quantity.info.title, scope=_scope(quantity)) for quantity in quantities]
+    count = TableColumn("n", role=Role.LEAD) if with_repeats else TableColumn("took")
+    columns = [*_keys(items), TableColumn("runs", role=Role.LEAD, is_number=False), count]
+    columns += [TableColumn(quantity.info.title, scope=_scope(quantity)) for quantity in quantities]
     rows = []
     for line in lines:
         duration = units.duration(_mean_duration_s(line.group))
@@ -128,9 +129,9 @@ def energy_table(workloads: Sequence[WorkloadSummary]) -> Table:
     items = list(items_of(workloads))
     columns = [
         *_keys(items),
-        Column("run", role=Role.LEAD, is_number=False),
-        Column("energy, est."),
-        Column("of its GPUs"),
+        TableColumn("run", role=Role.LEAD, is_number=False),
+        TableColumn("energy, est."),
+        TableColumn("of its GPUs"),
     ]
     rows = []
     for item in items:
@@ -146,9 +147,11 @@ def energy_table(workloads: Sequence[WorkloadSummary]) -> Table:
     return Table(columns, rows)
 
 
-def _keys(items: Sequence[Item]) -> list[Column]:
+def _keys(items: Sequence[Item]) -> list[TableColumn]:
     titles = ["workload", "machine"] if any(item.host for item in items) else ["workload"]
-    return [Column(title, role=Role.KEY, scope=Scope.GROUP, is_number=False) for title in titles]
+    return [
+        TableColumn(title, role=Role.KEY, scope=Scope.GROUP, is_number=False) for title in titles
+    ]
 
 
 def _key_cells(items: Sequence[Item], line: Line) -> list[Cell]:
@@ -157,7 +160,7 @@ def _key_cells(items: Sequence[Item], line: Line) -> list[Cell]:
 
 
 def _is_total(quantity: AnyQuantity) -> bool:
-    return quantity.info.reading is Reading.TOTAL
+    return quantity.info.listener == KERNEL
 
 
 def _scope(quantity: AnyQuantity) -> Scope:
@@ -214,7 +217,7 @@ def _with_results(content: Content, quantities: Sequence[AnyQuantity]) -> Table:
     columns, start = [*table.columns], len(table.columns) - len(quantities)
     with_column = all(is_shared(quantity) for quantity in quantities[:1])
     if with_column:
-        columns.insert(start, Column("result"))
+        columns.insert(start, TableColumn("result"))
     rows = []
     for line, row in zip(content.lines, table.rows, strict=True):
         values = [Cell(units.NO_VALUE)] * with_column + [*row.cells[start:]]
@@ -230,11 +233,13 @@ def values_table(
     With a title, the table has no intervals on a terminal and no other place for statuses.
     """
     columns = _keys(content.items)
-    columns.append(Column("runs", role=Role.LEAD, is_number=False))
-    columns += [Column("n", role=Role.LEAD, scope=scope, explanation="repeats") for scope in Scope]
+    columns.append(TableColumn("runs", role=Role.LEAD, is_number=False))
+    columns += [
+        TableColumn("n", role=Role.LEAD, scope=scope, explanation="repeats") for scope in Scope
+    ]
     axes = [_axis(lines, quantity) for quantity in quantities]
     columns += [
-        Column(
+        TableColumn(
             axis.title,
             axis.unit,
             scope=_scope(axis.quantity),

@@ -36,37 +36,22 @@ are the texts ``NaN``, ``Infinity`` and ``-Infinity``.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
-from radt import units
 from radt.analysis.estimates import CONFIDENCE, Estimate, Reached
 from radt.analysis.selection import counts_text
 from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.summaries import GroupSummary
 from radt.render.interference import matrices
+from radt.render.json_text import attributes, json_text
 from radt.render.model import Table
 from radt.render.report_content import Content, Item
-
-FORMAT, VERSION = "radt-report", 1
-
-
-def json_text(document: object) -> str:
-    """Return a document as JSON."""
-    return json.dumps(units.in_json(document), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-
-
-def attributes(of: object, *names: str) -> dict[str, Any]:
-    """Return attributes of an object that have the same names in JSON."""
-    return {name: getattr(of, name) for name in names}
 
 
 def as_json(content: Content) -> str:
     """Return all values of a report."""
     document = {
-        "format": FORMAT,
-        "version": VERSION,
         "experiments": content.experiments,
         "window": {report.experiment: report.window.text for report in content.reports},
         "runs": {report.experiment: counts_text([report.selection]) for report in content.reports},
@@ -80,7 +65,7 @@ def as_json(content: Content) -> str:
         ],
         "notes": list(content.notes),
     }
-    return json_text(document)
+    return json_text("report", document)
 
 
 def _about(quantity: AnyQuantity) -> dict[str, Any]:

@@ -29,8 +29,8 @@ RUN_VARIABLE = "MLFLOW_RUN_ID"
 #: The MLflow id of a run started by a runner. MLflow deletes `RUN_VARIABLE` once it has used it.
 KEPT_RUN_VARIABLE = "RADT_MLFLOW_RUN_ID"
 URI_VARIABLE = "MLFLOW_TRACKING_URI"
-#: Interval at which the collector is asked again to hurry: it may have been restarted.
-_HURRY_EVERY_S = 5.0
+#: Interval at which the collector is asked again to upload now: it may have been restarted.
+_FLUSH_EVERY_S = 5.0
 #: Timeout for the MLflow id of a run that has just begun: the uploader has to start, and a new
 #: database needs its tables.
 ID_TIMEOUT_S = 60.0
@@ -164,12 +164,12 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
 
     Returns None, with a warning, if MLflow does not answer in time.
     """
-    from radt.collector.client import hurry_uploads
+    from radt.collector.client import flush_uploads
     from radt.store.reader import StoreReader
 
     deadline = time.monotonic() + ID_TIMEOUT_S
     reason = f"it did not answer within {ID_TIMEOUT_S:.0f} s"
-    hurried_s = -math.inf
+    flushed_s = -math.inf
     while time.monotonic() < deadline:
         try:
             with StoreReader(target.home.store_path) as reader:
@@ -179,9 +179,9 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
                         return record
                     if not record.tracking_uri:
                         return record
-                    if time.monotonic() >= hurried_s + _HURRY_EVERY_S:
-                        hurried_s = time.monotonic()
-                        hurry_uploads(target.home.store_path)
+                    if time.monotonic() >= flushed_s + _FLUSH_EVERY_S:
+                        flushed_s = time.monotonic()
+                        flush_uploads(target.home.store_path)
                     time.sleep(_POLL_S)
         except RadtError as error:
             reason = str(error)  # the row may not be written yet

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from radt import settings
-from radt.collector.protocol import Registration, StandaloneRun, delivery_env
+from radt.collector.protocol import Registration, RunRequest, delivery_env
 from radt.journal.format import CLOSED_FILE, META_FILE, JournalMeta
 from radt.masking import masked
 from radt.model import DEFAULT_LISTENERS, ListenerChoice
@@ -95,7 +95,7 @@ def parse_listeners(text: str | Sequence[str] | None) -> tuple[ListenerChoice, .
     return tuple(ListenerChoice.parse(part) for part in parts if part.strip() not in ("", "none"))
 
 
-def describe(target: Target, options: RunOptions) -> StandaloneRun:
+def describe(target: Target, options: RunOptions) -> RunRequest:
     script = user_script()
     listeners = parse_listeners(options.listeners)
     gpus, devices = _devices()
@@ -115,7 +115,7 @@ def describe(target: Target, options: RunOptions) -> StandaloneRun:
     if target.launched_by:
         tags[LAUNCHED_BY] = target.launched_by
     name = options.name or (script.name if options.workload else script.run_name)
-    return StandaloneRun(
+    return RunRequest(
         registration=Registration(
             run_id=target.run_id,
             store_path=str(target.home.store_path),

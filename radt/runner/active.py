@@ -377,10 +377,10 @@ class ActiveWorkload:
             log=row.recorded.run_dir.output_log if row.process is not None else None,
         )
         row.exit_code = exit_code
-        if self.session.spread is None:
+        if self.session.multi_node is None:
             self._record_end(row, ending, ended_ns, in_file=in_file)
         else:
-            self.session.spread.ended(row.letter, ending)
+            self.session.multi_node.ended(row.letter, ending)
         if self.context is not None:
             self.context.gone(row.run_id)
         # If the user has stopped everything, all rows have been asked to end already.
@@ -392,9 +392,9 @@ class ActiveWorkload:
 
     def settle(self) -> None:
         """Record the ends of runs that span several nodes, once all their parts have ended."""
-        if (spread := self.session.spread) is None:
+        if (multi_node := self.session.multi_node) is None:
             return
-        endings = spread.settle()
+        endings = multi_node.settle()
         for row in self.rows:
             ending = endings[row.letter]
             assert row.outcome is not None
@@ -403,7 +403,7 @@ class ActiveWorkload:
                 row.exit_code = None
             row.outcome = replace(row.outcome, status=ending.status, reason=ending.reason)
             row.view.status, row.view.detail = ending.status, ending.reason
-            self.recording.tags(row.run_id, dict(spread.tags))
+            self.recording.tags(row.run_id, dict(multi_node.tags))
             self._record_end(row, ending, time.monotonic_ns())
 
     def _record_end(

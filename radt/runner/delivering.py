@@ -20,8 +20,8 @@ from rich.text import Text
 
 from radt import settings, units
 from radt.collector.client import CollectorClient
-from radt.collector.delivery import Destination, Way
-from radt.collector.leftovers import Drained, drain_leftovers
+from radt.collector.delivery import Destination, DestinationKind
+from radt.collector.recovery import Recovered, recover_runs
 from radt.delivery.backlog import Backlog, backlogs
 from radt.delivery.problems import MLFLOW, POSTGRES
 from radt.errors import CollectorError, RadtError, UploadError
@@ -124,12 +124,12 @@ class Delivery:
         self._uris = [uri for uri in tracking_uris if uri and not is_masked(uri)]
         self._problems: dict[str, str] = {}
         self.uploads = [
-            Upload(MLFLOW, Destination(store, uri, Way.MLFLOW), masked(uri))
+            Upload(MLFLOW, Destination(store, uri, DestinationKind.MLFLOW), masked(uri))
             for uri in tracking_uris
             if uri
         ]
         if store_uri:
-            database = Destination(store, store_uri, Way.POSTGRES)
+            database = Destination(store, store_uri, DestinationKind.POSTGRES)
             self.uploads.append(Upload(POSTGRES, database, str(StoreAddress.of(store_uri))))
 
     def look(self) -> bool:
@@ -175,18 +175,18 @@ class Delivery:
             if not labels <= self._problems.keys():
                 for uri in self._uris or [""]:
                     client.deliver(self._store, uri, self._store_uri)
-            self._problems = client.hurry(self._store)
+            self._problems = client.flush(self._store)
         except CollectorError as error:
             self._problems = {one.destination.label: str(error) for one in self.uploads}
 
 
-def store_leftovers(home: Home, deadline_s: float) -> Drained:
+def store_leftovers(home: Home, deadline_s: float) -> Recovered:
     """Read the journals' content into the store, or wait until the collector has stored it.
 
     Raises:
         StoreError: The store cannot be written.
     """
-    drained = drain_leftovers(home)
+    drained = recover_runs(home)
     if drained.waiting:
         # A killed collector has left a list of its runs: the next one ends them.
         patience_s = settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value
@@ -200,7 +200,7 @@ def store_leftovers(home: Home, deadline_s: float) -> Drained:
     ended, points = [*drained.ended], drained.points
     while drained.waiting and time.monotonic() < deadline_s:
         time.sleep(_LOOK_S)
-        before, drained = drained, drain_leftovers(home)
+        before, drained = drained, recover_runs(home)
         ended += [*drained.ended, *set(before.waiting).difference(drained.waiting)]
         points += drained.points
     return replace(drained, ended=tuple(dict.fromkeys(ended)), points=points)

@@ -144,9 +144,9 @@ class Follower:
 
     def _end_with_others(self) -> None:
         """Begin to end the local parts of runs that have failed on another node."""
-        if (spread := self._workload.session.spread) is not None:
+        if (multi_node := self._workload.session.multi_node) is not None:
             for row in self._workload.rows:
-                if (ending := spread.failed.get(row.letter)) is not None:
+                if (ending := multi_node.failed.get(row.letter)) is not None:
                     row.stop(RunEnd(RunStatus.KILLED, ending.reason))
 
     def _send_signals(self) -> None:

@@ -19,7 +19,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 from radt.collector.manifest import Manifest
-from radt.collector.protocol import Registration, StandaloneRun, delivery_env
+from radt.collector.protocol import Registration, RunRequest, delivery_env
 from radt.collocation.ledger import Owner
 from radt.delivery.problems import EVERYTHING, MLFLOW, read_problems
 from radt.environments.spec import LOCAL
@@ -103,10 +103,10 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
         ClusterError: The first of several nodes is gone.
     """
     rows, registry = pending.plan.runs, load()
-    if session.spread is None:
+    if session.multi_node is None:
         workload_id, run_ids = uuid.uuid4().hex, {row.letter: uuid.uuid4().hex for row in rows}
     else:
-        shared = session.spread.begin([row.letter for row in rows])
+        shared = session.multi_node.begin([row.letter for row in rows])
         workload_id, run_ids = shared.workload_id, dict(shared.run_ids)
     runs: Sequence[RecordedRun] = [
         _with_folder(session, row, run_ids[row.letter], Profilers.of(row, registry)) for row in rows
@@ -160,7 +160,7 @@ def wait_for_mlflow(session: Session, workload: RecordedWorkload) -> tuple[Mlflo
         # In a database backend radt chooses the ids (`MlflowTarget.create_run`).
         chosen = run_ids if is_database(session.tracking_uri) else []
         return MlflowIds(dict(zip(chosen, chosen, strict=True)), pending=True), ""
-    session.client.hurry(session.home.store_path)
+    session.client.flush(session.home.store_path)
     since_ns, began_s = time.time_ns(), time.monotonic()
     known = _known_to_mlflow(session, run_ids)
     trouble = ""
@@ -261,9 +261,9 @@ def _record(
 
 def _description(
     session: Session, run: RecordedRun, workload_id: str, now_ns: int, tags: Mapping[str, str]
-) -> StandaloneRun:
+) -> RunRequest:
     row = run.plan
-    return StandaloneRun(
+    return RunRequest(
         registration=_registration(session, run),
         workload_id=workload_id,
         experiment=row.experiment,

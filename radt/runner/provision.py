@@ -38,9 +38,9 @@ from radt.runner.command import (
     program_arguments,
     program_command,
 )
+from radt.runner.multinode import placed
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
 from radt.runner.recording import Session
-from radt.runner.spread import placed
 from radt.tags import CPUS
 
 Say = Callable[[str], None]

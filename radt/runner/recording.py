@@ -26,9 +26,9 @@ from radt.store.peek import is_settled
 
 if TYPE_CHECKING:
     from radt.runner.active import StopRequest
+    from radt.runner.multinode import MultiNode
     from radt.runner.notify import Notifier
     from radt.runner.options import StartOptions
-    from radt.runner.spread import Spread
     from radt.store.reader import StoreReader
     from radt.store.writer import StoreWriter
 
@@ -93,7 +93,7 @@ class Session:
     """The context of one start. ``shown_warnings`` are not shown a second time.
 
     ``resume_options`` are the options to resume with (`radt.experiment.lock.start_options`).
-    ``tags`` are added to all runs. ``spread`` represents the other nodes if runs span several.
+    ``tags`` are added to all runs. ``multi_node`` represents the other nodes if runs span several.
     ``was_settled`` says that all runs in the store had ended when the session began. The store is
     opened on first use (see `radt.store.peek` for the reason).
     """
@@ -111,7 +111,7 @@ class Session:
     presence: Presence
     was_settled: bool
     tags: Mapping[str, str] = field(default_factory=dict)
-    spread: Spread | None = None
+    multi_node: MultiNode | None = None
     mlflow_patience: MlflowPatience = field(default_factory=MlflowPatience)
     shown_warnings: set[str] = field(default_factory=set)
     _opening: threading.Lock = field(default_factory=threading.Lock, repr=False)
@@ -170,7 +170,7 @@ def open_session(
     *,
     resume_options: str = "",
     tags: Mapping[str, str] | None = None,
-    spread: Spread | None = None,
+    multi_node: MultiNode | None = None,
     client: CollectorClient | None = None,
 ) -> Iterator[Session]:
     """Open the store, the collector's connection and all else; close them at the end.
@@ -179,7 +179,7 @@ def open_session(
 
     Args:
         tags: Added to all runs of the session.
-        spread: The other nodes, if each run spans several.
+        multi_node: The other nodes, if each run spans several.
         client: A client created early (`CollectorClient.for_runner`); the session takes it over.
 
     Raises:
@@ -202,7 +202,7 @@ def open_session(
         presence=presence,
         was_settled=is_settled(home.store_path),
         tags=tags or {},
-        spread=spread,
+        multi_node=multi_node,
     )
     with closing(session):
         if not session.was_settled:
@@ -299,7 +299,7 @@ class Recording:
 
         def ask() -> None:
             with suppress(CollectorError):  # the end of the workload asks again
-                self._session.client.hurry(self._session.home.store_path)
+                self._session.client.flush(self._session.home.store_path)
 
         self._tasks.put(ask)
 

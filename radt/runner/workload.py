@@ -53,10 +53,10 @@ def start_together(workload: ActiveWorkload) -> None:
             row.started_monotonic_s = released[row.run_id] / 1e9
             row.view.started_monotonic_s = row.started_monotonic_s
     everywhere: Mapping[str, int] = released
-    if (spread := workload.session.spread) is not None:
-        everywhere = spread.released(released)
+    if (multi_node := workload.session.multi_node) is not None:
+        everywhere = multi_node.released(released)
         for row in workload.rows:
-            workload.recording.tags(row.run_id, dict(spread.tags))
+            workload.recording.tags(row.run_id, dict(multi_node.tags))
     if workload.context is None:
         workload.record_barrier(everywhere)
 
@@ -70,9 +70,9 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
         for row in workload.rows:
             _guarded(workload, row, lambda active: active.running.wait_ready(READY_TIMEOUT_S))
         # With a stop pending (Ctrl-C, or a failed start and --fail-fast), kill behind the barrier.
-        spread = workload.session.spread
-        opens_ns = None if spread is None else spread.meet()
-        is_off = spread is not None and opens_ns is None
+        multi_node = workload.session.multi_node
+        opens_ns = None if multi_node is None else multi_node.meet()
+        is_off = multi_node is not None and opens_ns is None
         if is_off or workload.stop or any(row.verdict is not None for row in workload.rows):
             workload.kill_all()
             return {}
@@ -182,8 +182,8 @@ def run_workload(
                 session.shown_warnings.add(warning)
                 active.say(warning)
         session.stop.on_request = active.wake
-        if session.spread is not None:
-            session.spread.on_news = active.wake
+        if session.multi_node is not None:
+            session.multi_node.on_news = active.wake
         problem = ""
         try:
             _run(active, file_wait)
@@ -265,12 +265,12 @@ def _set_up(active: ActiveWorkload) -> MlflowIds:
 
 
 def _make_startable(active: ActiveWorkload, mlflow: MlflowIds) -> None:
-    limits, spread = limit_variables(active.session.options), active.session.spread
+    limits, multi_node = limit_variables(active.session.options), active.session.multi_node
     for row in active.rows:
         # Limits apply to training; a service runs as long as a row trains.
         extra = {} if row.is_service else dict(limits)
         extra |= active.context.variables(row.run_id) if active.context else {}
-        extra |= spread.variables(row.letter) if spread is not None else {}
+        extra |= multi_node.variables(row.letter) if multi_node is not None else {}
         row.startable = active.provision.startable(row.recorded, mlflow, extra)
         tags = active.provision.tags(row.letter)
         if (profiling := row.startable.profiling) is not None and profiling.notices:

@@ -42,7 +42,7 @@ class OtherRunError(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Adoption:
+class OwnershipTransfer:
     """How a copied run becomes one of this machine's, which then uploads it as its own.
 
     ``spool`` is its folder here, ``tracking_uri`` MLflow's address, "" for none.
@@ -64,19 +64,19 @@ def apply(
     writer: StoreWriter,
     batch: Batch,
     *,
-    adoption: Adoption | None = None,
+    transfer: OwnershipTransfer | None = None,
     is_part: bool = False,
     is_original: bool = False,
 ) -> Applied:
     """Add the parts of a batch that a store lacks, in one transaction.
 
     A run that was thinned in the store is restored if the batches have all of its points. A run is
-    never uploaded to MLflow from this store, unless it is adopted.
+    never uploaded to MLflow from this store, unless it is transferred.
 
     Args:
         writer: The store.
         batch: A run's batches must be applied in order.
-        adoption: See `Adoption`.
+        transfer: See `OwnershipTransfer`.
         is_part: These batches only add data to a run; others contain its rows.
         is_original: The batches come from the machine that records the run and its workload, not
             from an older copy: their rows replace the store's, even those of an ended run.
@@ -89,7 +89,7 @@ def apply(
     for number, reason in batch.damaged.items():
         raise CodecError(f"series {number} of run {batch.run_id}: {reason}")
     with writer.adding(batch.run_id) as connection:
-        return _Applying(writer, connection, batch, adoption, is_part, is_original).apply()
+        return _Applying(writer, connection, batch, transfer, is_part, is_original).apply()
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class _Applying:
     writer: StoreWriter
     connection: Connection
     batch: Batch
-    adoption: Adoption | None
+    transfer: OwnershipTransfer | None
     is_part: bool
     is_original: bool
 
@@ -227,9 +227,9 @@ class _Applying:
         self.writer.put_tags(self.run_id, rows.tags)
         if rows.workload is not None:
             self._put_workload(rows.workload)
-        if self.adoption is not None:
+        if self.transfer is not None:
             if stored is None or not stored.status.ended or self.batch.is_complete:
-                self.writer.put_run(self._adopted(self.adoption, stored))
+                self.writer.put_run(self._transferred(self.transfer, stored))
         elif stored is None:
             self.writer.put_run(rows.run)
             # The machine that recorded it uploads it to MLflow.
@@ -261,12 +261,12 @@ class _Applying:
         ]
         self.writer.put_cursors(self.run_id, further)
 
-    def _adopted(self, adoption: Adoption, stored: RunRecord | None) -> RunRecord:
+    def _transferred(self, transfer: OwnershipTransfer, stored: RunRecord | None) -> RunRecord:
         """Return the run as one of this machine's, which may already have begun to upload it."""
         return replace(
             self.batch.rows.run,
-            spool=str(adoption.spool),
-            tracking_uri=adoption.tracking_uri if stored is None else stored.tracking_uri,
+            spool=str(transfer.spool),
+            tracking_uri=transfer.tracking_uri if stored is None else stored.tracking_uri,
             mlflow_run_id=None if stored is None else stored.mlflow_run_id,
         )
 
@@ -274,17 +274,17 @@ class _Applying:
         stored = find(self.connection, WORKLOADS, copied.workload_id)
         if stored is not None and copied.ended_ns is None and not self.is_original:
             return
-        if self.adoption is not None:
+        if self.transfer is not None:
             copied = replace(
                 copied,
-                tracking_uri=self.adoption.tracking_uri,
+                tracking_uri=self.transfer.tracking_uri,
                 mlflow_experiment_id=None if stored is None else stored.mlflow_experiment_id,
                 mlflow_run_id=None if stored is None else stored.mlflow_run_id,
             )
         if stored is not None:
             copied = replace(copied, tracking_uri=stored.tracking_uri)
         self.writer.put_workload(copied)
-        if stored is None and self.adoption is None:
+        if stored is None and self.transfer is None:
             self.writer.mark_workload_delivered(copied.workload_id)
 
 

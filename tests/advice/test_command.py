@@ -66,6 +66,7 @@ def test_json_has_everything(lab: Lab) -> None:
     lab.alone(Run("small", sm=0.6, kernel=0.9))
     lab.copies(2, Run("small", collocation="MPS", epoch_s=6.0))
     found = json.loads(call(lab, "--format", "json").output)
+    assert (found["format"], found["version"]) == ("radt-advice", 1)
     assert found["alone"][0]["shares"]["SM activity"] == pytest.approx(0.6)
     (two,) = (one for one in found["predictions"] if one["method"] == "MPS" and one["degree"] == 2)
     assert two["rows"][0]["expected"] == pytest.approx(1.5)  # as it was measured

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from radt.cluster.course import Changes, Course
 from radt.cluster.engine import ArrayRequest, Engine, Shape
 from radt.cluster.executor import submitted_rows, submitted_table
+from radt.cluster.monitor import Changes, SubmissionMonitor
 from radt.cluster.settle import Patience
 from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
 from radt.cluster.submit import Submitter
@@ -74,7 +74,7 @@ class Simulation:
     spool: Spool
     engine: SimulatedEngine
     nodes: SimulatedNodes
-    course: Course
+    monitor: SubmissionMonitor
     max_jobs: int | None = None
     changes: Changes = field(default_factory=Changes)
 
@@ -93,8 +93,8 @@ class Simulation:
         spool = make_spool(folder, jobs, arrays=arrays)
         nodes = SimulatedNodes(spool, submitted_rows(spool), seconds)
         engine.runner = nodes
-        course = course_of(spool, engine, max_jobs, looks_only=looks_only)
-        return cls(spool, engine, nodes, course, max_jobs)
+        monitor = monitor_of(spool, engine, max_jobs, looks_only=looks_only)
+        return cls(spool, engine, nodes, monitor, max_jobs)
 
     @property
     def file(self) -> Path:
@@ -103,11 +103,11 @@ class Simulation:
     def look_anew(self, kind: type[Spool] = Spool) -> None:
         """Another process begins to follow."""
         self.spool = kind(self.spool.path)
-        self.course = course_of(self.spool, self.engine, self.max_jobs)
+        self.monitor = monitor_of(self.spool, self.engine, self.max_jobs)
 
     def step(self) -> Changes:
         """Do what is due now, and write it into the file."""
-        changes = self.course.step(self.engine.time_s)
+        changes = self.monitor.step(self.engine.time_s)
         writer = StatusWriter(self.file, submitted_table(self.spool))
         writer.set_many(changes.statuses)
         self.changes.notes += changes.notes
@@ -117,14 +117,14 @@ class Simulation:
     def pass_time(self, seconds: float, step_s: float = 5.0) -> None:
         """Let time pass, somebody looking."""
         end_s = self.engine.time_s + seconds
-        while self.engine.time_s < end_s and not self.course.is_settled:
+        while self.engine.time_s < end_s and not self.monitor.is_settled:
             self.step()
             self.engine.advance(step_s)
 
     def finish(self, most_s: float = 50_000.0) -> None:
         """Follow to the end."""
         self.pass_time(most_s)
-        assert self.course.is_settled, self.statuses()
+        assert self.monitor.is_settled, self.statuses()
 
     def statuses(self) -> list[str]:
         """The Status cells of the file."""
@@ -136,8 +136,10 @@ class Simulation:
         return [record.cells[2].value for record in ExperimentFile.read(self.file).table.rows]
 
 
-def course_of(
+def monitor_of(
     spool: Spool, engine: Engine, max_jobs: int | None = None, *, looks_only: bool = False
-) -> Course:
+) -> SubmissionMonitor:
     submitter = submitter_of(spool, engine, max_jobs)
-    return Course(spool, engine, submitter, submitted_rows(spool), PATIENCE, looks_only=looks_only)
+    return SubmissionMonitor(
+        spool, engine, submitter, submitted_rows(spool), PATIENCE, looks_only=looks_only
+    )

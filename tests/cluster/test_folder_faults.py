@@ -54,7 +54,7 @@ def test_a_folder_that_fails_for_a_while(tmp_path: Path, what: str) -> None:
     simulation.look_anew(Failing)
     simulation.spool.__dict__["fails"] = what
     simulation.pass_time(200)
-    assert not simulation.course.is_settled
+    assert not simulation.monitor.is_settled
     assert len(notes(simulation, "Stale file handle; jobs go on")) == 1
     assert not notes(simulation, "works again")
     simulation.spool.__dict__["fails"] = ""

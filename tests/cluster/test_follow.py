@@ -17,7 +17,7 @@ from radt.errors import StatusError
 from radt.experiment.status import RowStatus
 from radt.model import Role
 from radt.runner.live import ProgressView
-from tests.cluster.kit import SHAPE, Simulation, course_of
+from tests.cluster.kit import SHAPE, Simulation, monitor_of
 from tests.support.simulated import SimulatedEngine, SimulatedStart, Work, one_minute
 
 JOBS = [["solo"], ["pair*2"], ["three*3"], ["short", "shorter"], *([f"w{n}"] for n in range(8))]
@@ -57,7 +57,7 @@ def test_the_engine_is_asked_once_in_15_seconds(
         return states(arrays)
 
     monkeypatch.setattr(engine, "states", noted)
-    while not simulation.course.is_settled:
+    while not simulation.monitor.is_settled:
         simulation.step()
         engine.advance(1)
     assert min(later - before for before, later in pairwise(asked)) >= 15
@@ -111,7 +111,7 @@ def test_outcomes_settle_without_the_engine(tmp_path: Path) -> None:
     simulation.pass_time(30)
     engine.is_away = True
     simulation.pass_time(120)
-    assert simulation.course.is_settled
+    assert simulation.monitor.is_settled
     assert simulation.statuses() == ["FINISHED"] * 2
 
 
@@ -153,7 +153,7 @@ def test_a_job_that_the_queue_forgets_while_the_folder_is_away_is_not_cancelled(
         simulation.pass_time(90)
         engine.drop(JobId("1", 0))  # it has finished
         simulation.pass_time(40)
-        assert simulation.course.folder_problem
+        assert simulation.monitor.folder_problem
         assert not any(text.startswith("KILLED") for text in simulation.statuses())
     simulation.finish()
     assert simulation.statuses() == ["FINISHED"] * 3
@@ -182,6 +182,25 @@ def test_a_job_of_which_nothing_is_heard_any_more_is_lost(tmp_path: Path) -> Non
     assert simulation.runs() == ["run1"]
 
 
+def test_a_job_has_run_for_as_long_as_its_own_heartbeats_say(tmp_path: Path) -> None:
+    engine = SimulatedEngine(nodes=1, gpus=1)
+
+    def beats_fast(start: SimulatedStart) -> Work:
+        attempt = simulation.spool.claim(JobKey(0, start.job.index))
+        attempt.begin(Start(start.node, str(start.job), 1, "0", beat_s=2.5))
+        attempt.beat()
+        attempt.beat()
+        yield 1e9
+        return 0
+
+    simulation = Simulation.of(tmp_path, [["a"], ["b"]], engine)
+    engine.runner = beats_fast
+    simulation.pass_time(30)
+    overview = Overview.of(simulation.monitor, "slurm", simulation.spool)
+    assert [job.running_s for job in overview.running] == [5.0]
+    assert [job.waits_for for job in overview.waiting] == ["a node with room for it"]
+
+
 def test_jobs_that_cannot_begin_hold_the_rest(tmp_path: Path) -> None:
     engine = SimulatedEngine(nodes=1, gpus=4)
     simulation = Simulation.of(tmp_path, [[f"w{n}"] for n in range(10)], engine, seconds=30)
@@ -202,14 +221,14 @@ def test_jobs_that_cannot_begin_hold_the_rest(tmp_path: Path) -> None:
     for _ in range(60):
         simulation.step()
         engine.advance(1)
-    assert simulation.course.is_stuck
+    assert simulation.monitor.is_stuck
     failed = [text for text in simulation.statuses() if text.startswith("FAILED")]
     assert 1 <= len(failed) <= 2
     assert sum("are held" in note for note in simulation.changes.notes) == 1
     assert "python is missing" in simulation.spool.held
     engine.runner = simulation.nodes
     simulation.look_anew()
-    simulation.course.release()
+    simulation.monitor.release()
     simulation.finish()
     assert sorted(set(simulation.statuses())) == [*sorted(set(failed)), "FINISHED"]
     assert not simulation.spool.held
@@ -225,7 +244,7 @@ def test_jobs_that_end_without_a_word_hold_the_rest(tmp_path: Path) -> None:
 
     engine.runner = mute
     simulation.pass_time(400)
-    assert simulation.course.is_stuck
+    assert simulation.monitor.is_stuck
     assert simulation.statuses().count("FAILED: the job ended without reporting a result") < 6
     assert Phase.HELD in {state.phase for state in engine.states(["1"]).values()}
 
@@ -254,10 +273,10 @@ def test_who_only_looks_sees_what_the_follower_submits(tmp_path: Path) -> None:
     engine = SimulatedEngine(nodes=1)
     simulation = Simulation.of(tmp_path, JOBS, engine, max_jobs=4)
     simulation.step()
-    looker = course_of(Spool(simulation.spool.path), engine, looks_only=True)
+    looker = monitor_of(Spool(simulation.spool.path), engine, looks_only=True)
     for second in range(5000):
         looker.step(engine.time_s)
-        if simulation.course.is_settled:
+        if simulation.monitor.is_settled:
             break
         simulation.step()
         if second == 30:
@@ -277,8 +296,8 @@ def test_a_shared_folder_that_is_away(tmp_path: Path) -> None:
     hidden = jobs.with_name("hidden")
     jobs.rename(hidden)
     for _ in range(100):
-        simulation.course.step(engine.time_s + 1000)
-    assert "jobs" in simulation.course.folder_problem
+        simulation.monitor.step(engine.time_s + 1000)
+    assert "jobs" in simulation.monitor.folder_problem
     assert simulation.statuses() == ["RUNNING: node1"] * 2
     hidden.rename(jobs)
     simulation.finish()
@@ -325,8 +344,8 @@ def test_a_file_that_cannot_be_written_is_said_once() -> None:
 VIEW = Overview(
     engine="slurm",
     running=[
-        JobView("1234_7", "S+S+S", [Role.TRAINING] * 3, "gpu-07", 2, 435),
-        JobView("1234_11", "M", [Role.TRAINING], "gpu-08", 1, 19),
+        JobView("1234_7", "S+S+S", [Role.TRAINING] * 3, "gpu-07", 2, 4350.0),
+        JobView("1234_11", "M", [Role.TRAINING], "gpu-08", 1, 190.0),
         JobView("1234_12", "a-very-long-label", [Role.TRAINING], "gpu-09"),
     ],
     queued={"Priority": 30, "Resources": 10},
@@ -365,10 +384,10 @@ def test_a_stop_ends_what_is_held(tmp_path: Path) -> None:
     simulation.pass_time(20)
     simulation.spool.hold("two jobs could not begin")
     simulation.pass_time(120)
-    assert simulation.course.is_stuck
+    assert simulation.monitor.is_stuck
     simulation.spool.stop("stopped by the user")
     simulation.step()
-    assert not simulation.course.is_stuck
+    assert not simulation.monitor.is_stuck
     simulation.finish(most_s=400)
     assert engine.unended == 0
     assert set(simulation.statuses()) == {"FINISHED", "KILLED: stopped by the user"}

@@ -14,7 +14,7 @@ import pytest
 from radt.cluster import slurm as engine_module
 from radt.cluster.engine import ArrayRequest, End, JobId, JobState, Phase, Shape
 from radt.cluster.slurm import Slurm as Engine
-from radt.cluster.slurm import parse_past, parse_queue
+from radt.cluster.slurm import parse_past, parse_queue, waits_for
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 from tests.support.servers import slurm_cluster
 from tests.support.slurm import Slurm
@@ -470,3 +470,17 @@ def test_jobs_and_indices_as_slurm_writes_them() -> None:
     assert words[0] == "9_[1]" and words[1].startswith("10_[0,2,4") and len(words) == 3
     assert engine_module._notice_s(None) == 120
     assert [engine_module._notice_s(seconds) for seconds in (7200, 240, 1)] == [120, 60, 1]
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("Resources", "a node with room for it"),
+        ("Priority", "jobs before it in the queue"),
+        ("QOSMaxJobsPerUserLimit", "a limit is reached"),
+        ("ReqNodeNotAvail, UnavailableNodes:node1", "down, drained or reserved"),
+        ("SomethingNew", "–"),
+    ],
+)
+def test_what_a_job_waits_for_is_said_in_words(reason: str, words: str) -> None:
+    assert words in waits_for(reason)

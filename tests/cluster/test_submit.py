@@ -86,7 +86,7 @@ def test_killed_again_and_again(tmp_path: Path) -> None:
     chance = random.Random(7)
     simulation = Simulation.of(tmp_path, JOBS, SimulatedEngine(nodes=1), max_jobs=3, arrays=2)
     kills = 0
-    while kills < 20 and not simulation.course.is_settled:
+    while kills < 20 and not simulation.monitor.is_settled:
         try:
             with killed_at(chance.randrange(1, 12), simulation.engine):
                 simulation.pass_time(500)
@@ -156,7 +156,7 @@ def test_no_more_jobs_than_may_wait(tmp_path: Path, max_jobs: int) -> None:
     engine = SimulatedEngine(nodes=1)
     simulation = Simulation.of(tmp_path, JOBS, engine, max_jobs=max_jobs)
     most = 0
-    while not simulation.course.is_settled:
+    while not simulation.monitor.is_settled:
         simulation.step()
         most = max(most, engine.unended)
         engine.advance(5)

@@ -32,7 +32,7 @@ from radt.model import RunStatus
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.progress import ExperimentProgress, WorkloadState
-from tests.cluster.kit import Simulation, course_of, make_spool
+from tests.cluster.kit import Simulation, make_spool, monitor_of
 from tests.cluster.study import TRAIN, study_on
 from tests.support.bench import bench_in
 from tests.support.servers import slurm_cluster
@@ -97,7 +97,7 @@ def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Held:
     spool = make_spool(tmp_path, [["pair*2"]])
     engine.runner = SimulatedNodes(spool, submitted_rows(spool))
     mark_open(spool)
-    simulation = Simulation(spool, engine, engine.runner, course_of(spool, engine))
+    simulation = Simulation(spool, engine, engine.runner, monitor_of(spool, engine))
     simulation.pass_time(30)
     monkeypatch.setattr(watch, "reopened", lambda *_: (ClusterSettings(), engine))
     monkeypatch.setenv("RADT_CLUSTER_POLL_S", "0.1")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from collector_kit import wait_for
 
-from radt.collector.delivery import Deliverer, Deliverers, Destination, Way
+from radt.collector import delivery
+from radt.collector.delivery import Deliverer, Deliverers, Destination, DestinationKind
 from radt.collector.protocol import Registration, delivery_env
 from radt.processes import Backoff
+from radt.store.writer import StoreWriter
 from tests.support.users import as_ordinary_user
 
 #: Writes down what it is told, and ends when told to or at the end of its input.
@@ -70,12 +73,12 @@ def test_news_and_the_end(recorded: Recorded) -> None:
     deliverer = recorded.deliverer
     deliverer.ensure({})
     wait_for(lambda: recorded.lines == ["start http://u:pw@host None", "news"])
-    deliverer.poke()
+    deliverer.notify()
     wait_for(lambda: recorded.lines.count("news") == 2)
     deliverer.close()
     wait_for(lambda: deliverer.check() or deliverer.gone)
     assert recorded.lines[-1] == "end"
-    deliverer.poke()
+    deliverer.notify()
     assert not deliverer.running, "it was let go"
 
 
@@ -144,7 +147,7 @@ def test_one_that_does_not_read_does_not_hold_up_the_collector(tmp_path: Path) -
     deliverer = Deliverer(Deaf(tmp_path, ""))
     deliverer.ensure({})
     for _ in range(100_000):
-        deliverer.poke()  # a pipe holds 65,536 bytes: a blocking write would hang here
+        deliverer.notify()  # a pipe holds 65,536 bytes: a blocking write would hang here
     deliverer.kill()
     assert deliverer.gone
 
@@ -162,14 +165,14 @@ def test_what_nobody_waits_for_waits_for_the_runs(tmp_path: Path) -> None:
     machine, record = Machine(), tmp_path / "record"
     deliverer = Deliverer(_Recorded(STORE, "uri", record=str(record)), 3600.0, machine)
     deliverer.ensure({})
-    deliverer.poke()
+    deliverer.notify()
     deliverer.check()
     assert not deliverer.running
     machine.busy = False
     deliverer.check()
     wait_for(lambda: record.exists() and "news" in record.read_text())
     machine.busy = True
-    deliverer.poke()
+    deliverer.notify()
     deliverer.close()
     wait_for(lambda: deliverer.check() or deliverer.gone)
     assert record.read_text().splitlines() == ["start uri None", "news", "end"], "told once"
@@ -196,12 +199,12 @@ def test_who_waits_gets_a_process_that_gives_way_to_nobody(tmp_path: Path) -> No
     machine, record = Machine(), tmp_path / "record"
     deliverer = Deliverer(_Recorded(STORE, "uri", record=str(record)), 3600.0, machine)
     deliverer.ensure({})
-    deliverer.hurry()
+    deliverer.flush()
     wait_for(lambda: record.exists() and "news" in record.read_text())
     first = deliverer.pid
     assert first is not None
     assert b"--give-way-s" not in Path(f"/proc/{first}/cmdline").read_bytes()
-    deliverer.hurry()
+    deliverer.flush()
     wait_for(lambda: record.read_text().count("news") == 2)
     assert deliverer.pid == first, "it is quick enough"
     deliverer.kill()
@@ -212,7 +215,7 @@ def test_who_waits_gets_a_process_that_gives_way_to_nobody(tmp_path: Path) -> No
     nice = deliverer.pid
     # Its arguments appear a moment after it has become another program.
     wait_for(lambda: b"--give-way-s" in Path(f"/proc/{nice}/cmdline").read_bytes())
-    deliverer.hurry()
+    deliverer.flush()
     assert deliverer.pid not in (None, nice)
     deliverer.kill()
 
@@ -294,8 +297,34 @@ def test_postgres_is_let_go_after_mlflow_whose_ids_it_gets(
     assert record.read_text().split() == ["mlflow", "postgres"]
 
 
+def test_an_idle_collector_waits_as_long_as_uploads_progress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However much there is to upload; without progress, the next collector has the rest."""
+    script = "import time\nwhile True: time.sleep(1)"
+    monkeypatch.setattr(Destination, "command", lambda _: [sys.executable, "-c", script])
+    now_s = 1000.0
+    monkeypatch.setattr(delivery, "time", SimpleNamespace(monotonic=lambda: now_s))
+    path, run = tmp_path / "new.db", "run"
+    everything = Deliverers()
+    with StoreWriter(path) as writer:
+        everything.ensure(Registration(run, str(path), "/x", tracking_uri="http://host"))
+        assert not everything.close(120)
+        for count in range(1, 4):
+            now_s += 100
+            writer.mark_delivered(run, {0: count})
+            assert not everything.close(120), "it progresses"
+        now_s += 100
+        writer.mark_artifacts(run, ["a"])
+        assert not everything.close(120)
+        now_s += 121
+        assert everything.close(120), "it has stalled"
+    everything.kill()
+
+
 def test_the_database_is_in_no_argument_either() -> None:
-    destination = Destination(Path("/x/radt.db"), "postgresql://u:secret@host/d", Way.POSTGRES)
+    uri = "postgresql://u:secret@host/d"
+    destination = Destination(Path("/x/radt.db"), uri, DestinationKind.POSTGRES)
     assert "secret" not in " ".join(destination.command())
     assert destination.environment() == {"RADT_STORE_URI": "postgresql://u:secret@host/d"}
 

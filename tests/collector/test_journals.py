@@ -16,7 +16,7 @@ from pathlib import Path
 
 from collector_kit import Project, alive, holder, wait_for
 
-from radt.collector.protocol import Registration, StandaloneRun, socket_path
+from radt.collector.protocol import Registration, RunRequest, socket_path
 from radt.home import runtime_dir
 from radt.model import ListenerChoice, MarkerKind, RunStatus
 
@@ -97,9 +97,9 @@ _OWNER = textwrap.dedent(
     """
     import json, sys
     from radt.collector.client import CollectorClient
-    from radt.collector.protocol import StandaloneRun, from_json
+    from radt.collector.protocol import RunRequest, from_json
     client = CollectorClient.connect(timeout_s=180)
-    run = from_json(StandaloneRun, json.loads(sys.argv[1]))
+    run = from_json(RunRequest, json.loads(sys.argv[1]))
     import dataclasses, os, time
     run = dataclasses.replace(run, pid=os.getpid(), started_monotonic_ns=time.monotonic_ns())
     print(sum("join later" not in text for text in client.begin(run).warnings), flush=True)
@@ -111,9 +111,9 @@ _OWNER = textwrap.dedent(
 )
 
 
-def _standalone(project: Project) -> tuple[StandaloneRun, subprocess.Popen[str]]:
+def _standalone(project: Project) -> tuple[RunRequest, subprocess.Popen[str]]:
     run_id = uuid.uuid4().hex
-    run = StandaloneRun(
+    run = RunRequest(
         registration=Registration(
             run_id=run_id,
             store_path=str(project.home.store_path),

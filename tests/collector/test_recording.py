@@ -15,7 +15,7 @@ import pytest
 from collector_kit import Project, wait_for
 
 from radt.collector.client import CollectorClient
-from radt.collector.protocol import Registration, StandaloneRun
+from radt.collector.protocol import Registration, RunRequest
 from radt.errors import CollectorError
 from radt.model import RunStatus, Scope
 
@@ -81,11 +81,11 @@ def test_two_runs_of_one_interval_share_their_readings(project: Project) -> None
     assert len(shared) >= 5
 
 
-def described(project: Project, **fields: Any) -> StandaloneRun:
+def described(project: Project, **fields: Any) -> RunRequest:
     """A run as its runner describes it, which no store knows."""
     row = project.row(uuid.uuid4().hex)
     registration = Registration(row.run_id, str(project.home.store_path), row.spool)
-    run = StandaloneRun(
+    run = RunRequest(
         registration, row.workload_id, "e", pid=1, started_monotonic_ns=1, has_runner=True
     )
     return replace(run, **fields)
@@ -121,7 +121,7 @@ def test_a_collector_of_an_earlier_build_hurries_without_a_word(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(project.client, "_ask", lambda *_: {"ok": True})
-    assert project.client.hurry(project.home.store_path) == {}
+    assert project.client.flush(project.home.store_path) == {}
 
 
 def test_a_runner_waits_for_its_rows_while_others_hold_the_store(project: Project) -> None:

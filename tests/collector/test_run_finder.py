@@ -12,7 +12,7 @@ import pytest
 
 from radt.clock import Clock
 from radt.collector.manifest import Manifest, ask_for_collection
-from radt.collector.protocol import Registration, StandaloneRun
+from radt.collector.protocol import Registration, RunRequest
 from radt.collector.rows import put_rows
 from radt.collector.run_finder import RunFinder
 from radt.collector.runs import RunStates
@@ -28,7 +28,7 @@ def test_a_run_that_cannot_be_looked_at_now_is_found_later(
     home = Home(tmp_path / "radt-data").create()
     folder = home.run_dir("7" * 32).create().path
     registration = Registration(folder.name, str(home.store_path), str(folder))
-    run = StandaloneRun(
+    run = RunRequest(
         registration=registration,
         workload_id="w" * 32,
         experiment="e",
@@ -63,7 +63,7 @@ def test_a_workload_begins_with_the_parent_also_where_a_child_is_found_first(
     tmp_path: Path,
 ) -> None:
     store, clock = tmp_path / "radt.db", Clock(1_000)
-    parent = StandaloneRun(Registration("p" * 32, str(store), ""), "w" * 32, "e", 1, 5)
+    parent = RunRequest(Registration("p" * 32, str(store), ""), "w" * 32, "e", 1, 5)
     child = replace(
         parent,
         registration=Registration("c" * 32, str(store), ""),

@@ -13,7 +13,7 @@ from collector_kit import wait_for
 from radt.collector.guardian import Heartbeat, ReadingMark
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
-from radt.collector.runs import ActiveRun
+from radt.collector.runs import RecordedRun
 from radt.collector.sampling import Sampler, SamplerState
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
@@ -86,8 +86,8 @@ def _unavailable() -> None:
     raise ListenerUnavailableError("gone", "look for it")
 
 
-def _run() -> ActiveRun:
-    run = ActiveRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
+def _run() -> RecordedRun:
+    run = RecordedRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
     run.expect(NAME, 0.02)
     run.started(1, time.monotonic_ns())
     return run
@@ -143,18 +143,18 @@ def test_a_reading_that_returns_meanwhile_does_not_hang(
     sampler = start(kind)
     assert sampler.settled.wait(180)
     sampler._hang_ns = 60 * 10**9  # this test may be held up between two of its lines
-    turn = sampler._turn
-    turn.busy_since_ns = time.monotonic_ns()
+    thread = sampler._thread
+    thread.busy_since_ns = time.monotonic_ns()
     now_ns = time.monotonic_ns
 
     def and_it_returns() -> int:
-        turn.busy_since_ns = 0
+        thread.busy_since_ns = 0
         return now_ns()
 
     with monkeypatch.context() as patch:
         patch.setattr("radt.collector.sampling.time.monotonic_ns", and_it_returns)
         sampler.check()
-    assert sampler._turn is turn
+    assert sampler._thread is thread
 
 
 def test_values_are_not_older_than_they_say(
@@ -228,7 +228,7 @@ def test_counters_are_read_as_a_run_begins_and_as_it_ends(box: Heartbeat) -> Non
     sampler = Sampler(Counting, choice, ProcessTable(), box.mark(NAME), 60.0, [])
     try:
         assert sampler.settled.wait(120)
-        run = ActiveRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
+        run = RecordedRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
         run.expect(NAME, 3600.0)
         sampler.add(run)
         assert sampler.read_last(run) is None  # it has not begun
@@ -238,12 +238,12 @@ def test_counters_are_read_as_a_run_begins_and_as_it_ends(box: Heartbeat) -> Non
         done = sampler.read_last(run)
         assert done is not None
         assert done.wait(120)
-        taken = run.take()
-        ((key, column),) = taken.columns.items()
+        samples = run.take()
+        ((key, column),) = samples.columns.items()
         assert key.metric == "probing.energy"
         assert list(column.values) == [100.0, 200.0]
         # They are no samples that the schedule expects.
-        assert all(ledger.received == 0 for ledger in taken.ledgers)
+        assert all(ledger.received == 0 for ledger in samples.ledgers)
     finally:
         sampler.stop()
         sampler.join(120)

@@ -16,7 +16,7 @@ from radt.collector.delivery import Deliverers
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import Pending, RunRecorder
-from radt.collector.runs import ActiveRun, Ending
+from radt.collector.runs import Ending, RecordedRun
 from radt.collector.sink import StoreSink
 from radt.errors import StoreError
 from radt.model import RunStatus
@@ -54,9 +54,9 @@ def sink(path: Path) -> Iterator[StoreSink]:
     sink.stop(180)
 
 
-def _started(sink: StoreSink, run_id: str) -> ActiveRun:
+def _started(sink: StoreSink, run_id: str) -> RecordedRun:
     registration = Registration(run_id, str(sink.path), str(sink.path.parent / run_id))
-    run = ActiveRun(registration, None, buffered_points=1000)
+    run = RecordedRun(registration, None, buffered_points=1000)
     run.started(1, 1)
     sink.add(run)
     return run
@@ -123,10 +123,10 @@ def test_one_that_cannot_be_prepared_does_not_keep_the_others(
 ) -> None:
     prepare = RunRecorder.prepare
 
-    def unless_bad(recorder: RunRecorder, *, samples: bool = True, final: bool = False) -> Pending:
+    def unless_bad(recorder: RunRecorder, **options: bool) -> Pending:
         if recorder.run.run_id == BAD:
             raise ValueError("out of order")
-        return prepare(recorder, samples=samples, final=final)
+        return prepare(recorder, **options)
 
     monkeypatch.setattr(RunRecorder, "prepare", unless_bad)
     bad, good = _started(sink, BAD), _started(sink, GOOD)

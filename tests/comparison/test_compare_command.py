@@ -153,7 +153,8 @@ def test_json_is_exact_and_whole(store: Path) -> None:
     found: dict[str, Any] = json.loads(
         said(store, "before", "after", "--format", "json", "--fail-if", "time_per_epoch > +5%")
     )
-    assert (found["version"], found["exit_code"], found["confidence"]) == (1, 0, 0.95)
+    assert (found["format"], found["version"]) == ("radt-comparison", 1)
+    assert (found["exit_code"], found["confidence"]) == (0, 0.95)
     assert [one["name"] for one in found["workloads"]] == ["once", "wide", "solo", "three"]
     three = {one["quantity"]: one for one in found["workloads"][3]["findings"]}
     assert list(three) == [one.value for one in DEFAULT_QUANTITIES]

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from radt.clock import Clock
-from radt.collector import leftovers
-from radt.collector.leftovers import REASON, drain_leftovers
+from radt.collector import recovery
+from radt.collector.recovery import REASON, recover_runs
 from radt.delivery.archive.read import find_archive, import_archive
 from radt.delivery.archive.spool import ArchiveSpool
 from radt.home import Home
@@ -102,7 +102,7 @@ def test_nothing_is_lost_or_doubled_by_a_power_cut_at_any_moment(
             assert reader.run(run.run_id).status is RunStatus.RUNNING
             stored = len(logged(reader, run.run_id))
         with ThreadPoolExecutor() as pool:  # two at once share the work and do not double it
-            both = [pool.submit(drain_leftovers, home) for _ in range(2)]
+            both = [pool.submit(recover_runs, home) for _ in range(2)]
             found = sum(future.result().points for future in both)
         check_store(home.store_path)
         with closing(StoreReader(home.store_path)) as reader:
@@ -123,7 +123,7 @@ def test_nothing_is_lost_or_doubled_by_a_power_cut_at_any_moment(
         assert [one.step for one in spans] == list(range(1, 1 + len(spans)))
         assert all(one.end_ns is not None and one.end_ns <= row.ended_ns for one in spans)
         assert not list(home.run_dir(run.run_id).journal.glob(f"*/{META_FILE}"))
-        again = drain_leftovers(home)
+        again = recover_runs(home)
         assert (again.ended, again.drained, again.points, again.failed) == ((), (), 0, {})
         with closing(StoreReader(home.store_path)) as reader:
             assert points == {one.series.metric: one.count for one in reader.summary([run.run_id])}
@@ -159,14 +159,14 @@ def test_what_a_power_cut_tears_costs_only_itself(
         for events in home.path.glob(f"runs/*/journal/*/{EVENTS_FILE}"):
             with events.open("ab") as file:
                 file.write(bytes(chance.randrange(4096)))
-        found = drain_leftovers(home)
+        found = recover_runs(home)
         assert found.failed == {}
         check_store(home.store_path)
         with closing(StoreReader(home.store_path)) as reader:
             assert [one.status for one in reader.runs()] in ([RunStatus.KILLED], [])
             steps = logged(reader, run.run_id)
         assert steps == sorted(set(steps)), "none twice, and in their order"
-        assert drain_leftovers(home).points == 0
+        assert recover_runs(home).points == 0
 
 
 def test_the_collector_reads_what_the_restart_left(
@@ -193,7 +193,7 @@ def test_a_run_that_goes_on_is_left_alone(training: tuple[Run, Path], project: P
     run, counter = training
     for number in range(5):
         moments(counter, number)
-        found = drain_leftovers(project.home)
+        found = recover_runs(project.home)
         assert (found.ended, found.drained, found.unknown) == ((), (), ())
     run.finish()
     steps = logged(project.reader, run.run_id)
@@ -237,7 +237,7 @@ def test_what_the_script_said_before_the_restart_counts(unread: tuple[Home, str]
     journal = home.run_dir(run_id).journal
     created_ns = [json.loads(p.read_text())["created_ns"] for p in journal.glob(f"*/{META_FILE}")]
     offset_ns = [json.loads(p.read_text())["offset_ns"] for p in journal.glob(f"*/{META_FILE}")]
-    found = drain_leftovers(home)
+    found = recover_runs(home)
     assert (found.ended, found.drained, found.points) == ((run_id,), (run_id,), 20_000)
     with closing(StoreReader(home.store_path)) as reader:
         assert reader.run(run_id).status is RunStatus.FINISHED
@@ -257,7 +257,7 @@ def test_times_are_by_the_clock_of_the_process_that_wrote_them(unread: tuple[Hom
     path.write_text(json.dumps(told.to_json()))
     with closing(StoreWriter(home.store_path)) as writer:
         assert writer.end_run(run_id, RunStatus.KILLED, time.time_ns())
-    assert drain_leftovers(home).points == 20_000
+    assert recover_runs(home).points == 20_000
     with closing(StoreReader(home.store_path)) as reader:
         samples = reader.samples(run_id, 0)
     first_ns = int(samples.times_ns[0]) - told.created_ns - told.offset_ns
@@ -273,7 +273,7 @@ def test_what_a_run_left_that_had_been_delivered_is_delivered_too(unread: tuple[
         writer.mark_run_delivered(run_id)
     with closing(StoreReader(home.store_path)) as reader:
         assert reader.runs_to_deliver(uri) == []
-        assert drain_leftovers(home).points == 20_000
+        assert recover_runs(home).points == 20_000
         assert [run.run_id for run in reader.runs_to_deliver(uri)] == [run_id]
 
 
@@ -285,17 +285,17 @@ def test_what_was_imported_is_not_read_once_more(unread: tuple[Home, str], tmp_p
         closing(StoreWriter(home.store_path)) as writer,
         closing(StoreReader(home.store_path)) as reader,
     ):
-        leftover = leftovers._Leftover(
+        recovered = recovery._UnendedRun(
             reader.run(run_id), home, writer, reader, Clock.for_machine()
         )
-        part = leftover.intake.read(final=False)
-        part.write(writer, run_id, leftover._numbering.new_series())
+        part = recovered.journal_import.read(final=False)
+        part.write(writer, run_id, recovered._numbering.new_series())
         archived = sum(spool.write_bundle(reader, run_id).position.points.values())
     for file in home.path.glob("radt.db*"):
         file.unlink()
     with closing(StoreWriter(home.store_path)) as writer:
         assert import_archive(find_archive(spool.path), writer).points == archived > 0
-    drain_leftovers(home)
+    recover_runs(home)
     with closing(StoreReader(home.store_path)) as reader:
         assert logged(reader, run_id) == list(range(20_000))
 
@@ -308,7 +308,7 @@ def test_a_journal_that_lost_its_head_is_named_and_the_run_ended(unread: tuple[H
         events.write_bytes(b"\0" * events.stat().st_size)
     with closing(StoreWriter(home.store_path)) as writer:
         writer.update_run(run_id, created_ns=1)
-    found = drain_leftovers(home)
+    found = recover_runs(home)
     assert (found.ended, found.points) == ((run_id,), 0)
     assert "unreadable" in found.failed[run_id]
     assert list(home.run_dir(run_id).journal.glob(f"*/{META_FILE}")), "and kept"
@@ -319,9 +319,9 @@ def test_runs_of_other_machines_and_unknown_ones_are_left(unread: tuple[Home, st
     journal = home.run_dir(run_id).journal
     with closing(StoreWriter(home.store_path)) as writer:
         writer.update_run(run_id, host="another-machine")
-    assert drain_leftovers(home).ended == ()
+    assert recover_runs(home).ended == ()
     journal.parent.rename(journal.parent.with_name("7" * 32))
-    found = drain_leftovers(home)
+    found = recover_runs(home)
     assert (found.ended, found.points, found.unknown) == ((), 0, ("7" * 32,))
     assert list(home.run_dir("7" * 32).journal.glob(f"*/{META_FILE}"))
 
@@ -339,7 +339,7 @@ def test_a_segment_is_removed_only_when_its_values_are_on_the_disk(
 
     with monkeypatch.context() as broken:
         broken.setattr("os.fdatasync", refuses)
-        assert drain_leftovers(home).points == 20_000
+        assert recover_runs(home).points == 20_000
         assert sorted(journal.glob("*/segment-*.bin")) == segments
-    assert drain_leftovers(home).points == 0
+    assert recover_runs(home).points == 0
     assert not list(journal.glob("*/segment-*.bin"))

@@ -177,6 +177,7 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_ranges_by_keyboard_are_a_search_however_many_runs_are_left(
     study, truth, serve, watched, monkeypatch
 ):
@@ -246,6 +247,7 @@ def point_at_any(page: Page) -> None:
     raise AssertionError("no run is under the pointer anywhere")
 
 
+@pytest.mark.long
 def test_importance_is_that_of_a_forest_and_needs_twenty_runs(study, truth, serve, watched):
     found, truth = truth, truth[truth["counts"]]
     page = watched.page

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from radt.listeners import dcgm_dmon
 from radt.listeners.dcgm import Judge, Plan, State, occurrences
-from radt.listeners.dcgm_dmon import DmonWatch, Snapshot, Taken
+from radt.listeners.dcgm_dmon import DmonWatch, FieldValue, Snapshot
 from radt.listeners.dcgm_fields import (
     ALL,
     BY_NUMBER,
@@ -210,8 +210,8 @@ def test_a_field_that_dcgmi_names_is_the_one_refused() -> None:
 
 
 def _judge(
-    state: State, taken: Taken | None, now_s: float, number: int = 1002, begun_s: int = 0
-) -> Taken | MissingReason | None:
+    state: State, taken: FieldValue | None, now_s: float, number: int = 1002, begun_s: int = 0
+) -> FieldValue | MissingReason | None:
     values = {} if taken is None else {(None, number): taken}
     snapshot = Snapshot(values, begun_ns=begun_s * SECOND)
     judge = Judge(state, snapshot, round(now_s * SECOND), interval_s=1.0)
@@ -222,23 +222,23 @@ def test_an_error_of_before_is_none_though_other_values_came_first(state: State)
     """Nor is one that could not be read for a while."""
     plan = Plan(GpuHandle(0, "GPU-x", None), {"0": None})
 
-    def told(**values: Taken) -> list[str]:
+    def told(**values: FieldValue) -> list[str]:
         numbers = {"xid": XID, "power": 155}
         snapshot = Snapshot({(None, numbers[name]): one for name, one in values.items()})
         return [one.name for one in occurrences(plan, state, snapshot)]
 
-    old = Taken(31.0, SECOND)
-    assert told(power=Taken(250.0, SECOND)) == []
-    assert told(power=Taken(250.0, SECOND), xid=old) == []
-    assert told(power=Taken(250.0, SECOND), xid=Taken(MissingReason.LOST, SECOND)) == []
+    old = FieldValue(31.0, SECOND)
+    assert told(power=FieldValue(250.0, SECOND)) == []
+    assert told(power=FieldValue(250.0, SECOND), xid=old) == []
+    assert told(power=FieldValue(250.0, SECOND), xid=FieldValue(MissingReason.LOST, SECOND)) == []
     assert told(xid=old) == []
-    assert told(xid=Taken(79.0, 2 * SECOND)) == ["XID 79"]
+    assert told(xid=FieldValue(79.0, 2 * SECOND)) == ["XID 79"]
 
 
 def test_none_so_far_and_then_one_is_an_error(state: State) -> None:
     plan = Plan(GpuHandle(0, "GPU-x", None), {"0": None})
-    assert not list(occurrences(plan, state, Snapshot({(None, XID): Taken(None, SECOND)})))
-    found = list(occurrences(plan, state, Snapshot({(None, XID): Taken(31.0, SECOND)})))
+    assert not list(occurrences(plan, state, Snapshot({(None, XID): FieldValue(None, SECOND)})))
+    found = list(occurrences(plan, state, Snapshot({(None, XID): FieldValue(31.0, SECOND)})))
     assert [one.name for one in found] == ["XID 31"]
 
 
@@ -248,7 +248,7 @@ def state() -> State:
 
 
 def test_a_value_is_given_once_and_lost_when_three_intervals_late(state: State) -> None:
-    first, second = Taken(0.5, 2 * SECOND), Taken(0.25, 9 * SECOND)
+    first, second = FieldValue(0.5, 2 * SECOND), FieldValue(0.25, 9 * SECOND)
     assert _judge(state, first, 2.1) == first
     assert _judge(state, first, 3.1) is None
     assert _judge(state, first, 4.9) is None
@@ -263,24 +263,24 @@ def test_the_first_value_is_waited_for(state: State) -> None:
 
 
 def test_a_value_from_before_the_watch_is_not_given(state: State) -> None:
-    kept = Taken(0.5, -30 * SECOND)
+    kept = FieldValue(0.5, -30 * SECOND)
     assert _judge(state, kept, 0.1) is None
     assert _judge(state, kept, 8.1) is MissingReason.LOST
 
 
 def test_blank_at_first_is_nothing_and_then_unsupported(state: State) -> None:
-    assert _judge(state, Taken(None, SECOND), 1.1) is None
-    assert _judge(state, Taken(None, 8 * SECOND), 8.1) is MissingReason.UNSUPPORTED
+    assert _judge(state, FieldValue(None, SECOND), 1.1) is None
+    assert _judge(state, FieldValue(None, 8 * SECOND), 8.1) is MissingReason.UNSUPPORTED
 
 
 @pytest.mark.parametrize(
     ("number", "reason"), [(1002, MissingReason.PAUSED), (155, MissingReason.LOST)]
 )
 def test_blank_after_values(state: State, number: int, reason: MissingReason) -> None:
-    _judge(state, Taken(0.5, SECOND), 1.1, number)
-    assert _judge(state, Taken(None, 2 * SECOND), 2.1, number) is reason
+    _judge(state, FieldValue(0.5, SECOND), 1.1, number)
+    assert _judge(state, FieldValue(None, 2 * SECOND), 2.1, number) is reason
     # dmon was started again, and its first values are blank.
-    assert _judge(state, Taken(None, 4 * SECOND), 4.1, number, begun_s=3) is None
-    assert _judge(state, Taken(0.25, 5 * SECOND), 5.1, number, begun_s=3) is not None
-    assert _judge(state, Taken(None, 6 * SECOND), 6.1, number, begun_s=3) is reason
-    assert _judge(state, Taken(None, 16 * SECOND), 16.1, number, begun_s=7) is reason
+    assert _judge(state, FieldValue(None, 4 * SECOND), 4.1, number, begun_s=3) is None
+    assert _judge(state, FieldValue(0.25, 5 * SECOND), 5.1, number, begun_s=3) is not None
+    assert _judge(state, FieldValue(None, 6 * SECOND), 6.1, number, begun_s=3) is reason
+    assert _judge(state, FieldValue(None, 16 * SECOND), 16.1, number, begun_s=7) is reason

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.collector.protocol import Registration
-from radt.collector.routing import Numbering, SortedReadings, Taken
-from radt.collector.runs import ActiveRun
+from radt.collector.routing import Numbering, SortedReadings, TimedValue
+from radt.collector.runs import RecordedRun
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Listener
 from radt.listeners.carbon import CarbonListener
@@ -205,13 +205,13 @@ def test_where_it_wraps_reaches_the_store(powercap: Powercap) -> None:
     (powercap.root / "intel-rapl:0:1" / "max_energy_range_uj").write_text(f"{65_712 * UJ}\n")
     (powercap.root / "intel-rapl:0:1" / "energy_uj").write_text("")
     registration = Registration("r" * 32, "/store", "/spool")
-    run = ActiveRun(registration, None, buffered_points=1000)
+    run = RecordedRun(registration, None, buffered_points=1000)
     run.expect("rapl", 1.0)
     run.started(1, time.monotonic_ns())
     listener = opened()
     metrics = {metric.name: metric for metric in listener.metrics()}
 
-    def read() -> Taken:
+    def read() -> TimedValue:
         readings = SortedReadings(listener.sample([]), metrics)
         run.record("rapl", 1.0, time.monotonic_ns(), 1, readings, metrics)
         return run.take()

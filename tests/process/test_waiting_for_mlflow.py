@@ -33,7 +33,7 @@ def session(tmp_path: Path) -> Any:
     return SimpleNamespace(
         home=Home(tmp_path),
         tracking_uri="http://me:secret@mlflow",
-        client=SimpleNamespace(away=None, hurry=lambda store: None),
+        client=SimpleNamespace(away=None, flush=lambda store: None),
         reader=SimpleNamespace(
             runs=runs, workload=lambda workload_id: SimpleNamespace(mlflow_experiment_id="7")
         ),

@@ -22,6 +22,7 @@ from radt.model import RunStatus
 from radt.render import report_json
 from radt.render.files import ReportFormat, file_name, rendered
 from radt.render.interference import matrices
+from radt.render.json_text import json_text
 from radt.render.markup import escape_markdown
 from radt.render.model import Table
 from radt.render.numbers import INTERVAL_NOTE, scaled, with_unit
@@ -171,7 +172,7 @@ def test_json_is_as_its_description_has_it(planted: Study) -> None:
 def test_a_value_that_diverged_is_not_missing(
     value: float | None, in_json: str | None, in_text: str, unit: str
 ) -> None:
-    assert json.loads(report_json.json_text({"mean": value}))["mean"] == in_json
+    assert json.loads(json_text("test", {"mean": value}))["mean"] == in_json
     assert units.in_unit(value, unit).split()[0] == in_text
 
 

@@ -50,6 +50,7 @@ def runs_of(alone: Alone) -> dict[str, RunRecord]:
     return {run.name: run for run in alone.reader.runs()}
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     "source", [LAUNCHER, LAUNCHER + "    import os; os.kill(os.getpid(), 9)\n"]
 )
@@ -130,11 +131,11 @@ def describing(tmp_path: Path) -> Manifest:
         "import sys\n"
         "from pathlib import Path\n"
         "from radt.collector.manifest import Manifest\n"
-        "from radt.collector.protocol import Registration, StandaloneRun\n"
+        "from radt.collector.protocol import Registration, RunRequest\n"
         "folder = Path(sys.argv[1])\n"
         "run = Registration('r', str(folder / 'radt.db'), str(folder))\n"
         "import os\n"
-        "Manifest.of_this_process(StandaloneRun(run, 'w', 'e', os.getpid(), 1)).write()\n"
+        "Manifest.of_this_process(RunRequest(run, 'w', 'e', os.getpid(), 1)).write()\n"
     )
     folder = home.run_dir("r").create().path
     subprocess.run([sys.executable, "-c", source, str(folder)], check=True)

@@ -37,7 +37,7 @@ class SharedWorkload:
     ports: Mapping[str, int]
 
 
-class Spread(Protocol):
+class MultiNode(Protocol):
     """The other nodes. For each workload, every method is called once, in this order."""
 
     #: Called from any thread when `failed` may have changed.
@@ -82,7 +82,8 @@ def placed(row: RunPlan, variables: Mapping[str, str]) -> RunPlan:
 
     Args:
         row: The planned row, with placeholders for values that are known only at the start.
-        variables: The program's variables; without those of `Spread.variables`, there is one node.
+        variables: The program's variables; without those of `MultiNode.variables`, there is one
+            node.
     """
     if not row.line or not any(map(_AT_START.search, row.params)):  # a script has no placeholders
         return row

@@ -11,7 +11,7 @@ import pytest
 
 from radt import __version__
 from radt.cluster.engine import Shape
-from radt.cluster.shipping import NodeStatuses, Pulse
+from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses
 from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Submission, WorkloadKey
 from radt.experiment.status import RowStatus
 from tests.support.waiting import wait_until
@@ -61,7 +61,7 @@ def test_a_run_that_never_came_has_not_finished() -> None:
 
 
 class Beating:
-    """An attempt with its pulse."""
+    """An attempt with its heartbeat."""
 
     def __init__(self, folder: Path) -> None:
         submission = Submission(
@@ -74,19 +74,19 @@ class Beating:
         self.output = folder / "output.log"
         self.output.touch()
         self.superseded: list[int] = []
-        self.pulse = Pulse(
+        self.heartbeat = AttemptHeartbeat(
             *(self.spool, JOB, self.attempt, self.statuses, self.output),
             beat_s=0.02,
             on_superseded=self.superseded.append,
         )
-        self.pulse.start()
+        self.heartbeat.start()
 
 
 @pytest.fixture
 def beating(tmp_path: Path) -> Iterator[Beating]:
     made = Beating(tmp_path)
     yield made
-    made.pulse.drop()
+    made.heartbeat.drop()
 
 
 def test_it_beats_and_says_what_is_new_to_its_last_word(beating: Beating) -> None:
@@ -106,7 +106,7 @@ def test_it_beats_and_says_what_is_new_to_its_last_word(beating: Beating) -> Non
                 "its output is there",
             )
     beating.statuses.set_many({2: FINISHED})
-    assert beating.pulse.finish("preempted", lambda: math.inf)
+    assert beating.heartbeat.finish("preempted", lambda: math.inf)
     last = view()
     assert (last.ended, last.reason, last.statuses) == (True, "preempted", {2: FINISHED})
     assert beating.superseded == []
@@ -137,9 +137,9 @@ def test_what_was_not_said_is_said_when_the_folder_is_back(
     wait_until(lambda: attempt.view().statuses == {2: RUNNING}, "it says so")
     wait_until(attempt.output_log.exists, "its output is there")
     beating.spool.path.rename(away)
-    assert not beating.pulse.finish("", lambda: 0.0), "it is away"
+    assert not beating.heartbeat.finish("", lambda: 0.0), "it is away"
     away.rename(beating.spool.path)
-    assert beating.pulse.finish("", lambda: math.inf)
+    assert beating.heartbeat.finish("", lambda: math.inf)
     assert (attempt.view().ended, attempt.view().statuses) == (True, {2: RUNNING})
     assert attempt.output_log.read_text() == "meanwhile\n"
 
@@ -151,5 +151,5 @@ def test_a_newer_attempt_silences_it(beating: Beating) -> None:
     assert beating.superseded == [newer.number]
     before = sorted(path.name for path in beating.attempt.path.iterdir())
     beating.statuses.set_many({2: FINISHED})
-    assert beating.pulse.finish("", lambda: math.inf), "there is nothing to wait for"
+    assert beating.heartbeat.finish("", lambda: math.inf), "there is nothing to wait for"
     assert sorted(path.name for path in beating.attempt.path.iterdir()) == before

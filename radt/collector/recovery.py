@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from radt.clock import Clock
-from radt.collector.intake import JournalIntake
+from radt.collector.journal_import import JournalImport
 from radt.collector.ledger import ListenerState
 from radt.collector.manifest import (
     MANIFEST_FILE,
@@ -51,8 +51,8 @@ RUNNER_KILLED = "its runner was killed"
 
 
 @dataclass(frozen=True, slots=True)
-class Drained:
-    """The result of `drain_leftovers`; runs by their ids.
+class Recovered:
+    """The result of `recover_runs`; runs by their ids.
 
     ``ended`` are runs that a reboot interrupted. ``drained`` are runs whose journals held data
     missing from the store; ``points`` is the number of those values. ``unknown`` are journals of
@@ -76,7 +76,7 @@ class Drained:
         return bool(self.unknown or self.failed or self.waiting)
 
 
-def drain_leftovers(home: Home) -> Drained:
+def recover_runs(home: Home) -> Recovered:
     """Store the remaining journals of earlier runs on this machine in a data folder's store.
 
     For `radt sync` and the like; the collector does the same when it opens a store. Safe beside a
@@ -95,8 +95,8 @@ def drain_leftovers(home: Home) -> Drained:
         return drain(writer, reader, Clock.for_machine(), home)
 
 
-def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Drained:
-    """Do the work of `drain_leftovers` with an open store. A failing run does not stop others."""
+def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) -> Recovered:
+    """Do the work of `recover_runs` with an open store. A failing run does not stop others."""
     states = RunStates(runtime_dir() / "runs")
     left_ids = set(unfinished(home))
     waiting = [
@@ -128,18 +128,18 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
         folder = home.run_dir(run_id).path
         claim = Claim(folder)
         try:
-            leftover = _Leftover(run, home, writer, reader, clock)
-            if not leftover.is_over(boot_ns):
+            recovered = _UnendedRun(run, home, writer, reader, clock)
+            if not recovered.is_over(boot_ns):
                 continue
             if not claim.take():
                 waiting.append(run_id)
                 continue
-            leftover.make_row()
-            stored = leftover.drain()
-            leftover.end()
+            recovered.make_row()
+            stored = recovered.drain()
+            recovered.end()
             if stored.any_data:
                 writer.deliver_again(run_id)
-            leftover.intake.discard()
+            recovered.journal_import.discard()
             discard_usage(home.run_dir(run_id).path)
             forget(folder)
         # A damaged journal or a full disk must not make the store unusable.
@@ -152,11 +152,11 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
                 ended.append(run_id)
             if stored.any_data:
                 drained.append(run_id)
-            if unreadable := leftover.journals.unreadable:
+            if unreadable := recovered.journals.unreadable:
                 failed[run_id] = f"unreadable: {', '.join(sorted(unreadable))}"
         finally:
             claim.release()
-    return Drained(
+    return Recovered(
         tuple(ended),
         tuple(drained),
         points,
@@ -190,7 +190,7 @@ class _Stored:
     any_data: bool = False
 
 
-class _Leftover:
+class _UnendedRun:
     """A run that no collector records."""
 
     def __init__(
@@ -208,8 +208,10 @@ class _Leftover:
         self._boots = {meta.boot_id for meta in metas}
         # The machine may have been rebooted or suspended since, so its offset may differ now.
         self._clock = clock = Clock(metas[0].offset_ns) if metas else clock
-        self.intake = JournalIntake(run.run_id, self.journals, clock, reader, home.store_path)
-        self._numbering = self.intake.numbering
+        self.journal_import = JournalImport(
+            run.run_id, self.journals, clock, reader, home.store_path
+        )
+        self._numbering = self.journal_import.numbering
 
     def is_over(self, boot_ns: int) -> bool:
         """Return whether no process writes to the run any more.
@@ -257,7 +259,7 @@ class _Leftover:
                 # No other process can write now; an earlier drain would have stored its position.
                 if not self.journals.stands_at(self._reader.cursors(self._run.run_id)):
                     break
-                part = self.intake.read(final=True)
+                part = self.journal_import.read(final=True)
                 series = self._numbering.new_series()
                 part.write(self._writer, self._run.run_id, series)
             self._numbering.stored(series)
@@ -271,7 +273,7 @@ class _Leftover:
         run, writer = self._run, self._writer
         last_ns = self._last_ns()
         with writer.transaction():
-            writer.put_markers(self.intake.close_open(last_ns))
+            writer.put_markers(self.journal_import.close_open(last_ns))
             totals = list(total_batches(self._folder, self._numbering, self._began_ns, last_ns))
             writer.add_series(self._numbering.new_series())
             writer.append(run.run_id, totals)
@@ -292,7 +294,7 @@ class _Leftover:
         """Return the outcome noted by the runner, else that in the script's journal, if any."""
         if self._end is not None:
             return self._end.status, self._end.reason
-        finish = self.intake.finish()
+        finish = self.journal_import.finish()
         if finish is not None:
             return finish.status, finish.reason
         parent_id = "" if self._manifest is None else self._manifest.run.parent_id
@@ -321,7 +323,7 @@ class _Leftover:
         ]
         if self._end is not None and self._manifest is not None and run.ended_ns is None:
             times_ns.append(self._manifest.clock.to_wall_ns(self._end.ended_ns))
-        finish = self.intake.finish()
+        finish = self.journal_import.finish()
         if finish is not None and finish.ended_ns is not None:
             times_ns.append(self._clock.to_wall_ns(finish.ended_ns))
         known_ns = run.ended_ns or run.started_ns or run.created_ns

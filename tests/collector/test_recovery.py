@@ -10,7 +10,7 @@ import numpy as np
 from collector_kit import Project, wait_for
 
 from radt.clock import Clock
-from radt.collector.leftovers import REASON
+from radt.collector.recovery import REASON
 from radt.model import RunStatus, Scope, SeriesKind
 from radt.store.records import Samples, SeriesBatch, SeriesRecord, WorkloadRecord
 

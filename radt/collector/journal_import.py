@@ -36,7 +36,7 @@ from radt.tags import MLFLOW_RUN_NAME
 log = logging.getLogger(__name__)
 
 
-def settle(store: Path) -> None:
+def sync_to_disk(store: Path) -> None:
     """Return when all commits of an SQLite store are on disk; raise OSError if that fails.
 
     Commits are in the write-ahead log, or in the file, to which SQLite moves them with its own
@@ -93,7 +93,7 @@ class JournalPart:
         writer.put_cursors(run_id, self.cursors)
 
 
-class JournalIntake:
+class JournalImport:
     """Reads the journals of one run, starting at the position in the store.
 
     Args:
@@ -167,14 +167,14 @@ class JournalIntake:
         """Delete the data from the journal that the store now has."""
         if part.cursors:
             try:
-                self._reader.delete_consumed(part.cursors, before=lambda: settle(self._store))
+                self._reader.delete_consumed(part.cursors, before=lambda: sync_to_disk(self._store))
             except OSError as error:
                 log.warning("the journal of run %s is not cut yet: %s", self._run_id, error)
 
     def discard(self) -> None:
         """Remove the journals of an ended run that is completely in the store."""
         try:
-            settle(self._store)
+            sync_to_disk(self._store)
         except OSError as error:
             log.warning("the journals of run %s stay: %s", self._run_id, error)
         else:

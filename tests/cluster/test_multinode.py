@@ -9,8 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from radt.cluster.first_node import FirstNode
 from radt.cluster.link import Link
-from radt.cluster.team import FirstNode, Kind
+from radt.cluster.multinode import Kind
 from radt.runner.active import StopRequest
 from tests.support.waiting import wait_until
 

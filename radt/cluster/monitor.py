@@ -1,9 +1,9 @@
-"""The course of a submission: the state of its jobs, step by step, until all of them are settled.
+"""Monitors a submission: the state of its jobs, step by step, until all of them are settled.
 
-`Course.step` is called often and decides by itself what to do. It queries the engine once in 15 s
-at most (less and less often while the engine does not answer), reads the shared folder every 5 s,
-submits jobs as limits allow, and returns changed statuses. It can be interrupted at any point and
-continued by another process: its state is in the shared folder and the engine.
+`SubmissionMonitor.step` is called often and decides by itself what to do. It queries the engine
+once in 15 s at most (less and less often while the engine does not answer), reads the shared folder
+every 5 s, submits jobs as limits allow, and returns changed statuses. It can be interrupted at any
+point and continued by another process: its state is in the shared folder and the engine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CANCELLED = JobState(Phase.ENDED, end=End.CANCELLED)
 
 
 @dataclass(slots=True)
-class CourseJob:
+class MonitoredJob:
     """A job and its known state; ``changed_s`` is the time of the last change.
 
     ``submitted_s`` is when this process submitted it; see `JobFacts` for ``is_forgotten``.
@@ -86,11 +86,11 @@ class Changes:
     """The changes of a step: statuses by line, newly settled jobs, lines for people."""
 
     statuses: dict[int, RowStatus] = field(default_factory=dict)
-    ended: list[CourseJob] = field(default_factory=list)
+    ended: list[MonitoredJob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-class Course:
+class SubmissionMonitor:
     """Brings the jobs of a submission to their end, or only observes them.
 
     Args:
@@ -127,7 +127,7 @@ class Course:
         self._submitter = submitter
         self._patience = patience
         self.jobs = {
-            key: CourseJob(key, {name: rows[name] for name in spool.submission.workloads(key)})
+            key: MonitoredJob(key, {name: rows[name] for name in spool.submission.workloads(key)})
             for key in spool.submission.jobs
         }
         asked_for = submitter.asked_for
@@ -188,7 +188,7 @@ class Course:
         """Return the engine's ids of jobs that wait or run."""
         return self._ids(Phase.QUEUED, Phase.HELD, Phase.RUNNING)
 
-    def job_id(self, job: CourseJob) -> str:
+    def job_id(self, job: MonitoredJob) -> str:
         """Return the engine's id of a job; "" while it has none."""
         return str(self._submitter.job_id(job.key) or "")
 
@@ -398,7 +398,7 @@ class Course:
         # If nothing can be read, silence says nothing about a job.
         self._answers &= self._sees
 
-    def _look_at(self, job: CourseJob, now_s: float) -> None:
+    def _look_at(self, job: MonitoredJob, now_s: float) -> None:
         attempts = self._spool.attempts(job.key)
         seen = max(0, len(job.views) - 1)  # the last one may have changed since
         views = [*job.views[:seen], *(attempt.view() for attempt in attempts[seen:])]
@@ -428,7 +428,7 @@ class Course:
 
     def _settle_job(
         self,
-        job: CourseJob,
+        job: MonitoredJob,
         holds: Sequence[str],
         now_s: float,
         changes: Changes,
@@ -454,14 +454,14 @@ class Course:
         job.settlement = settle(facts, job.rows, self._patience)
         self._follow_up(job, job_id, changes)
 
-    def _wait_for_submission(self, job: CourseJob, changes: Changes) -> None:
+    def _wait_for_submission(self, job: MonitoredJob, changes: Changes) -> None:
         if self._stopped and job.key in self._waiting:
             self._waiting.remove(job.key)
             self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
         elif not job.settlement.rows:
             self._say({row.line: RowStatus(row.text(QUEUED)) for row in job.rows}, changes)
 
-    def _follow_up(self, job: CourseJob, job_id: JobId, changes: Changes) -> None:
+    def _follow_up(self, job: MonitoredJob, job_id: JobId, changes: Changes) -> None:
         settlement = job.settlement
         if settlement.next is not Next.WAIT and not self._looks_only:
             _drop_if_empty(self._spool.job_log(job.key.array, str(job_id)))
@@ -480,7 +480,7 @@ class Course:
                 self._end(job, settlement.rows, changes)
                 self._count_failure(settlement.never_began)
 
-    def _end(self, job: CourseJob, rows: Mapping[int, RowStatus], changes: Changes) -> None:
+    def _end(self, job: MonitoredJob, rows: Mapping[int, RowStatus], changes: Changes) -> None:
         job.settlement = Settlement(Next.DONE, rows)
         self._say(rows, changes)
         changes.ended.append(job)
@@ -508,10 +508,10 @@ class Course:
                 self._give_orders()
         self._was_held = bool(held)
 
-    def _silent_s(self, job: CourseJob, now_s: float) -> float:
+    def _silent_s(self, job: MonitoredJob, now_s: float) -> float:
         return now_s - job.changed_s if self._answers else 0.0
 
-    def _last_line(self, job: CourseJob) -> str:
+    def _last_line(self, job: MonitoredJob) -> str:
         """Return the last line of the engine's log of a job, or the runner's; see `JobFacts`."""
         job_id = self._submitter.job_id(job.key)
         logs = [self._spool.job_log(job.key.array, str(job_id))]
@@ -540,11 +540,11 @@ def _drop_if_empty(log: Path) -> None:
             log.unlink()
 
 
-def _has_ended(job: CourseJob) -> bool:
+def _has_ended(job: MonitoredJob) -> bool:
     return job.state is not None and job.state.phase is Phase.ENDED
 
 
-def _unless_over(job: CourseJob, status: RunStatus, reason: str) -> dict[int, RowStatus]:
+def _unless_over(job: MonitoredJob, status: RunStatus, reason: str) -> dict[int, RowStatus]:
     """Return a job's rows with this status, except those that have ended already."""
     known = job.settlement.rows
     left = [row for row in job.rows if not row.is_over(_text(known.get(row.line)))]

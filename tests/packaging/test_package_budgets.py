@@ -1,0 +1,103 @@
+"""No package grows past its budget, so that growth has to be argued for."""
+
+from __future__ import annotations
+
+import ast
+import io
+import subprocess
+import tokenize
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+
+#: Lines that hold code: no docstrings, comments or blank lines, so documentation costs nothing.
+#: A change that needs more says why in its commit message; one that removes code lowers the limit.
+LIMITS = {
+    "frontend": 14_520,
+    "frontend (js, css)": 6_760,
+    "listeners": 4_200,
+    "radt (top level)": 3_140,
+    "radt/analysis": 6_300,
+    "radt/cli": 4_290,
+    "radt/cluster": 5_210,
+    "radt/collector": 4_460,
+    "radt/collocation": 2_730,
+    "radt/compose": 320,
+    "radt/delivery": 4_680,
+    "radt/devices": 940,
+    "radt/environments": 1_550,
+    "radt/experiment": 3_680,
+    "radt/importers": 2_050,
+    "radt/integrations": 900,
+    "radt/journal": 1_410,
+    "radt/loaders": 3_920,
+    "radt/render": 1_990,
+    "radt/run": 3_680,
+    "radt/runner": 5_330,
+    "radt/store": 5_510,
+    "radt/trace": 810,
+    "radt/training": 6_530,
+    "tests": 86_400,
+}
+_NOT_CODE = frozenset(
+    {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+    | {tokenize.ENDMARKER}
+)
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """The files that git tracks, without symlinks."""
+    command = ["git", "ls-files", "-z", *patterns]
+    listing = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    paths = (Path(name) for name in listing.split("\0") if name)
+    return [path for path in paths if (ROOT / path).is_file() and not (ROOT / path).is_symlink()]
+
+
+def package_of(path: Path) -> str:
+    if path.parts[0] != "radt":
+        return path.parts[0]
+    return "/".join(path.parts[:2]) if len(path.parts) > 2 else "radt (top level)"
+
+
+def docstring_lines(source: str) -> set[int]:
+    lines: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case (
+                ast.Module(body=[ast.Expr(value=ast.Constant(value=str())) as text, *_])
+                | ast.ClassDef(body=[ast.Expr(value=ast.Constant(value=str())) as text, *_])
+                | ast.FunctionDef(body=[ast.Expr(value=ast.Constant(value=str())) as text, *_])
+                | ast.AsyncFunctionDef(body=[ast.Expr(value=ast.Constant(value=str())) as text, *_])
+            ):
+                lines.update(range(text.lineno, (text.end_lineno or text.lineno) + 1))
+    return lines
+
+
+def code_lines(source: str) -> int:
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NOT_CODE:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - docstring_lines(source))
+
+
+def test_a_line_of_code_is_one_that_holds_code() -> None:
+    source = '"""Text."""\n\n# A reason.\nx = """two\nlines"""\n\ndef f():\n    """Text.\n    """\n'
+    assert code_lines(source) == 3
+
+
+def test_every_package_is_within_its_budget() -> None:
+    sizes: Counter[str] = Counter()
+    for path in tracked("radt/*.py", "listeners/*.py", "frontend/*.py", "tests/*.py"):
+        sizes[package_of(path)] += code_lines((ROOT / path).read_text("utf-8"))
+    for path in tracked("frontend/static/*.js", "frontend/static/*.css"):
+        lines = (ROOT / path).read_text("utf-8").splitlines()
+        sizes["frontend (js, css)"] += sum(1 for line in lines if line.strip())
+    over = {
+        name: f"{size} lines of code, {LIMITS.get(name, 0)} allowed"
+        for name, size in sizes.items()
+        if size > LIMITS.get(name, 0)
+    }
+    assert over == {}
+    assert sizes.keys() == LIMITS.keys()
