@@ -140,7 +140,8 @@ def test_a_server_that_is_down_costs_nothing_and_floods_no_log(
         wait_same(store, database)
         processes.finish(process)  # it removes the problem last
         assert attempts == 1
-        assert log_text().count("cannot be reached") == 1
+        assert log_text().count("waits: ") == 1
+        assert log_text().count("resumed after") == 1
         assert problem_of(store) == ""
 
 
