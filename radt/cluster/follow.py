@@ -192,7 +192,10 @@ class Follower:
             if self._collect_all():
                 self._close()
         elif self._monitor.is_stuck:
-            self._found.problem = held_error(self._monitor)
+            self._found.problem = ClusterError(
+                f"{plural(len(self._monitor.jobs), 'job')} held: {self._monitor.held}",
+                "Fix that, then start the file again with the same --on, which lets them start",
+            )
         return self._found
 
     def step(self) -> None:
@@ -285,12 +288,10 @@ class Follower:
             self._found.settled_at_once = self._monitor.is_settled
 
     def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadOutcome:
-        runs = []
-        for row in job.workloads[key]:
-            status = job.settlement.rows.get(row.line) or RowStatus("")
-            runs.append(self._run_outcome(job, row, status))
-        done = min((parse_repeats(_text(job, row)) for row in job.workloads[key]), default=0)
-        asked = max(row.asked for row in job.workloads[key])
+        rows = job.workloads[key]
+        runs = [self._run_outcome(job, row, job.status(row)) for row in rows]
+        done = min((parse_repeats(job.status(row).text) for row in rows), default=0)
+        asked = max(row.asked for row in rows)
         has_all = job.has_word and all(run.status is RunStatus.FINISHED for run in runs)
         if self._collection is not None and not has_all:
             with suppress(RadtError, OSError):  # the next collection reports it
@@ -320,7 +321,7 @@ class Follower:
             run_id=run.run_id if run is not None else status.run_id or "",
             status=ended,
             reason=status.text.partition(": ")[2],
-            elapsed_s=_elapsed_s(run),
+            elapsed_s=None if run is None or run.ended_ns is None else run.lasted_s(),
             tail=_tail(log) if is_bad and log is not None else (),
             log=log,
             role=row.role,
@@ -375,23 +376,6 @@ class Follower:
         if text not in self._said:
             self._said.add(text)
             self._say(text, "red")
-
-
-def held_error(monitor: SubmissionMonitor) -> ClusterError:
-    """Return the error for a submission whose rest is held."""
-    return ClusterError(
-        f"{plural(len(monitor.jobs), 'job')} held: {monitor.held}",
-        "Fix that, then start the file again with the same --on, which lets them start",
-    )
-
-
-def _text(job: MonitoredJob, row: SubmittedRow) -> str:
-    status = job.settlement.rows.get(row.line)
-    return "" if status is None else status.text
-
-
-def _elapsed_s(run: RunRecord | None) -> float | None:
-    return None if run is None or run.ended_ns is None else run.lasted_s()
 
 
 def _tail(log: Path) -> list[str]:

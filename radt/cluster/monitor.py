@@ -67,6 +67,10 @@ class MonitoredJob:
     def rows(self) -> list[SubmittedRow]:
         return [row for rows in self.workloads.values() for row in rows]
 
+    def status(self, row: SubmittedRow) -> RowStatus:
+        """Return the known status of one of its rows; empty before the first."""
+        return self.settlement.rows.get(row.line) or RowStatus("")
+
     @property
     def has_word(self) -> bool:
         """Return True if its newest attempt has reported its end."""
@@ -438,7 +442,11 @@ class SubmissionMonitor:
         """Settle one job; ``is_in`` is True if the engine has it."""
         job_id = self._submitter.job_id(job.key)
         if not is_in or job_id is None:
-            self._wait_for_submission(job, changes)
+            if self._stopped and job.key in self._waiting:
+                self._waiting.remove(job.key)
+                self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
+            elif not job.settlement.rows:
+                self._say({row.line: RowStatus(row.text(QUEUED)) for row in job.rows}, changes)
             return
         facts = JobFacts(
             str(job_id),
@@ -454,17 +462,13 @@ class SubmissionMonitor:
         job.settlement = settle(facts, job.rows, self._patience)
         self._follow_up(job, job_id, changes)
 
-    def _wait_for_submission(self, job: MonitoredJob, changes: Changes) -> None:
-        if self._stopped and job.key in self._waiting:
-            self._waiting.remove(job.key)
-            self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
-        elif not job.settlement.rows:
-            self._say({row.line: RowStatus(row.text(QUEUED)) for row in job.rows}, changes)
-
     def _follow_up(self, job: MonitoredJob, job_id: JobId, changes: Changes) -> None:
         settlement = job.settlement
         if settlement.next is not Next.WAIT and not self._looks_only:
-            _drop_if_empty(self._spool.job_log(job.key.array, str(job_id)))
+            log = self._spool.job_log(job.key.array, str(job_id))
+            with suppress(OSError):  # there may be none; one per job would be a lot of files
+                if not log.stat().st_size:
+                    log.unlink()
         match settlement.next:
             case Next.WAIT:
                 self._say(settlement.rows, changes)
@@ -533,23 +537,12 @@ def last_line(path: Path) -> str:
     return next(filter(OVER_MEMORY.search, said), said[0] if said else "")
 
 
-def _drop_if_empty(log: Path) -> None:
-    """Remove an empty log: one per job would be a lot of files."""
-    with suppress(OSError):  # there may be none
-        if not log.stat().st_size:
-            log.unlink()
-
-
 def _has_ended(job: MonitoredJob) -> bool:
     return job.state is not None and job.state.phase is Phase.ENDED
 
 
 def _unless_over(job: MonitoredJob, status: RunStatus, reason: str) -> dict[int, RowStatus]:
     """Return a job's rows with this status, except those that have ended already."""
-    known = job.settlement.rows
-    left = [row for row in job.rows if not row.is_over(_text(known.get(row.line)))]
-    return {**known, **{row.line: RowStatus(row.text(status, reason)) for row in left}}
-
-
-def _text(status: RowStatus | None) -> str:
-    return "" if status is None else status.text
+    left = [row for row in job.rows if not row.is_over(job.status(row).text)]
+    rows = {row.line: RowStatus(row.text(status, reason)) for row in left}
+    return {**job.settlement.rows, **rows}

@@ -24,6 +24,7 @@ from rich.console import Console
 from radt import __version__, settings
 from radt.cluster.first_node import FirstNode
 from radt.cluster.gpus import allocated_machine
+from radt.cluster.multinode import OtherNode
 from radt.cluster.node import (
     COLLECTOR_GRACE_S,
     NodeStop,
@@ -34,7 +35,6 @@ from radt.cluster.node import (
     node_number,
     this_start,
 )
-from radt.cluster.other_node import OtherNode
 from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses, Shipper
 from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
 from radt.collector.recovery import recover_runs
@@ -115,11 +115,6 @@ class Left:
         """Return True if earlier attempts have finished the job."""
         return self.work is not None and not self.work.pending
 
-    @property
-    def code(self) -> int:
-        """Return the exit code of a finished job."""
-        return 0 if _has_finished(self.rows) else 1
-
 
 class NodeRunner:
     """Runs a job. Each object is for one call of `run`."""
@@ -142,7 +137,7 @@ class NodeRunner:
         known = self._spool.attempts(self._job)
         left = self._left(known)
         if left.is_done:
-            return left.code
+            return _exit_code(left.rows)
         if self._shape.nodes > 1 and (number := node_number()):
             return self._join(number, left)
         attempt = self._claimed()
@@ -150,7 +145,7 @@ class NodeRunner:
             left = self._left(self._spool.attempts(self._job, attempt.number - 1))
         if left.is_done:
             attempt.put_statuses(left.rows, kept=left.kept, ended=True)
-            return left.code
+            return _exit_code(left.rows)
         if attempt.number > MOST_ATTEMPTS:
             pending = () if left.work is None else left.work.pending
             rows = [run.line for workload in pending for run in workload.plan.runs]
@@ -239,10 +234,10 @@ class NodeRunner:
         if multi_node is not None:
             multi_node.on_arrived, on_arrived = statuses.arrived, multi_node.arrived
             name += f".{multi_node.number}"
-        with ScratchFolder.made(name) as place:
-            self._set_environment(place)
+        with ScratchFolder.made(name) as scratch:
+            self._set_environment(scratch)
             shipper = Shipper(
-                place.home,
+                scratch.home,
                 attempt,
                 settings.variable(settings.CLUSTER_PART_S, os.environ).value,
                 with_files=not self._submission.reaches_mlflow,
@@ -253,7 +248,7 @@ class NodeRunner:
                 self._job,
                 attempt,
                 statuses,
-                place.output_log,
+                scratch.output_log,
                 beat_s=settings.variable(settings.CLUSTER_BEAT_S, os.environ).value,
                 on_superseded=lambda newest: self._superseded(newest, shipper),
             )
@@ -263,12 +258,12 @@ class NodeRunner:
                 if multi_node is not None:
                     multi_node.start()
                 with (
-                    place.output_log.open("a", encoding="utf-8") as log,
+                    scratch.output_log.open("a", encoding="utf-8") as log,
                     RunConsole(Console(file=log, width=_COLUMNS)) as output,
                     open_session(
                         replace(
                             work.options,
-                            home=place.home,
+                            home=scratch.home,
                             tracking_uri=self._uri(TRACKING_VARIABLE, NO_MLFLOW),
                             store_uri=self._uri(STORE_VARIABLE, NO_POSTGRES),
                         ),
@@ -290,17 +285,16 @@ class NodeRunner:
             except RadtError as error:
                 reason = self._stop.reason if self._stop else str(error)
             finally:
-                self._hand_over(place, shipper, heartbeat, statuses, reason, multi_node)
+                self._hand_over(scratch, shipper, heartbeat, statuses, reason, multi_node)
                 if multi_node is not None:
                     multi_node.close()
-        is_done = not self._superseded_by and _has_finished(statuses.rows)
-        return 0 if is_done else 1
+        return 1 if self._superseded_by else _exit_code(statuses.rows)
 
-    def _set_environment(self, place: ScratchFolder) -> None:
+    def _set_environment(self, scratch: ScratchFolder) -> None:
         """Make this process and its children use the job's scratch folder."""
         own = {
-            HOME_VARIABLE: str(place.home.path),
-            RUNTIME_VARIABLE: str(place.runtime),
+            HOME_VARIABLE: str(scratch.home.path),
+            RUNTIME_VARIABLE: str(scratch.runtime),
             TRACKING_VARIABLE: NO_MLFLOW,
             settings.COLLECTOR_OWNER.variables[0]: str(os.getpid()),
         }
@@ -353,7 +347,7 @@ class NodeRunner:
 
     def _hand_over(
         self,
-        place: ScratchFolder,
+        scratch: ScratchFolder,
         shipper: Shipper,
         heartbeat: AttemptHeartbeat,
         statuses: NodeStatuses,
@@ -362,18 +356,18 @@ class NodeRunner:
     ) -> None:
         """Send everything left to the shared folder, and report how the job ended."""
         with suppress(OSError):  # the node's disk is full; the last report says what is missing
-            end_collector(place.runtime, COLLECTOR_GRACE_S)
+            end_collector(scratch.runtime, COLLECTOR_GRACE_S)
         if self._superseded_by:
             heartbeat.drop()
             return
         with suppress(RadtError):  # there may be no runs
-            recover_runs(place.home)
+            recover_runs(scratch.home)
         deadline_s = self._deadline()
         unsent = shipper.finish(deadline_s, lambda: bool(self._stop))
         if unsent:
-            where = f"{place.path} on {node_name()}"
+            where = f"{scratch.path} on {node_name()}"
             try:
-                place.keep()
+                scratch.keep()
             except OSError as error:
                 where += f" until the next job there ({error.strerror})"
             unsent = f"not all was sent, and is in {where}: {unsent}"
@@ -401,8 +395,8 @@ class Deadline:
         return min(self.at_most_s, self.stop.deadline_s)
 
 
-def _has_finished(rows: Mapping[int, RowStatus]) -> bool:
-    return all(parse_status(row.text) is RunStatus.FINISHED for row in rows.values())
+def _exit_code(rows: Mapping[int, RowStatus]) -> int:
+    return int(any(parse_status(row.text) is not RunStatus.FINISHED for row in rows.values()))
 
 
 def _cut_off(row: RowStatus, attempt: int) -> RowStatus | None:

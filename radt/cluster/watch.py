@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from radt import settings
 from radt.cluster.collecting import Collection
 from radt.cluster.executor import monitor_of, plan_of, reopened, submitted_rows, submitted_table
 from radt.cluster.follow import Follower
+from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import open_submission
-from radt.cluster.output import OutputTails
-from radt.cluster.overview import Overview
+from radt.cluster.overview import Overview, current_workload
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import Spool, WorkloadKey
+from radt.cluster.spool import JobKey, Spool, WorkloadKey
 from radt.collector.client import CollectorClient
 from radt.errors import EngineAwayError, HeldError, UsageError
 from radt.experiment.columns import QUEUED, parse_repeats, parse_status
@@ -29,6 +29,7 @@ from radt.runner.console import RunConsole
 from radt.runner.live import RunView
 from radt.runner.notify import Notifier
 from radt.runner.outcome import STOPPED
+from radt.runner.output import Tail
 from radt.runner.progress import ExperimentProgress, Watcher, WorkloadProgress, WorkloadState
 from radt.settings import Settings
 
@@ -40,6 +41,8 @@ _STOP_PATIENCE_S = 180.0
 #: Seconds for a follower to submit the rest after a submission has ended.
 _NEXT_PATIENCE_S = 180.0
 _POLL_S = 0.2
+#: Maximum bytes to show of output from before the user attached.
+_FIRST_BYTES = 4000
 
 
 class ClusterWatcher(Watcher):
@@ -236,6 +239,32 @@ class ClusterWatcher(Watcher):
                     f"See {call(self.file, 'status')}",
                 )
         return True
+
+
+class OutputTails:
+    """Prints the output of running jobs' node runners, each line with its workload and node."""
+
+    def __init__(self, spool: Spool, console: RunConsole) -> None:
+        self._spool = spool
+        self._console = console
+        self._tails: dict[Path, Tail] = {}
+        self._running: dict[JobKey, str] = {}
+
+    def relay(self, monitor: SubmissionMonitor) -> None:
+        """Print the output since the last call, including that of jobs that have ended since."""
+        now = {
+            job.key: f"{current_workload(job).label} on {job.state.nodes}"
+            for job in monitor.jobs.values()
+            if job.is_running and job.state is not None
+        }
+        for key, where in {**self._running, **now}.items():
+            with suppress(OSError):  # not there yet, or temporarily unreachable
+                for attempt in self._spool.attempts(key)[-1:]:
+                    log = attempt.output_log
+                    for line in self._tails.setdefault(log, Tail(log, _FIRST_BYTES)).lines():
+                        if text := line.strip():
+                            self._console.relay(f"  {where} │ {text}")
+        self._running = now
 
 
 def _workload(

@@ -354,7 +354,9 @@ class Deliverers:
                 key = Destination(store, masked(uri), kind)
                 if uri and not is_masked(uri):
                     known = replace(key, uri=uri)
-                    new = Deliverer(known, self._wait_s, self._is_busy)
+                    new = Deliverer(
+                        known, self._wait_s, lambda: self._run_is_on() or self._run_was_on
+                    )
                     self._deliverers.setdefault(key, new)
                 if key in self._deliverers:
                     deliverers.append((self._deliverers[key], uri))
@@ -428,9 +430,6 @@ class Deliverers:
         """Kill all; the next collector's deliverers upload the rest."""
         for deliverer in self._all():
             deliverer.kill()
-
-    def _is_busy(self) -> bool:
-        return self._run_is_on() or self._run_was_on
 
     def _all(self) -> list[Deliverer]:
         with self._lock:

@@ -15,15 +15,7 @@ from radt.journal.values import checked_name, to_number, to_step
 from radt.journal.writer import LogScalar, Number
 from radt.run.files import add_content, add_file
 from radt.run.instruments import Instruments
-from radt.run.media import (
-    IMAGE_SUFFIXES,
-    html_of,
-    is_plotly,
-    json_of,
-    path_at,
-    png_of,
-    stepped,
-)
+from radt.run.media import IMAGE_SUFFIXES, html_of, is_plotly, json_of, path_at, png_of, stepped
 from radt.run.notices import warn_once
 from radt.run.off import NullJournal
 from radt.run.parameters import read_parameters
