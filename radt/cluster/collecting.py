@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, cargo_in
+from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, sent_files
 from radt.cluster.spool import Attempt, JobKey, Spool
 from radt.collector.client import CollectorClient
 from radt.delivery.archive.spool import progress_of
@@ -82,7 +82,7 @@ class Collection:
         #: Ended attempts that are completely collected.
         self._done: set[tuple[JobKey, int]] = set()
         #: Attempts whose superseded predecessors are marked.
-        self._prevailed: set[tuple[JobKey, int]] = set()
+        self._superseded: set[tuple[JobKey, int]] = set()
         #: Runs in the store by job; None until the store was read.
         self._runs: dict[str, set[str]] | None = None
 
@@ -150,7 +150,7 @@ class Collection:
                     self._collect_attempt(job, attempt, look)
             if len(attempts) > 1:
                 newest = attempts[-1]
-                if len(look.runs) > before or (job, newest.number) not in self._prevailed:
+                if len(look.runs) > before or (job, newest.number) not in self._superseded:
                     self._supersede(job, newest, look)
         except (RadtError, OSError) as error:
             look.problems[f"job {job}: {error}"] = None
@@ -204,7 +204,7 @@ class Collection:
             if run.run_id not in kept and tags[CLUSTER_ATTEMPT] != number and not is_marked:
                 self._end(run, f"superseded by attempt {number}", number)
                 look.runs[run.run_id] = None
-        self._prevailed.add((job, newest.number))
+        self._superseded.add((job, newest.number))
 
     def _end(self, run: RunRecord, reason: str, by_attempt: str = "") -> None:
         """End a run that no node will end; a finished one that does not count becomes KILLED."""
@@ -257,16 +257,16 @@ class Collection:
             RadtError: Some of it cannot be stored now.
             OSError: The same.
         """
-        waiting = cargo_in(folder)
+        waiting = sent_files(folder)
         run_dir = self._home.run_dir(folder.name)
         # Files before the run's end: after that, the deliverers look for them.
-        for cargo in waiting:
-            if not cargo.is_bundle:
-                self._take_files(folder / cargo.name, run_dir, node)
+        for sent_file in waiting:
+            if not sent_file.is_bundle:
+                self._take_files(folder / sent_file.name, run_dir, node)
                 look.runs[folder.name] = None
-        for cargo in waiting:
-            if cargo.is_bundle:
-                self._take_bundle(folder / cargo.name, run_dir, node)
+        for sent_file in waiting:
+            if sent_file.is_bundle:
+                self._take_bundle(folder / sent_file.name, run_dir, node)
                 look.runs[folder.name] = None
         with suppress(OSError):  # not empty: the node has sent more
             folder.rmdir()

@@ -52,7 +52,7 @@ def monitor_of(
     settings: ClusterSettings,
     engine: Engine,
     *,
-    looks_only: bool = False,
+    observes_only: bool = False,
 ) -> SubmissionMonitor:
     """Return a monitor of a submission; see `SubmissionMonitor`.
 
@@ -82,7 +82,7 @@ def monitor_of(
         submitter,
         submitted_rows(spool),
         Patience(outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value),
-        looks_only=looks_only,
+        observes_only=observes_only,
         poll_s=radt_settings.variable(radt_settings.CLUSTER_POLL_S, os.environ).value,
     )
 

@@ -292,7 +292,7 @@ class Follower:
         runs = [self._run_outcome(job, row, job.status(row)) for row in rows]
         done = min((parse_repeats(job.status(row).text) for row in rows), default=0)
         asked = max(row.asked for row in rows)
-        has_all = job.has_word and all(run.status is RunStatus.FINISHED for run in runs)
+        has_all = job.has_reported_end and all(run.status is RunStatus.FINISHED for run in runs)
         if self._collection is not None and not has_all:
             with suppress(RadtError, OSError):  # the next collection reports it
                 self._collection.end_lost(job.key, runs[0].reason)

@@ -80,7 +80,7 @@ from radt.tags import (
 )
 
 #: Seconds reserved for the last report, however long the rest has taken.
-LAST_WORD_S = 5.0
+FINAL_REPORT_S = 5.0
 _POLL_S = 0.1
 _COLUMNS = 120
 
@@ -375,7 +375,7 @@ class NodeRunner:
             unsent = multi_node.finish(reason, unsent, deadline_s)
         if unsent:
             statuses.lose(unsent)
-        least_s = time.monotonic() + LAST_WORD_S
+        least_s = time.monotonic() + FINAL_REPORT_S
         if not heartbeat.finish(reason or unsent, lambda: max(least_s, deadline_s())):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201
 

@@ -70,12 +70,12 @@ unfit() {{
 
 # Slurm itself tells steps to end. A shell that ends before them would take them with it, and srun
 # kills its step at SIGTERM, so that is not handed on.
-told() {{
+forward_signal() {{
     asked=yes
     [ "$1" = TERM ] || [ -z "$step" ] || kill -s "$1" "$step" 2>/dev/null
 }}
-trap 'told TERM' TERM
-trap 'told USR1' USR1
+trap 'forward_signal TERM' TERM
+trap 'forward_signal USR1' USR1
 
 [ -e "$folder/hold" ] && leave "$(cat "$folder/hold")"
 """

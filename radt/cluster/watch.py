@@ -55,19 +55,19 @@ class ClusterWatcher(Watcher):
         file: The experiment file.
         spool: Its submission.
         patience_s: Time limit for the cluster's answer.
-        looks_only: Do not change the file.
+        observes_only: Do not change the file.
     """
 
     subject = "the jobs go on"
 
     def __init__(
-        self, file: Path, spool: Spool, *, patience_s: float = ANSWER_S, looks_only: bool = False
+        self, file: Path, spool: Spool, *, patience_s: float = ANSWER_S, observes_only: bool = False
     ) -> None:
         super().__init__(file, lambda: Home(Path(spool.submission.home)))
         self.lock = ExperimentLock(file, home=self.home.path)
         self._spool = spool
         self._patience_s = patience_s
-        self._looks_only = looks_only
+        self._observes_only = observes_only
         self.options = f"--on {spool.submission.engine}"
 
     def __exit__(self, *_: object) -> None:
@@ -95,7 +95,7 @@ class ClusterWatcher(Watcher):
         Raises:
             ClusterError: The engine refuses to answer, or the submission cannot be read.
         """
-        if self._looks_only:
+        if self._observes_only:
             return self._look(self.lock.holder(), writes=False)
         with self._lock_if_free() as holder:
             return self._look(holder, writes=holder is None)
@@ -103,7 +103,7 @@ class ClusterWatcher(Watcher):
     def _look(self, holder: Holder | None, *, writes: bool) -> ExperimentProgress:
         spool = self._spool
         cluster, engine = reopened(spool, self._patience_s)
-        monitor = monitor_of(spool, cluster, engine, looks_only=True)
+        monitor = monitor_of(spool, cluster, engine, observes_only=True)
         changes = monitor.step(time.monotonic())
         if writes:
             writer = StatusWriter(table_path(self.file), submitted_table(spool))
@@ -169,7 +169,7 @@ class ClusterWatcher(Watcher):
         ):
             followed = Follower(
                 spool,
-                monitor_of(spool, *reopened(spool), looks_only=not is_ours),
+                monitor_of(spool, *reopened(spool), observes_only=not is_ours),
                 self.home,
                 console,
                 collection=collection,
@@ -222,7 +222,7 @@ class ClusterWatcher(Watcher):
         spool = self._spool
         spool.stop(STOPPED)  # first, so that no process submits any more
         cluster, engine = reopened(spool)
-        monitor = monitor_of(spool, cluster, engine, looks_only=True)
+        monitor = monitor_of(spool, cluster, engine, observes_only=True)
         monitor.step(time.monotonic())
         if monitor.away:
             raise EngineAwayError(

@@ -29,7 +29,7 @@ from radt.collector.manifest import (
     has_journals,
 )
 from radt.collector.rows import put_rows, row_of
-from radt.collector.runs import NO_WORD, RunStates
+from radt.collector.runs import NO_REPORT, RunStates
 from radt.collector.totals import total_batches
 from radt.errors import JournalError
 from radt.home import Home, runtime_dir
@@ -306,7 +306,7 @@ class _UnendedRun:
         manifest = self._manifest
         if manifest is None or manifest.boot != boot_id():
             return REASON
-        return RUNNER_KILLED if manifest.run.has_runner else NO_WORD
+        return RUNNER_KILLED if manifest.run.has_runner else NO_REPORT
 
     def _last_ns(self) -> int:
         """Return the time of the run's last record."""
