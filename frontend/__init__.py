@@ -20,8 +20,8 @@ edition has no groups.
 
 **Compare** is a small application in plain JavaScript, so that adding a chart, hiding a run or
 moving a card does not wait for the server. ``compare.js`` has the state, the requests and the
-charts; the other ``compare_*.js`` are one control each. It asks ``/compare/facts`` as the selection
-or the store changes and ``/compare/figure`` for each visible chart, which answers 204 if none of
+charts; the other ``compare_*.js`` are one control each. It asks ``compare/facts`` as the selection
+or the store changes and ``compare/figure`` for each visible chart, which answers 204 if none of
 its runs has changed.
 
 **Explore** draws on canvases, because Plotly's traces for it need WebGL and code from strings,

@@ -27,6 +27,7 @@ from flask import Response, request
 from werkzeug.wsgi import FileWrapper, wrap_file
 
 from radt.errors import RadtError, RunNotFoundError, StoreError
+from radt.frontend.addresses import address
 from radt.frontend.data.run.images import too_large
 from radt.frontend.data.run.kinds import MEDIA_TYPES, suffix_of
 from radt.frontend.data.run.previews import BusyError
@@ -51,17 +52,19 @@ _tracing = threading.Lock()
 
 def log_address(run_id: str) -> str:
     """Return the address of a run's complete log."""
-    return f"/files/{quote(run_id, safe='')}/log"
+    return address(f"files/{quote(run_id, safe='')}/log")
 
 
 def artifact_address(run_id: str, path: str) -> str:
     """Return the address of an artifact."""
-    return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': os.fsencode(path)})}"
+    return address(
+        f"files/{quote(run_id, safe='')}/artifact", urlencode({"path": os.fsencode(path)})
+    )
 
 
 def trace_address(run_id: str) -> str:
     """Return the address of a run's trace for ui.perfetto.dev."""
-    return f"/files/{quote(run_id, safe='')}/trace"
+    return address(f"files/{quote(run_id, safe='')}/trace")
 
 
 def register(app: Dash, source: Source) -> None:

@@ -20,10 +20,10 @@ from werkzeug.wrappers import Response as BaseResponse
 
 from radt.delivery.notes import send_notes
 from radt.errors import RadtError, RunNotFoundError, UsageError
+from radt.frontend.addresses import from_request, own_path
 from radt.frontend.auth import Guard
 from radt.frontend.data.source import Source
 from radt.frontend.pages.page import attributes, in_browser, sentence
-from radt.frontend.security import own_path
 from radt.settings import DASHBOARD_WRITE_TOKEN
 from radt.store.notes import Edit, edit_notes, read_notes
 from radt.store.records import SavedView
@@ -90,17 +90,19 @@ def install(app: Dash, source: Source) -> None:
     def open_view(name: str) -> BaseResponse:
         for view in source.reader.saved_views():
             if view.name == name:
-                return redirect(_own(view.address), 303)
+                return redirect(from_request(_own(view.address)), 303)
         raise RunNotFoundError(f"there is no saved view {name[:_MAX_NAME]!r} in {source.address}")
 
     for path, method, answer in (
-        ("/notes/<run_id>", "GET", show_notes),
-        ("/notes", "POST", change_notes),
-        ("/views", "GET", show_views),
-        ("/views", "POST", change_views),
-        ("/view/<path:name>", "GET", open_view),
+        ("notes/<run_id>", "GET", show_notes),
+        ("notes", "POST", change_notes),
+        ("views", "GET", show_views),
+        ("views", "POST", change_views),
+        ("view/<path:name>", "GET", open_view),
     ):
-        app.server.add_url_rule(path, f"{method} {path}", _answering(answer), methods=[method])
+        app.server.add_url_rule(
+            f"/{path}", f"{method} {path}", _answering(answer), methods=[method]
+        )
 
 
 class _ForbiddenError(UsageError):

@@ -6,11 +6,15 @@ part of a whole is unticked, the other parts stay picked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from radt.analysis.names import brief_names
+from radt.errors import RunNotFoundError, UsageError
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -19,18 +23,13 @@ from radt.frontend.data.catalog import (
     read_experiments,
 )
 from radt.frontend.data.connections import NothingRecordedError
+from radt.frontend.data.lines import params_of
 from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Pick, PickKind
+from radt.frontend.data.spec import MAX_PICKS, Level, Pick, PickKind
+from radt.units import plural
 
 if TYPE_CHECKING:
-    from radt.frontend.data.spec import Level
     from radt.frontend.view import View
-from collections.abc import Callable
-from enum import IntEnum
-
-from radt.errors import UsageError
-from radt.frontend.data.spec import MAX_PICKS
-from radt.units import plural
 
 #: Maximum number of runs in one chart.
 MAX_RUNS = 200
@@ -38,10 +37,15 @@ MAX_RUNS = 200
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A workload of the selection. ``whole`` if all of it was picked, else with its picked runs."""
+    """A workload of the selection.
+
+    ``whole`` if all of it was picked, else it has its picked runs. ``collocated`` if its experiment
+    is about collocation, else its runs merely ran at the same time.
+    """
 
     workload: WorkloadEntry
     whole: bool
+    collocated: bool
 
     @property
     def runs(self) -> tuple[RunEntry, ...]:
@@ -73,9 +77,10 @@ class Selection:
 
     def drawn_at(self, level: Level) -> Mapping[str, bool]:
         """Return for each run, by id, whether it is drawn as part of its workload's one line."""
-        several = len(self.units) > 1
+        always = level in (Level.WORKLOAD, Level.GROUP)
+        perhaps = level is Level.AUTO and len(self.units) > 1
         return {
-            run.run_id: level.merges(whole=unit.whole, several=several)
+            run.run_id: always or (perhaps and unit.whole and unit.collocated)
             for unit in self.units
             for run in unit.runs
         }
@@ -90,12 +95,13 @@ def read_selection(source: Source, view: View) -> Selection:
 
     Raises:
         NothingRecordedError: The store has no experiment.
+        RunNotFoundError: The store does not have the view's experiment.
         StoreError: The store cannot be read.
     """
     if view.picks is None:
-        catalog = read_catalog(source, view.experiment or latest_experiment(source))
+        catalog = read_catalog(source, focused_experiment(source, view))
         picks = [Pick.run(catalog.experiment, run_id) for run_id in catalog.automatic()]
-        return replace(_selection([(catalog, picks)]), automatic=True)
+        return replace(_selection(source, [(catalog, picks)]), automatic=True)
     return resolve(source, view.picks)
 
 
@@ -108,7 +114,26 @@ def resolve(source: Source, picks: Iterable[Pick]) -> Selection:
     by_experiment: dict[str, list[Pick]] = {}
     for pick in picks:
         by_experiment.setdefault(pick.experiment, []).append(pick)
-    return _selection([(read_catalog(source, name), own) for name, own in by_experiment.items()])
+    return _selection(
+        source, [(read_catalog(source, name), own) for name, own in by_experiment.items()]
+    )
+
+
+def focused_experiment(source: Source, view: View) -> str:
+    """Return the experiment of a view, by default the most recently active one.
+
+    Raises:
+        NothingRecordedError: The store has no experiment.
+        RunNotFoundError: The store does not have the view's experiment.
+    """
+    if not view.experiment:
+        return latest_experiment(source)
+    if all(known.name != view.experiment for known in read_experiments(source)):
+        raise RunNotFoundError(
+            f"no experiment {view.experiment[:80]} in {source.address}",
+            "It may have been deleted or be in another store. Choose one on the Runs page",
+        )
+    return view.experiment
 
 
 def latest_experiment(source: Source) -> str:
@@ -134,7 +159,7 @@ def selection_notes(selection: Selection) -> list[str]:
     return notes
 
 
-def _selection(picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
+def _selection(source: Source, picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
     """Return the selection. Runs of several experiments get a prefix."""
     units: list[Unit] = []
     missing: list[Pick] = []
@@ -147,8 +172,51 @@ def _selection(picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
             count += len(shown)
             if shown:
                 named = tuple(replace(run, prefix=prefix) for run in shown)
-                units.append(Unit(replace(workload, runs=named), whole))
-    return Selection(tuple(units), left_out=left_out, missing=tuple(missing))
+                workload = replace(workload, runs=named)
+                units.append(Unit(workload, whole, catalog.is_about_collocation))
+    return Selection(_labelled(source, units), left_out=left_out, missing=tuple(missing))
+
+
+def _labelled(source: Source, units: Sequence[Unit]) -> tuple[Unit, ...]:
+    """Label the runs of sweeps."""
+    runs = [run for unit in units if not unit.collocated for run in unit.runs]
+    labels = sweep_labels(runs, params_of(source, tuple(run.run_id for run in runs)))
+    return tuple(
+        replace(
+            unit,
+            workload=replace(
+                unit.workload,
+                runs=tuple(replace(run, label=labels.get(run.run_id, "")) for run in unit.runs),
+            ),
+        )
+        for unit in units
+    )
+
+
+def sweep_labels(
+    runs: Iterable[RunEntry], params: Mapping[str, Mapping[str, str]]
+) -> Mapping[str, str]:
+    """Return for runs of sweeps, by id, the parameters that differ between them: ``lr 0.1``.
+
+    Runs that their workload's name tells apart, services and child runs have no label.
+    """
+    runs = [run for run in runs if not (run.is_service or run.parent)]
+    names = brief_names([run.record for run in runs], params)
+    count = Counter(names.values())
+    labels: dict[str, str] = {}
+    if len(count) < 2:
+        return labels
+    for run in runs:
+        workload, name = run.record.workload, names[run.run_id]
+        is_numbered = not workload or workload.isdecimal()
+        if count[name] > 1:
+            # Repeats: a script's own name has a number, a row has its workload and letter.
+            labels[run.run_id] = f"{name} ({run.short})" if workload else run.record.name
+        elif is_numbered:
+            labels[run.run_id] = name
+        elif not run.alone:
+            labels[run.run_id] = f"{workload} {name}"
+    return labels
 
 
 def _picked_of(

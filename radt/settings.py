@@ -209,6 +209,13 @@ DASHBOARD_WRITE_TOKEN = _variable(
     default_text="none: only the owner of a local store may",
     secret=True,
 )
+DASHBOARD_BASE_PATH = _variable(
+    "RADT_DASHBOARD_BASE_PATH",
+    TEXT,
+    "",
+    "Path below which a reverse proxy serves the dashboard, as with `radt dashboard --base-path`.",
+    default_text="none: the proxy strips it, or there is none",
+)
 DASHBOARD_ARTIFACT_ROOT = _variable(
     "RADT_DASHBOARD_ARTIFACT_ROOT",
     PATH,

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,8 +61,16 @@ def pytest_collection() -> Iterator[object]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long folders first; within one, the order stays."""
+    """Mark further variants as long; put long folders first, and keep the order within one."""
+    variants: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("quick_variants"):
+            test = item.nodeid.partition("[")[0]
+            variants[test] += 1
+            if variants[test] > mark.args[0]:
+                item.add_marker(pytest.mark.long)
     rank = {name: place for place, name in enumerate(_LONG)}
     items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
 

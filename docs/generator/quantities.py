@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from docs.generator import markdown
 from docs.generator.docstrings import as_markdown
-from radt.analysis.quantities import Quantity
-from radt.analysis.series_quantities import Relation, SeriesQuantity, Statistic
+from radt.analysis.quantities import Quantity, Statistic
+from radt.analysis.series_quantities import Relation, SeriesQuantity
 from radt.render import report_csv, report_json
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice, takewhile
 
+from radt.analysis.collocated import is_about_collocation
 from radt.analysis.selection import Omission, Reason, Selection, read_tags, select
 from radt.frontend.data.source import Source
 from radt.frontend.theme import HUE_COUNT
@@ -35,7 +36,8 @@ class RunEntry:
     has a workload of the same label, ``is_service`` that the run serves others of its workload.
     ``parent`` is the run that a child run belongs to (`radt.Run.child`). ``omission`` says why the
     run does not count (`radt.analysis.selection`), None if it does. If several experiments are
-    compared, ``prefix`` is the name of the run's experiment.
+    compared, ``prefix`` is the name of the run's experiment. ``label`` is what distinguishes a run
+    of a sweep from the other selected runs; empty if its workload and letter do.
     """
 
     record: RunRecord
@@ -50,6 +52,7 @@ class RunEntry:
     parent: RunEntry | None = None
     omission: Reason | None = None
     prefix: str = ""
+    label: str = ""
 
     @property
     def run_id(self) -> str:
@@ -67,8 +70,9 @@ class RunEntry:
 
     @property
     def short(self) -> str:
-        """The workload's label and the run's letter: ``three b``; no letter for a single run."""
-        return " ".join(filter(None, (self.workload_name, self.mark)))
+        """Its workload and letter, ``three b``, or just ``solo``; in a sweep ``lr 0.1``."""
+        parts = (self.prefix, self.label) if self.label else (self.workload_name, self.mark)
+        return " ".join(filter(None, parts))
 
     @property
     def mark(self) -> str:
@@ -97,8 +101,9 @@ class RunEntry:
 
     @property
     def second_name(self) -> str:
-        """The run's own name if it differs from its workload's and its letter, else empty."""
-        return self.name if self.record.workload and self.parent is None else ""
+        """The run's own name if it differs from `short`, else empty."""
+        is_named = self.record.workload and self.parent is None and not self.label
+        return self.name if is_named else ""
 
     @property
     def name(self) -> str:
@@ -174,6 +179,11 @@ class Catalog:
     def workloads_by_id(self) -> Mapping[str, WorkloadEntry]:
         """Workloads by id, the oldest first."""
         return {workload.record.workload_id: workload for workload in self.workloads}
+
+    @cached_property
+    def is_about_collocation(self) -> bool:
+        """Whether its workloads are compared, not its runs (`radt.analysis.collocated`)."""
+        return is_about_collocation(self.selection)
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:

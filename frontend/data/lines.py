@@ -22,13 +22,13 @@ from radt.analysis.lines import (
     union,
     with_gaps,
 )
+from radt.analysis.names import brief_names, distinct_names, joint_name
 from radt.frontend.data.axes import Axis
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.model import SCOPE_WORDS, Line
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Window
 from radt.model import Scope
-from radt.render.labels import apart
 from radt.store.cells import GAP_INTERVALS, Cells
 from radt.store.records import Float64Array, GapRecord, SeriesRecord
 from radt.units import plural
@@ -116,12 +116,16 @@ def feeds(
     for workload, host, _, _ in shared:
         hosts.setdefault(workload, set()).add(host)
     for (workload, host, entity, listener), on_device in shared.items():
-        first = min(on_device, key=lambda part: places[part[0].run_id])[0]
+        on_device.sort(key=lambda part: places[part[0].run_id])
+        first = on_device[0][0]
         device = entity or (_TOTAL if (workload, host, listener) in divided else "")
         if len(hosts[workload]) > 1:  # its runs are spread over several nodes
             device = f"{host} {device}".rstrip()
-        label = f"{first.workload_name}  {device or host or 'host'}"
-        short = f"{first.workload_name} {device}".rstrip()
+        owner = first.workload_name
+        if first.label:
+            owner = joint_name([run.short for run, _ in on_device])
+        label = f"{owner}  {device or host or 'host'}"
+        short = f"{owner} {device}".rstrip()
         suffix = f" {listener}" if several else ""
         stroke = Stroke(0)
         if tints:
@@ -269,7 +273,6 @@ def _seen(cells: Cells, window: Window) -> Cells:
     return cells.between(window.start, window.end)
 
 
-_MAX_PARAMS = 4
 _MAX_TEXT = 32
 
 
@@ -283,22 +286,14 @@ def group_names(
     """
     if group_by:
         return {
-            run_id: f"{group_by}={params.get(run_id, {}).get(group_by, 'none')}" for run_id in runs
+            run_id: f"{group_by} {params.get(run_id, {}).get(group_by, 'none')}" for run_id in runs
         }
     ignored = ignored_params()
-    differing = [key for key in varying(params, runs) if plain_name(key) not in ignored]
-    found = {}
-    for run_id, run in runs.items():
-        own = params.get(run_id, {})
-        words = [f"{key}={own[key]}" for key in differing if key in own]
-        found[run_id] = " ".join([run.record.name, *words])
-    return dict(zip(found, apart(list(found.values())), strict=True))
-
-
-def varying(params: Mapping[str, Mapping[str, str]], runs: Iterable[str]) -> list[str]:
-    """Return the parameters that differ between the runs."""
-    keys = dict.fromkeys(key for own in params.values() for key in own)
-    return [key for key in keys if len({params.get(run, {}).get(key) for run in runs}) > 1]
+    of_work = {
+        run_id: {key: text for key, text in own.items() if plain_name(key) not in ignored}
+        for run_id, own in params.items()
+    }
+    return brief_names([run.record for run in runs.values()], of_work, most_params=None)
 
 
 def params_of(source: Source, run_ids: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
@@ -315,16 +310,17 @@ class Facts:
 
     def __init__(self, source: Source, runs: Mapping[str, RunEntry]) -> None:
         run_ids = tuple(runs)
-        self._params = params_of(source, run_ids)
-        self._distinguishing = source.remember(
-            ("distinguishing", run_ids), lambda _: distinguishing(self._params, runs)
+        records = [run.record for run in runs.values()]
+        self._names = source.remember(
+            ("names", run_ids), lambda _: distinct_names(records, params_of(source, run_ids))
         )
 
     def of_feed(self, feed: Feed) -> tuple[str, ...]:
         """Return the facts of a run or device."""
         run, record = feed.parts[0]
         several = len(feed.parts) > 1
-        words = [] if several else [run.record.name, *self._apart(run)]
+        # The label of a run of a sweep consists of the same parameters.
+        words = [] if several or run.label else self._names[run.run_id].split(", ")
         words += [placed(run), SCOPE_WORDS[record.scope]]
         if several:
             words.append(f"seen by {plural(len(feed.parts), 'run')}")
@@ -339,23 +335,6 @@ class Facts:
         words += [SCOPE_WORDS[scope] for scope in scopes]
         estimated = any(feed.estimated for feed in feeds)
         return _words([*words, *(["estimated"] if estimated else [])])
-
-    def _apart(self, run: RunEntry) -> list[str]:
-        own = self._params.get(run.run_id, {})
-        return [f"{key}={own[key]}" for key in self._distinguishing if key in own]
-
-
-def distinguishing(
-    params: Mapping[str, Mapping[str, str]], runs: Mapping[str, RunEntry]
-) -> tuple[str, ...]:
-    """Return the parameters that differ between the runs, except those that only repeat names."""
-    names = [run.record.name for run in runs.values()]
-    differing = [
-        key
-        for key in varying(params, runs)
-        if [params.get(run_id, {}).get(key) for run_id in runs] != names
-    ]
-    return tuple(differing[:_MAX_PARAMS])
 
 
 def placed(run: RunEntry) -> str:

@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 
 from sqlalchemy import text
 
+from radt.analysis.quantities import Statistic
 from radt.analysis.report import Report, ReportCache, read_report
-from radt.analysis.series_quantities import SeriesQuantity, Statistic, joined
+from radt.analysis.series_quantities import SeriesQuantity, joined
 from radt.analysis.window_spec import WindowSpec
 from radt.frontend.data.catalog import read_catalog, tint
 from radt.frontend.data.report_model import (

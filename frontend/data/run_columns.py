@@ -17,9 +17,9 @@ import numpy as np
 
 from radt import units
 from radt.analysis.energy import GPU_ENERGY, RUN_ENERGY
-from radt.analysis.metric_columns import MetricColumn, Statistic
+from radt.analysis.metric_columns import STATISTICS, MetricColumn
 from radt.analysis.missing import why_missing
-from radt.analysis.quantities import Direction, Quantity, direction_of
+from radt.analysis.quantities import Direction, Quantity, Statistic, direction_of
 from radt.analysis.selection import Omission
 from radt.frontend.data.catalog import RunEntry, read_catalog
 from radt.frontend.data.metric_columns import metric_columns
@@ -159,7 +159,7 @@ class Columns:
 def metric_of(key: str) -> tuple[str, Statistic | None]:
     """Return the metric and the statistic that a column's key names; empty and None for neither."""
     metric, _, statistic = key.rpartition(".")
-    if key in FIELDS or key.startswith((PARAM, TAG)) or statistic not in list(Statistic):
+    if key in FIELDS or key.startswith((PARAM, TAG)) or statistic not in STATISTICS:
         return "", None
     return metric, Statistic(statistic)
 

@@ -19,8 +19,7 @@ from urllib.parse import unquote
 import numpy as np
 
 from radt.analysis.estimates import CONFIDENCE, student_quantile
-from radt.analysis.metric_columns import Statistic
-from radt.analysis.quantities import Direction, direction_of
+from radt.analysis.quantities import Direction, Statistic, direction_of
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,

@@ -296,5 +296,4 @@ def _start_with_headers(reader: StoreReader, track: Track) -> None:
     widest_ns = (last_ns[-1] - first_ns[0]) / ENOUGH_CELLS
     if np.all(last_ns - first_ns <= widest_ns) and not np.any(first_ns[1:] < last_ns[:-1]):
         count = sum(header.stored for header in sealed)
-        last = sealed[-1]
-        track.add_headers(sealed, points.Mark(count, count, last.chunk_no, last.last_ns))
+        track.add_headers(sealed, points.Mark(count))

@@ -32,19 +32,15 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 class Level(StrEnum):
     """The subject of one line.
 
-    AUTO follows the picks: a workload that was picked whole is one line if several things are
-    compared; alone, its runs are the lines. GROUP is all repeats of a run, or all runs with the
-    same value of a parameter.
+    AUTO follows the experiment and the picks: if the experiment is about collocation, a workload
+    that was picked whole is one line if several things are compared; otherwise runs are the lines.
+    GROUP is all repeats of a run, or all runs with the same value of a parameter.
     """
 
     AUTO = "auto"
     RUN = "run"
     WORKLOAD = "workload"
     GROUP = "group"
-
-    def merges(self, *, whole: bool, several: bool) -> bool:
-        """Return whether a workload, picked ``whole`` or among ``several``, is one line."""
-        return self in (Level.WORKLOAD, Level.GROUP) or (self is Level.AUTO and whole and several)
 
 
 class Aggregate(StrEnum):

@@ -13,12 +13,13 @@ from typing import Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from radt.errors import UsageError
+from radt.frontend.addresses import address
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.view import View
 from radt.render.files import UNSAFE
 
-DATA_PATH = "/export/data"
-VIEW_PATH = "/export/view"
+DATA_PATH = "export/data"
+VIEW_PATH = "export/view"
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
@@ -61,12 +62,12 @@ class Asked:
 
     @property
     def address(self) -> str:
-        """The address of the file, without host."""
+        """The address of the file."""
         query = self.view.to_query()
         pairs = [("of", self.of.value), ("format", self.format.value)]
         if self.chart is not None:
             pairs.append(("chart", str(self.chart)))
-        return f"{DATA_PATH}?{query}{'&' if query else ''}{urlencode(pairs)}"
+        return address(DATA_PATH, f"{query}{'&' if query else ''}{urlencode(pairs)}")
 
     @classmethod
     def data(cls, query: str, single: Mapping[str, str]) -> Self:

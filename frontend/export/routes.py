@@ -14,6 +14,7 @@ from typing import Any
 from flask import Flask, Response, current_app, request
 
 from radt.errors import RadtError, UsageError
+from radt.frontend.addresses import address
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.data.shown import pinned, shown_charts
 from radt.frontend.data.source import Source
@@ -68,8 +69,8 @@ def metrics_of(view: View, place: int | None) -> list[str]:
     return list(dict.fromkeys(metric for chart in wanted for metric in chart.metrics))
 
 
-PREPARE_PATH = "/export/prepare"
-OPEN_PATH = "/export/open"
+PREPARE_PATH = "export/prepare"
+OPEN_PATH = "export/open"
 #: The size limit of a view's file, or of the JSON of a view with an export request.
 MAX_BODY_BYTES = MAX_QUERY * 4
 _MIME_VIEW = "application/json; charset=utf-8"
@@ -85,7 +86,7 @@ def install(server: Flask, source: Source) -> None:
         (DATA_PATH, "GET", routes.data),
     ):
         server.add_url_rule(
-            path, f"export-{path.rpartition('/')[2]}", _answering(function), methods=[method]
+            f"/{path}", path.replace("/", "-"), _answering(function), methods=[method]
         )
 
 
@@ -108,9 +109,9 @@ class _Routes:
         selection = read_selection(self._source, view)
         view = pinned(self._source, view, selection)
         if share is Share.LINK:
-            return _json({"text": f"{_page(wanted.get('page'))}?{view.to_query()}"})
+            return _json({"text": address(_page(wanted.get("page")), view.to_query())})
         if share is Share.VIEW:
-            return _json({"href": f"{VIEW_PATH}?{view.to_query()}"})
+            return _json({"href": address(VIEW_PATH, view.to_query())})
         place = _place(view, wanted.get("slot"))
         if share is Share.PYTHON:
             return _json({"text": python_code(self._source, view, selection, place)})
@@ -215,9 +216,7 @@ def _share(given: object) -> Share:
 
 def _page(given: object) -> str:
     """Return the path of a page, always one of this site."""
-    if isinstance(given, str) and given.startswith("/") and given[1:].isalpha():
-        return given
-    return "/compare"
+    return given if isinstance(given, str) and given.isalpha() else "compare"
 
 
 def _body_text() -> str:

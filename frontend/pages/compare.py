@@ -18,11 +18,12 @@ from dash import Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 
 from radt import units
+from radt.analysis.names import differing_params
 from radt.errors import UsageError
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
-from radt.frontend.data.lines import WIDTH_PX, params_of, varying
+from radt.frontend.data.lines import WIDTH_PX, params_of
 from radt.frontend.data.metrics import quantities, sections
 from radt.frontend.data.model import Quantity
 from radt.frontend.data.shown import as_seen, charts_of
@@ -36,8 +37,8 @@ from radt.frontend.view import View
 from radt.model import SOFTWARE, STATUS_WORDS, RunStatus
 from radt.render.labels import apart
 
-FACTS_PATH = "/compare/facts"
-FIGURE_PATH = "/compare/figure"
+FACTS_PATH = "compare/facts"
+FIGURE_PATH = "compare/figure"
 _MAX_PX = 10_000
 
 
@@ -202,7 +203,7 @@ def _pixels(asked: Answer, name: str) -> int:
     return size_px if type(size_px) is int and 0 < size_px <= _MAX_PX else 0
 
 
-PAGE = Page("/compare", "Compare", layout, register, _chosen)
+PAGE = Page("compare", "Compare", layout, register, _chosen)
 
 
 # -- facts: the page's data about the selected runs, besides their charts ------------------------
@@ -221,6 +222,7 @@ def facts(source: Source, view: View, selection: Selection) -> dict[str, Any]:
     """
     runs = selection.runs
     available = quantities(source, tuple(runs))
+    params = params_of(source, tuple(runs))
     return {
         "names": list(selection.experiments),
         "text": _summary(selection),
@@ -233,7 +235,7 @@ def facts(source: Source, view: View, selection: Selection) -> dict[str, Any]:
             for quantity in available
         ],
         "sections": sections(available),
-        "params": varying(params_of(source, tuple(runs)), runs),
+        "params": differing_params([params.get(run_id, {}) for run_id in runs]),
         "charts": [spec.to_json() for spec in charts_of(source, view, selection)],
     }
 
@@ -264,9 +266,10 @@ def _summary(selection: Selection) -> str:
     ]
     hosts = {run.record.host for run in selection.runs.values() if run.record.host}
     profiled = sum(bool(run.profiled) for run in selection.runs.values())
+    workloads = [unit for unit in selection.units if unit.collocated]
     return " · ".join(
         [
-            units.plural(len(selection.units), "workload"),
+            *([units.plural(len(workloads), "workload")] if workloads else []),
             units.plural(len(selection.runs), "run"),
             *([units.plural(len(hosts), "machine")] if len(hosts) > 1 else []),
             *unusual,
@@ -288,6 +291,7 @@ def _unit(unit: Unit, name: str, tints: Tints) -> dict[str, Any]:
         "pick": str(Pick.workload(record.experiment, record.workload_id)),
         "key": f"w{record.workload_id[:ID_DIGITS]}",
         "whole": unit.whole,
+        "collocated": unit.collocated,
         "name": name,
         "title": f"workload {first.workload_name}",
         "note": units.plural(len(unit.runs), "run"),

@@ -27,8 +27,8 @@ from radt.frontend.search.find import Recent
 from radt.frontend.theme import HUE_COUNT, Scheme, colour
 from radt.frontend.view import View
 
-DATA_PATH = "/explore/data"
-IMPORTANCE_PATH = "/explore/importance"
+DATA_PATH = "explore/data"
+IMPORTANCE_PATH = "explore/importance"
 #: Maximum number of params for the tooltip, which has ten rows.
 _MAX_PARAMS = 10
 _BEST = [
@@ -174,7 +174,7 @@ def data_answer(source: Source, asked: Answer) -> Answer:
     stamp = [source.revision(), here.experiment, view.search]
     has = asked.get("have") if asked.get("stamp") == stamp else None
     have = set(has) if isinstance(has, list) else set()
-    shown = Shown.of(view.options, here.choices)
+    shown = Shown.of(view.options, here)
     params = [f"param:{name}" for name in list(here.params)[:_MAX_PARAMS]]
     needed = dict.fromkeys([shown.x, shown.y, shown.colour, shown.target, *shown.axes, *params])
     answer: dict[str, Any] = {
@@ -199,7 +199,7 @@ def data_answer(source: Source, asked: Answer) -> Answer:
             "experiment": here.experiment,
             "pick": str(Pick.run(here.experiment, "")),
             "ids": here.run_ids,
-            "names": [run.title for run in here.runs],
+            "names": here.names,
             "statuses": [run.record.status for run in here.runs],
             "counts": here.counts,
             "choices": _grouped(here),
@@ -225,7 +225,7 @@ def importance_answer(source: Source, asked: Answer) -> Answer:
         UsageError: It cannot be computed from these runs.
     """
     view, here = _asked(source, asked)
-    target = Shown.of(view.options, here.choices).target
+    target = Shown.of(view.options, here).target
     # Keyed by the browser's content: while runs are running, the revision changes every second.
     key = json.dumps([asked.get("stamp"), target])
     params = {
@@ -263,4 +263,4 @@ def _asked(source: Source, asked: Answer) -> tuple[View, Explored]:
     return view, explored(source, view)
 
 
-PAGE = Page("/explore", "Explore", layout, register)
+PAGE = Page("explore", "Explore", layout, register)

@@ -27,8 +27,8 @@ def add_json_routes(
     """Add routes to a server, by path. An answer of None says that nothing changed."""
     for path, answer in routes.items():
         server.add_url_rule(
-            path,
-            f"radt{path}",
+            f"/{path}",
+            f"radt-{path}",
             _handler(source, answer),
             methods=["POST"],
             provide_automatic_options=False,

@@ -21,6 +21,7 @@ from radt.analysis.selection import Omission
 from radt.analysis.series_quantities import SeriesQuantity
 from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import RadtError
+from radt.frontend.addresses import address
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.report import read_progress, read_shown, suggestions
 from radt.frontend.data.report_model import (
@@ -51,7 +52,7 @@ from radt.render.report import values_table
 from radt.render.report_content import Item, Line, lines_of, reasons_of
 from radt.units import plural
 
-DATA_PATH, PROGRESS_PATH, BARS_PATH = "/report/data", "/report/progress", "/report/bars.svg"
+DATA_PATH, PROGRESS_PATH, BARS_PATH = "report/data", "report/progress", "report/bars.svg"
 #: Workloads on one page of the table.
 PAGE_ROWS = 100
 #: Sort keys of the columns beside the quantities.
@@ -173,7 +174,7 @@ def _chosen(source: Source, view: View) -> str:
     return view.experiment or latest_experiment(source)
 
 
-PAGE = Page("/report", "Report", layout, register, _chosen)
+PAGE = Page("report", "Report", layout, register, _chosen)
 
 
 # -- the table ----------------------------------------------------------------------------------
@@ -220,7 +221,7 @@ def _workload(shown: Shown, item: Item, view: View) -> Cell:
     return Cell(
         item.label,
         explanation=f"Workload {item.name}",
-        href=f"/workload?{target.to_query()}",
+        href=address("workload", target.to_query()),
         colours=_colours(shown.tint(item)),
     )
 
@@ -288,9 +289,11 @@ def _links(shown: Shown, choices: Choices, view: View) -> Markup:
             break
         compared.append(Pick.workload(item.experiment, item.summary.workload_id))
     macros: Any = template("report.html")
-    files = [(text, path_of(kind)) for kind, text in DOWNLOADS.items()]
-    target = f"/compare?{replace(view, picks=tuple(compared)).to_query()}" if compared else ""
-    return escape(macros.links(files, view.to_query(), target))
+    files = [(text, address(path_of(kind), view.to_query())) for kind, text in DOWNLOADS.items()]
+    target = ""
+    if compared:
+        target = address("compare", replace(view, picks=tuple(compared)).to_query())
+    return escape(macros.links(files, target))
 
 
 # -- bars and files -----------------------------------------------------------------------------
@@ -307,7 +310,7 @@ def _charts(shown: Shown, choices: Choices, view: View) -> Markup:
         macros.chart(
             chart,
             bars_svg(chart, colours_of),
-            f"{BARS_PATH}?{query}&{urlencode({'quantity': chart.axis.quantity.value})}",
+            address(BARS_PATH, f"{query}&{urlencode({'quantity': chart.axis.quantity.value})}"),
         )
         for chart in sorted(
             charts_of(shown, in_order=choices.sort != BY_ORDER).charts,
@@ -318,7 +321,7 @@ def _charts(shown: Shown, choices: Choices, view: View) -> Markup:
 
 def path_of(kind: ReportFormat) -> str:
     """Return the path of a file's download."""
-    return f"/report/file.{kind.suffix}"
+    return f"report/file.{kind.suffix}"
 
 
 def _install_files(server: Flask, source: Source) -> None:
@@ -355,9 +358,9 @@ def _install_files(server: Flask, source: Source) -> None:
 
         return file
 
-    server.add_url_rule(BARS_PATH, "report-bars", answering(bars))
+    server.add_url_rule(f"/{BARS_PATH}", "report-bars", answering(bars))
     for kind in DOWNLOADS:
-        server.add_url_rule(path_of(kind), f"report-{kind.suffix}", answering(report(kind)))
+        server.add_url_rule(f"/{path_of(kind)}", f"report-{kind.suffix}", answering(report(kind)))
 
 
 def _said(text: str, status: int) -> Response:

@@ -76,7 +76,7 @@ def _chosen(source: Source, view: View) -> str:
     return f"{subject.run.short} of {subject.run.record.experiment}"
 
 
-PAGE = Page("/run", "Run", layout, register, _chosen)
+PAGE = Page("run", "Run", layout, register, _chosen)
 
 
 def _shown(subject: RunSubject) -> dict[str, Any]:

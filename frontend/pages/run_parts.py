@@ -46,8 +46,8 @@ def head(subject: RunSubject) -> Component:
             html.Span(run.record.experiment, className="workload-dim"),
             html.Span("newest", className="workload-mark", hidden=not subject.automatic),
             html.Span(className="push"),
-            kept_link("Charts", "/compare", picked),
-            kept_link("Workload", "/workload", View(workload=run.record.workload_id)),
+            kept_link("Charts", "compare", picked),
+            kept_link("Workload", "workload", View(workload=run.record.workload_id)),
             *mlflow_link(run),
             trace_link(run.run_id),
             subject_list(
@@ -186,7 +186,7 @@ def _metric_row(subject: RunSubject, row: MetricRow, values: Float64Array | None
     return html.Tr(
         [
             html.Th(
-                kept_link(row.name, "/compare", chart),
+                kept_link(row.name, "compare", chart),
                 scope="row",
                 title=row.explanation,
             ),

@@ -18,6 +18,7 @@ from flask import Response, request
 
 from radt import units
 from radt.errors import RadtError, UsageError
+from radt.frontend.addresses import address
 from radt.frontend.data.catalog import RunEntry, WorkloadEntry, read_catalog, read_experiments
 from radt.frontend.data.metric_columns import metric_names
 from radt.frontend.data.run_columns import FIELDS, PARAM, TAG, note
@@ -57,8 +58,8 @@ from radt.frontend.view import View
 from radt.model import STATUS_WORDS, RunStatus
 from radt.render.files import file_name
 
-ROWS_PATH, TICK_PATH, COLUMNS_PATH = "/runs/rows", "/runs/tick", "/runs/columns"
-FOUND_PATH, CSV_PATH = "/runs/found", "/runs/table.csv"
+ROWS_PATH, TICK_PATH, COLUMNS_PATH = "runs/rows", "runs/tick", "runs/columns"
+FOUND_PATH, CSV_PATH = "runs/found", "runs/table.csv"
 #: Rows sent with the page, before the browser reports how many fit: enough for a tall screen.
 FIRST_ROWS = 60
 #: Maximum number of rows in one answer.
@@ -108,7 +109,7 @@ def register(app: Dash, source: Source) -> None:
             FOUND_PATH: found_picks,
         },
     )
-    app.server.add_url_rule(CSV_PATH, "radt-runs-csv", lambda: _csv(source))
+    app.server.add_url_rule(f"/{CSV_PATH}", "radt-runs-csv", lambda: _csv(source))
 
 
 # -- rows ----------------------------------------------------------------------------------------
@@ -226,7 +227,7 @@ def _row(
         "level": 2 if is_child or table.grouped_by not in (BY_WORKLOAD, NO_GROUPS) else 1,
         "name": run.mark if is_child else run.short,
         "detail": run.second_name if not is_child else run.name if run.name != run.mark else "",
-        "href": f"/run?id={run.run_id}",
+        "href": address("run", f"id={run.run_id}"),
         "run": run.run_id,
         "starred": run.run_id in stars,
         "title": _run_title(run),
@@ -271,7 +272,7 @@ def _group_row(table: RunTable, group: Group, ticks: _AllTicks) -> dict[str, Any
     ]
     experiment = View(experiment=record.experiment, workload=record.workload_id[:ID_DIGITS])
     return row | {
-        "href": f"/workload?{experiment.to_query()}",
+        "href": address("workload", experiment.to_query()),
         "detail": content_of(group.workload),
         "title": _workload_title(group.workload),
         "tick": ticks.workload(group.workload),
@@ -493,4 +494,4 @@ def _texts(values: object) -> list[str]:
     return [text for text in values if isinstance(text, str)] if isinstance(values, list) else []
 
 
-PAGE = Page("/", "Runs", layout, register, lambda _, view: view.search or view.experiment or "")
+PAGE = Page("", "Runs", layout, register, lambda _, view: view.search or view.experiment or "")

@@ -75,7 +75,7 @@ def _chosen(source: Source, view: View) -> str:
     return f"{subject.title} of {subject.catalog.experiment}"
 
 
-PAGE = Page("/workload", "Workload", layout, register, _chosen)
+PAGE = Page("workload", "Workload", layout, register, _chosen)
 
 
 def shown_subject(source: Source, shown: Mapping[str, Any] | None) -> Subject:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar, cast
 
-from radt.analysis.metric_columns import Statistic
-from radt.analysis.quantities import Quantity
+from radt.analysis.metric_columns import STATISTICS
+from radt.analysis.quantities import Quantity, Statistic
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -31,6 +31,7 @@ from radt.frontend.search.query import (
     Query,
     Term,
     as_number,
+    matches,
     parse,
 )
 from radt.model import STATUS_WORDS, RunStatus
@@ -200,6 +201,9 @@ def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]
         return lambda values: any(
             (number := as_number(value)) is not None and compare(number, wanted) for value in values
         )
+    if term.operator is Operator.MATCHES:
+        (pattern,) = term.values
+        return lambda values: any(matches(pattern, value) for value in values)
     options = [(value, as_number(value) if numbers else None) for value in term.values]
     partly = term.operator is Operator.HAS
 
@@ -239,7 +243,7 @@ def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]
     keys = {ALIASES.get(term.key, term.key) for term in query.terms} - {*TEXTS, *TIMES}
     for key in keys - {TIME_PER_EPOCH, *texts.keys}:
         metric, _, statistic = key.rpartition(".")
-        if metric in known and statistic in list(Statistic):
+        if metric in known and statistic in STATISTICS:
             meant[key] = known[metric], Statistic(statistic)
         elif key in known:
             meant[key] = known[key], Statistic.LAST
@@ -259,7 +263,7 @@ def unknown(
 ) -> tuple[Problem, ...]:
     """Return a problem for each term whose key no run has, to explain an empty result."""
     of_metrics = [
-        f"{metric}.{statistic}".casefold() for metric in metrics for statistic in Statistic
+        f"{metric}.{statistic}".casefold() for metric in metrics for statistic in STATISTICS
     ]
     known: Mapping[str, None] = dict.fromkeys(
         [*TEXTS, *ALIASES, *TIMES, *sorted(texts.keys), *numbers, *of_metrics]

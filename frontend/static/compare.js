@@ -157,7 +157,7 @@
     const mine = (asking = new AbortController());
     try {
       const { stamp, fingerprint } = page.known;
-      const found = await post("/compare/facts", { view: picked(), stamp, fingerprint },
+      const found = await post("compare/facts", { view: picked(), stamp, fingerprint },
         mine.signal);
       if (mine !== asking || !isHere()) return;
       page.trouble = found && found.problem;
@@ -373,7 +373,7 @@
     let found;
     try {
       [found] = await Promise.all([
-        post("/compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
+        post("compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
         radt.plotly(),
       ]);
     } catch (error) {

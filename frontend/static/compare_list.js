@@ -22,7 +22,7 @@
   const together = (unit) => {
     const { level } = page.board();
     return level === "workload" ||
-      (level === "auto" && unit.whole && page.facts.units.length > 1);
+      (level === "auto" && unit.whole && unit.collocated && page.facts.units.length > 1);
   };
 
   function list() {
@@ -42,7 +42,8 @@
     const top = scrolled ? scrolled.scrollTop : 0;
     const many = facts.units.reduce((sum, unit) => sum + unit.runs.length, 0) > SEARCHED_FROM;
     const rows = h("ul", { class: "picks", "aria-label": "Picked workloads and runs" },
-      facts.units.map(unitRow));
+      facts.units.flatMap((unit) => (unit.collocated || level === "workload"
+        ? [unitRow(unit)] : unit.runs.map((run) => runRow(unit, run, run.short)))));
     const none = h("p", { class: "none", hidden: true }, "No run matches.");
     const search = many && h("input", {
       class: "field", type: "search", placeholder: "Find in the list", "data-focus": "find",
@@ -70,7 +71,7 @@
           ? h("p", { class: "how-chosen" }, "picked automatically: the newest") : ""),
       ...[search, rows, none].filter(Boolean),
       h("div", { class: "list-foot" },
-        h("a", { href: "/", "data-focus": "change", onclick: select }, "Change selection"),
+        h("a", { href: radt.address(), "data-focus": "change", onclick: select }, "Change selection"),
         page.hidden().length
           ? h("button", {
               class: "quiet", type: "button", "data-focus": "show-all",
@@ -112,19 +113,23 @@
         enter: () => page.highlight([...stems, ...runs], stems),
         remove: () => remove(unit, unit.runs),
       }),
-      one ? "" : h("ul", {}, unit.runs.map((run) =>
-        h("li", {}, row({
-          item: run,
-          swatch: whole ? null : run,
-          label: run.letter,
-          name: run.name,
-          note: run.note,
-          title: run.title,
-          hidden: gone || (!whole && isHidden([run.key])),
-          keys: whole ? [] : [run.key],
-          enter: () => page.highlight([run.key], stems),
-          remove: () => remove(unit, [run]),
-        })))));
+      one ? "" : h("ul", {}, unit.runs.map((run) => runRow(unit, run, run.letter))));
+  }
+
+  function runRow(unit, run, label) {
+    const whole = together(unit);
+    return h("li", {}, row({
+      item: run,
+      swatch: whole ? null : run,
+      label,
+      name: run.name,
+      note: run.note,
+      title: run.title,
+      hidden: isHidden([unit.key, ...(whole ? [] : [run.key])]),
+      keys: whole ? [] : unit.runs.length > 1 ? [run.key] : [unit.key, run.key],
+      enter: () => page.highlight([run.key], [unit.key]),
+      remove: () => remove(unit, [run]),
+    }));
   }
 
   /* The dashes of list items, if all charts agree. For print, they depend on the index of a
@@ -228,10 +233,10 @@
     const address = () => {
       const query = new URLSearchParams(window.location.search);
       query.set("w", id);
-      return `/workload?${query}`;
+      return radt.address("workload", query);
     };
     return {
-      href: `/workload?w=${id}`,
+      href: radt.address("workload", `w=${id}`),
       onpointerdown: (event) => event.currentTarget.setAttribute("href", address()),
       onclick: (event) => {
         event.currentTarget.setAttribute("href", address());

@@ -50,7 +50,8 @@
   /* Return the picks that can be the baseline of a comparison. */
   page.baselines = () =>
     page.facts.units.flatMap((unit) => [
-      ...(unit.runs.length > 1 ? [[unit.pick, unit.name]] : []),
+      ...(unit.runs.length > 1 && (unit.collocated || page.board().level === "workload")
+        ? [[unit.pick, unit.name]] : []),
       ...unit.runs.map((run) => [run.pick, run.short]),
     ]);
 
@@ -78,7 +79,8 @@
       return [input, h("label", { title }, input, h("span", {}, text))];
     };
     const levels = [
-      level("auto", "Auto", "One line for each workload that is picked as a whole, if there are several"),
+      level("auto", "Auto",
+        "Workloads that are picked whole, if the experiment is about collocation; otherwise runs"),
       level("run", "Runs", "One line per run"),
       level("workload", "Workloads", "One line per workload"),
       level("group", "Groups", "The mean of repeats, or of runs with the same parameter"),
@@ -87,7 +89,7 @@
     const changeX = (value) => page.setBoard("x", value || null);
     made.find = page.filterField();
     made.x = page.choice("x", [], "", changeX);
-    made.by = page.choice("of", [], "", (value) => page.setBoard("group_by", value));
+    made.by = page.choice("by", [], "", (value) => page.setBoard("group_by", value));
     made.band = page.choice("band", [], "", (value) => page.setBoard("band", value));
     made.smooth = page.choice("Smooth", [], "", (value) => {
       change((view) => setPart(view, "board", value === "ema"
@@ -151,7 +153,7 @@
     if (document.activeElement !== tools.find) tools.find.value = page.filtered();
     tools.by.hidden = tools.band.hidden = board.level !== "group";
     setOptions(tools.by.querySelector("select"), [["", "repeats"],
-      ...page.facts.params.map((name) => [name, `same ${name}`])], board.group_by);
+      ...page.facts.params.map((name) => [name, name])], board.group_by);
     setOptions(tools.band.querySelector("select"), BANDS, board.band);
     setOptions(tools.smooth.querySelector("select"), [["mean", "moving mean"], ["ema", "exponential"]],
       board.ema ? "ema" : "mean");
@@ -325,7 +327,7 @@
         h("h2", {}, (radt.view.picks || []).length ? "The selection is not in this store" : "Nothing is selected"),
         h("p", {}, "Select experiments, workloads or runs to compare, or show the newest ones."),
         h("p", {},
-          h("a", { href: "/", class: "button", onclick: page.select }, "Runs"),
+          h("a", { href: radt.address(), class: "button", onclick: page.select }, "Runs"),
           h("button", {
             class: "button", type: "button",
             onclick: () => change((view) => {

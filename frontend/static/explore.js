@@ -43,7 +43,7 @@
     const body = { view: viewOfData(), stamp: data && data.stamp, have };
     let found;
     try {
-      found = await post("/explore/data", body, mine.signal);
+      found = await post("explore/data", body, mine.signal);
     } catch (error) {
       if (error.name !== "AbortError")
         setTimeout(() => mine === asking && isHere() && askData(), RETRY_MS);
@@ -133,7 +133,7 @@
     const query = new URLSearchParams(window.location.search);
     query.set("e", data.experiment);
     query.set("q", [search, ...terms.filter((term) => !` ${search} `.includes(` ${term} `))].join(" ").trim());
-    return `/?${query}`;
+    return radt.address("", query);
   }
 
   /* ---- drawing ------------------------------------------------------------------------------- */
@@ -164,7 +164,7 @@
   function drawFacts(ranges, met) {
     const count = data.ids.length;
     const search = radt.view.search ? ` that match “${radt.view.search}”` : "";
-    setText(byId("facts"), `${count.toLocaleString("en")} ${count === 1 ? "run" : "runs"}${search}`);
+    setText(byId("facts"), `${runsText(count)}${search}`);
     const chips = Object.entries(ranges).map(([key, range]) => {
       const column = columns[key];
       if (!column) return null;
@@ -188,7 +188,7 @@
           radt.follow(event);
         } }, words);
       if (met.size <= constants.mostPicks)
-        parts.push(link("compare", () => "/compare" + window.location.search, `Compare ${text} brushed →`));
+        parts.push(link("compare", () => radt.address("compare", window.location.search), `Compare ${text} brushed →`));
       parts.push(link("list", () => listAddress(ranges), `List ${text} →`));
     }
     refill(byId("brushed"), parts);
@@ -226,21 +226,28 @@
       `Scatter of ${y.title} over ${x.title}, ${runs.length} runs; the list has the Pareto front`);
     places.scatter = {
       ...place,
-      ...plot.scatter(place.canvas, place.size, { x, y, runs, isMet, colours, front }, look()),
+      ...plot.scatter(place.canvas, place.size,
+        { x, y, runs, counts: data.counts, isMet, colours, front }, look()),
     };
-    drawFront(runs.length, x, y, front, colours);
+    drawFront(runs, x, y, front, colours);
   }
 
-  function drawFront(count, x, y, front, colours) {
-    const [sx, sy] = [plot.scaleOf(x, 0), plot.scaleOf(y, 0)];
-    const missing = data.ids.length - count;
-    const row = (run) => h("tr", {
+  const runsText = (count) => `${count.toLocaleString("en")} ${count === 1 ? "run" : "runs"}`;
+
+  function drawFront(runs, x, y, front, colours) {
+    const missing = data.ids.length - runs.length;
+    const left = runs.filter((run) => !data.counts[run]).length;
+    const shown = front.slice(0, 100);
+    const [xTexts, yTexts] = [x, y].map((column) =>
+      plot.scaleOf(column, 0).texts?.(shown.map((run) => column.values[run])));
+    const head = ({ title, unit }) => h("th", {}, unit ? `${title} [${unit}]` : title);
+    const row = (run, place) => h("tr", {
       "data-run": data.ids[run],
       onpointerenter: () => point(run), onpointerleave: () => point(null),
     },
-      h("td", {}, h("a", { href: `/run?id=${data.ids[run]}`, onclick: radt.follow,
+      h("td", {}, h("a", { href: radt.address("run", `id=${data.ids[run]}`), onclick: radt.follow,
         "data-focus": data.ids[run] }, data.names[run])),
-      h("td", {}, sy.text(y.values[run])), h("td", {}, sx.text(x.values[run])));
+      h("td", {}, yTexts[place]), h("td", {}, xTexts[place]));
     const legend = columns[data.shown.colour];
     refill(byId("front"),
       legend && h("h3", {}, `Colour: ${legend.title}`),
@@ -248,17 +255,18 @@
         h("span", {}, colours.ends[0]), bar(colours.ramp), h("span", {}, colours.ends[1])),
       colours.items.length > 0 && h("ul", { class: "explore-legend" },
         colours.items.map((item) => h("li", {}, dot(item.colour), item.text))),
-      h("h3", {}, front.length ? `Pareto front: ${front.length} ${front.length === 1 ? "run" : "runs"}`
-        : "No Pareto front"),
+      h("h3", {}, front.length ? `Pareto front: ${runsText(front.length)}` : "No Pareto front"),
       front.length > 0
         ? h("div", { class: "explore-scroll", tabindex: "0", role: "region",
           "aria-label": "Pareto front" },
-          h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "run"), h("th", {}, y.title),
-            h("th", {}, x.title))), h("tbody", {}, front.slice(0, 100).map(row))))
+          h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "run"), head(y), head(x))),
+            h("tbody", {}, shown.map(row))))
         : h("p", {}, "Choose which end of both axes is better, and numbers for both."),
       front.length > 0 && h("p", {}, "No other run that counts is better in both."),
+      left > 0 && h("p", {},
+        `× ${runsText(left)} that failed or otherwise ${left === 1 ? "does" : "do"} not count: never in the front.`),
       missing > 0 && h("p", {},
-        `${missing.toLocaleString("en")} ${missing === 1 ? "run has" : "runs have"} no finite value for one of these.`));
+        `${runsText(missing)} ${missing === 1 ? "has" : "have"} no finite value for one of these.`));
   }
 
   function dot(colour) {
@@ -282,7 +290,7 @@
     places.parallel = {
       ...place, axes,
       ...plot.parallel(place.canvas, place.size,
-        { axes, runs, isMet, colours, brushes: ranges }, look()),
+        { axes, runs, counts: data.counts, isMet, colours, brushes: ranges }, look()),
     };
     const all = data.choices.reduce((count, group) => count + group.items.length, 0);
     setText(byId("count"), `${axes.length} of ${all}`);
@@ -416,7 +424,7 @@
       }
       const run = place.nearest(...at);
       if (name === "parallel" && began.axis >= 0) brush({ [place.axes[began.axis].key]: null });
-      else if (run !== null) open(`/run?id=${data.ids[run]}`);
+      else if (run !== null) open(radt.address("run", `id=${data.ids[run]}`));
     });
   }
 
@@ -457,7 +465,7 @@
     refill(byId("importance"), h("p", { class: "explore-wait" }, "Computing …"));
     while (isHere() && key === importanceOf) {
       /* No answer while the dashboard is being restarted. */
-      const found = await post("/explore/importance", { view, stamp }).catch(() => null);
+      const found = await post("explore/importance", { view, stamp }).catch(() => null);
       if (!isHere() || key !== importanceOf) return;
       if (found && !found.computing) {
         if (found.problem) refill(byId("importance"), h("p", {}, found.problem.cause));

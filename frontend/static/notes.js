@@ -17,7 +17,7 @@
   }
 
   /* Change notes of runs: any of { name, text, tags, starred, archived }. */
-  const editRuns = (runs, edit) => send("/notes", { runs, ...edit });
+  const editRuns = (runs, edit) => send("notes", { runs, ...edit });
 
   /* Return a line for the result of a change. */
   function results() {
@@ -63,7 +63,7 @@
     if (!card || isBusy()) return;
     let notes;
     try {
-      notes = await send(`/notes/${encodeURIComponent(run)}`);
+      notes = await send(`notes/${encodeURIComponent(run)}`);
     } catch (error) {
       if (card.isConnected) card.replaceChildren(h("p", { class: "notes-result" }, error.cause));
       return;
@@ -161,16 +161,16 @@
 
   async function drawViews(panel) {
     const result = results();
-    const here = () => window.location.pathname + window.location.search;
+    const here = () => window.radt.here() + window.location.search;
     const again = () => drawViews(panel);
     let found;
     try {
-      found = await send("/views");
+      found = await send("views");
     } catch (error) {
       panel.replaceChildren(h("p", { class: "notes-result" }, error.cause));
       return;
     }
-    const change = async (body) => (await result.follow(send("/views", body))) && again();
+    const change = async (body) => (await result.follow(send("views", body))) && again();
     refill(panel,
       found.may_write ? h("form", {
         class: "notes-token",
@@ -181,7 +181,7 @@
       }, h("input", { name: "name", required: true, maxlength: 100, placeholder: "Save this page as…", "aria-label": "Name of the view" }),
       h("button", { class: "quiet" }, "Save")) : tokenForm(again),
       h("ul", {}, found.views.map(([name]) => h("li", {},
-        h("a", { href: `/view/${encodeURIComponent(name)}`, title: "Share this link" }, name),
+        h("a", { href: window.radt.address(`view/${name.split("/").map(encodeURIComponent).join("/")}`), title: "Share this link" }, name),
         found.may_write && h("button", {
           type: "button", class: "quiet", "aria-label": `Forget ${name}`,
           onclick: () => change({ name }),

@@ -4,7 +4,7 @@
 "use strict";
 
 (function () {
-  const { h, setText, setAttribute, refill, follow, open, post, change, setPart, noUpdate } = window.radt;
+  const { h, setText, setAttribute, refill, address, follow, open, post, change, setPart, noUpdate } = window.radt;
 
   const ON = 1;
   const OFF = 0;
@@ -234,7 +234,7 @@
     mine.sending = true;
     while (mine.steps.length) {
       const steps = mine.steps.splice(0);
-      const found = await post("/runs/tick", { view: window.radt.view, steps,
+      const found = await post("runs/tick", { view: window.radt.view, steps,
         picks: window.radt.view.picks || [] }).catch(() => null);
       if (mine !== page || !mine.root.isConnected) return;
       showProblem(found ? found.refused : "The dashboard does not answer.");
@@ -256,8 +256,8 @@
   async function compare(event) {
     if (page.compare.dataset.found !== "yes") return follow(event);
     event.preventDefault();
-    const found = await post("/runs/found", { view: window.radt.view });
-    if (found.query !== undefined) open(`/compare?${found.query}`);
+    const found = await post("runs/found", { view: window.radt.view });
+    if (found.query !== undefined) open(address("compare", found.query));
     return undefined;
   }
 
@@ -276,7 +276,7 @@
     const { root, view } = page;
     page.asked = { concern: concern(view), revision: page.revision };
     try {
-      const found = await post("/runs/rows",
+      const found = await post("runs/rows",
         { view, toggled: [...page.toggled], ...page.grid.request() }, mine.signal);
       if (mine !== page.asking || !root.isConnected) return;
       if (found.problem) return; // the router shows the error; the rows stay
@@ -314,7 +314,7 @@
     page.problems.hidden = !answer.problems.length;
     page.problems.replaceChildren(...answer.problems.map(({ typed: term, cause }) =>
       h("span", {}, h("code", {}, term), " ", cause)));
-    page.csv.href = "/runs/table.csv" + (answer.query ? "?" + answer.query : "");
+    page.csv.href = address("runs/table.csv", answer.query);
     page.grid.draw(answer, answer.narrowed ? "No run matches." : "No runs yet.");
     drawPicked();
     if (page.columnsDrawn) page.columnsDrawn();
@@ -343,7 +343,7 @@
     setText(page.compare, picked.count ? "Compare ticked →"
       : isFound ? "Compare these →" : "Compare newest →");
     setAttribute(page.compare, "data-found", isFound && "yes");
-    page.compare.setAttribute("href", "/compare" + (query ? "?" + query : ""));
+    page.compare.setAttribute("href", address("compare", query));
     setAttribute(page.compare, "aria-disabled", isFound && !page.answer.total && "true");
   }
 

@@ -60,7 +60,7 @@
       () => [h("div", { class: "runs-offer-head" }, filter, reset), list], "runs-offer-panel");
     page.columnsDrawn = draw;
     draw();
-    offered = await window.radt.post("/runs/columns", {});
+    offered = await window.radt.post("runs/columns", {});
     draw();
   };
 })();

@@ -26,8 +26,8 @@
     (await request(path, { method: "POST", headers: { "Content-Type": type }, body })).json();
 
   const prepare = (share, format, subject) =>
-    ask("/export/prepare", JSON.stringify({
-      view: window.radt.view, share, format, page: window.location.pathname,
+    ask("export/prepare", JSON.stringify({
+      view: window.radt.view, share, format, page: window.radt.here(),
       slot: subject === PAGE ? null : Number(subject),
     }), "application/json");
 
@@ -58,7 +58,7 @@
       if (found.notes && found.notes.length) note(found.notes.map(sentence));
       return;
     }
-    const text = share === "link" ? window.location.origin + found.text : found.text;
+    const text = share === "link" ? new URL(found.text, window.location.href).href : found.text;
     if (await copy(text)) note([share === "link" ? "Link copied." : "Python copied."]);
     else note(["The browser does not allow copying. Copy the text from here:"], { text });
   }
@@ -100,8 +100,8 @@
   async function open(file) {
     if (file.size > MAX_VIEW_BYTES)
       throw { cause: `${file.name} is too large for a saved view.`, remedy: "Choose a file that “Save view” saved." };
-    const found = await ask("/export/open", await file.text(), "text/plain;charset=utf-8");
-    window.radt.open("/compare" + (found.query ? "?" + found.query : ""));
+    const found = await ask("export/open", await file.text(), "text/plain;charset=utf-8");
+    window.radt.open(window.radt.address("compare", found.query));
     if (found.missing.length)
       note([`${file.name} is open.`, `Not in this store: ${found.missing.join(", ")}.`], { bad: true });
     else note([`${file.name} is open.`]);

@@ -28,7 +28,7 @@
       const query = new URLSearchParams(window.location.search);
       query.set("w", workload);
       query.delete("t.barrier");
-      open(`/workload?${query}`);
+      open(window.radt.address("workload", query));
     } else if (end > start) zoomTo([start, end]);
   };
 

@@ -3,6 +3,7 @@
 Only this package computes facts; commands, documents and the dashboard ask it for them.
 
 - `selection` decides which runs count and why the others do not, `windows` which part of each run.
+- `collocated` decides whether the workloads of an experiment are compared, or its runs.
 - `quantities` lists the facts, `series_quantities` those of any metric. `reading` and `measures`
   evaluate series within the windows, and `missing` says why a value is missing.
 - `baselines` finds the run to compare each run with: the same one, alone. `summaries` has one

@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from radt import units
-from radt.analysis.advice_model import Candidate, Fit, Method, Place, Prediction, Resource, Solo
+from radt.analysis.advice_model import (
+    Candidate,
+    DevicePlace,
+    Fit,
+    Method,
+    Prediction,
+    Resource,
+    Solo,
+)
 
 #: Sharing is not worth a smaller gain.
 MIN_GAIN = 1.05
@@ -51,7 +59,7 @@ class Recommendation:
     ``rule`` is the guideline behind it, ``numbers`` are the measurements to which it was applied.
     """
 
-    place: Place
+    place: DevicePlace
     best: Prediction | None
     rule: Rule
     numbers: str
@@ -63,7 +71,7 @@ class Recommendation:
 
 
 def recommend(
-    places: Sequence[Place],
+    places: Sequence[DevicePlace],
     predictions: Sequence[Prediction],
     max_slowdown: float | None = None,
     *,

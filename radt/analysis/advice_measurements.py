@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from radt.analysis.advice_model import Candidate, MeasuredWorkload, Place, Resource, Row, Solo
+from radt.analysis.advice_model import Candidate, DevicePlace, MeasuredWorkload, Resource, Row, Solo
 from radt.analysis.baselines import BaselineKey, keys_of
-from radt.analysis.quantities import Quantity
+from radt.analysis.quantities import Quantity, Statistic
 from radt.analysis.report import Report, read_report
-from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, Statistic
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
 from radt.collocation.inventory import read_inventory
 from radt.collocation.processes import MPS_CONTROL
@@ -71,9 +71,9 @@ class Measurements:
     report: Report = field(default_factory=lambda: Report(""))
 
     @property
-    def places(self) -> dict[Place, list[Solo]]:
+    def places(self) -> dict[DevicePlace, list[Solo]]:
         """Return models by device: only models on the same device can share it."""
-        groups: dict[Place, list[Solo]] = {}
+        groups: dict[DevicePlace, list[Solo]] = {}
         for solo in sorted(self.solos.values(), key=lambda solo: (*solo.key[2:], solo.name)):
             groups.setdefault(solo.place, []).append(solo)
         return groups
@@ -204,7 +204,7 @@ def _solos(
 
 def _places(
     reader: StoreReader, alone: Mapping[BaselineKey, WorkloadSummary], cores: int | None
-) -> dict[tuple[str, str], Place]:
+) -> dict[tuple[str, str], DevicePlace]:
     """Return the places of models by devices and machine."""
     tags = reader.tags_of([workload.groups[0].runs[0].run.run_id for workload in alone.values()])
     by_place: dict[tuple[str, str], list[GroupSummary]] = {}
@@ -220,7 +220,7 @@ def _places(
         is_here = host == platform.node()
         here = len(os.sched_getaffinity(0)) if is_here else None
         known = int(counts[0]) if counts else here
-        place = Place(host, devices, cores or known, _host_bytes(on_host, own))
+        place = DevicePlace(host, devices, cores or known, _host_bytes(on_host, own))
         if not place.is_cpu:
             first = devices.partition("+")[0]
             index = int(first) if first.isdigit() else None  # not of "unknown" or a UUID
@@ -266,7 +266,7 @@ def _usable_bytes(group: GroupSummary) -> float | None:
 def _solo(
     key: BaselineKey,
     workload: WorkloadSummary,
-    place: Place,
+    place: DevicePlace,
     params: Mapping[str, Mapping[str, str]],
 ) -> Solo:
     group = workload.groups[0]

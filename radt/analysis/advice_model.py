@@ -45,7 +45,7 @@ class Fit(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DevicePlace:
     """A device of a machine, and the resources that runs may use; None if unknown.
 
     Attributes:
@@ -114,7 +114,7 @@ class Solo:
 
     key: BaselineKey
     name: str
-    place: Place
+    place: DevicePlace
     shares: Mapping[Resource, float] = field(default_factory=dict)
     memory_bytes: float | None = None
     host_bytes: float | None = None

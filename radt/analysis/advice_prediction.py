@@ -18,10 +18,10 @@ from statistics import median
 from radt.analysis.advice_measurements import CONTEXT_BYTES, Measurements
 from radt.analysis.advice_model import (
     Candidate,
+    DevicePlace,
     MeasuredWorkload,
     MemoryPool,
     Method,
-    Place,
     Prediction,
     Range,
     Resource,
@@ -81,7 +81,7 @@ def _groups(solos: Sequence[Solo]) -> Iterator[tuple[Solo, ...]]:
             yield from combinations(solos, count)
 
 
-def _ways(solos: tuple[Solo, ...], place: Place, separate: bool) -> Iterator[Candidate]:
+def _ways(solos: tuple[Solo, ...], place: DevicePlace, separate: bool) -> Iterator[Candidate]:
     """Yield the same runs sharing naively, under MPS, and on MIG instances of equal size."""
     ways = [] if separate else [Collocation()]
     if not (separate or place.is_cpu or place.has_mps is False):
@@ -203,9 +203,8 @@ class Predictor:
         Args:
             candidate: The runs.
             blind: Leave out measurements of the same models together, to check the prediction
-                against
-                them. Otherwise all candidates of a method share one calibration, so that their
-                expectations are comparable.
+                against them. Otherwise all candidates of a method share one calibration, so that
+                their expectations are comparable.
         """
         bare = replace(self._bare(candidate), measured=self._own.get(candidate.identity))
         known = [

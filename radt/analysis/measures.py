@@ -17,32 +17,20 @@ from radt.analysis.energy import (
     gpus_j,
 )
 from radt.analysis.estimates import Estimate, Measured, Reached, combined, of_rows
-from radt.analysis.quantities import THROUGHPUT_METRICS, Combine, Quantity, Reading, Subject
-from radt.analysis.reading import (
-    GaugeStats,
-    Key,
-    gauge_stats,
-    points_of,
-    series_of,
-)
+from radt.analysis.metric_columns import counted, of_devices
+from radt.analysis.quantities import Combine, Quantity, QuantityInfo, Statistic, Subject
+from radt.analysis.reading import series_of
 from radt.analysis.selection import Attempt
-from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, Statistic
-from radt.analysis.series_values import SeriesValues, read_series_values
-from radt.analysis.stretches import (
-    Stretch,
-    Stretches,
-    Within,
-    merged,
-    rate_per_s,
-)
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
+from radt.analysis.series_values import SeriesNumbers
+from radt.analysis.stretches import Stretch, Stretches, merged
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.analysis.windows import Window, find_windows
-from radt.model import SOFTWARE, RunStatus, SeriesKind
-from radt.store import counters
+from radt.model import RunStatus, SeriesKind
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, Samples, SeriesRecord
-from radt.store.totals import GPU_ENERGY_KEY, read_totals, total_value
-from radt.usage import KERNEL, lower_bound
+from radt.store.records import RunRecord, SeriesRecord
+from radt.store.totals import GPU_ENERGY_KEY, read_totals
+from radt.usage import lower_bound
 
 _GPU_ENERGY, _RUN_ENERGY = (metric for metric, _ in ENERGY_SERIES)
 #: Counters read as totals, not as rates.
@@ -52,19 +40,18 @@ _METRICS = tuple(
         [*(metric for quantity in Quantity for metric in quantity.info.metrics), *_TOTALS]
     )
 )
-#: Metrics read over the whole run, regardless of its window.
-_WHOLE_RUN = tuple(
-    metric
-    for quantity in Quantity
-    if quantity.info.reading in (Reading.TOTAL, Reading.HIGHEST)
-    for metric in quantity.info.metrics
-)
-#: Readings and metrics per run, and per device of a workload.
+#: Statistics read of each metric, with True for those of whole runs.
+_WANTED: dict[str, set[tuple[Statistic, bool]]] = {}
+for _info in (quantity.info for quantity in Quantity):
+    for _metric in _info.metrics:
+        assert _info.statistic is not None
+        _WANTED.setdefault(_metric, set()).add((_info.statistic, _info.whole_run))
+#: Quantities that are read from series, with their metrics: per run, and per device of a workload.
 _OF_RUNS, _OF_DEVICES = (
     {
         quantity: quantity.info.metrics
         for quantity in Quantity
-        if quantity.info.subject is subject and quantity.info.reading is not Reading.DERIVED
+        if quantity.info.subject is subject and quantity.info.metrics
     }
     for subject in (Subject.RUNS, Subject.WORKLOAD)
 )
@@ -130,45 +117,28 @@ class _Batch:
         series: Sequence[SeriesQuantity],
     ) -> None:
         runs = [run for attempt in attempts for run in attempt.runs]
-        run_ids = [run.run_id for run in runs]
-        self.series = series_of(reader, run_ids, _METRICS)
-        #: Summaries of the series that are read over the whole run.
-        self.summaries = {
-            (each.series.run_id, each.series.series_no): each
-            for each in reader.summary(run_ids, _WHOLE_RUN)
-        }
+        self.asked = series
+        wanted = {metric: set(statistics) for metric, statistics in _WANTED.items()}
+        for quantity in series:
+            statistic = quantity.statistic
+            wanted.setdefault(quantity.metric, set()).add((statistic, not statistic.in_window))
+        metrics = list(dict.fromkeys((*_METRICS, *wanted)))
+        self.series = series_of(reader, [run.run_id for run in runs], metrics)
         self.windows = find_windows(reader, attempts, self.series, window)
         self.energy = self._only(lambda record: (record.metric, record.scope) in ENERGY_SERIES)
         self.totals = read_totals(reader, runs if any(self.energy.values()) else ())
         self.emissions = self._only(lambda record: record.metric in CARBON_METRICS)
-        gauges: dict[Key, Within] = {}
-        counted_metrics = {*_TOTALS}
-        counted: list[Key] = [
-            (record.run_id, record.series_no)
-            for totals in (self.energy, self.emissions)
-            for same in totals.values()
-            for record in same
-        ]
-        for run_id, window_of_run in self.windows.items():
-            within = Within(window_of_run.stretches)
-            for record in self.series[run_id]:
-                key = (run_id, record.series_no)
-                if record.listener == KERNEL or record.metric in _TOTALS:
-                    continue
-                if not window_of_run.stretches:
-                    continue
-                if record.kind is SeriesKind.COUNTER:
-                    counted.append(key)
-                    counted_metrics.add(record.metric)
-                else:
-                    gauges[key] = within
-        self.stats: Mapping[Key, GaugeStats] = gauge_stats(reader, gauges, _METRICS)
-        self.points: Mapping[Key, Samples] = points_of(reader, counted, sorted(counted_metrics))
-        self.of_series = read_series_values(
+        self.numbers = SeriesNumbers(
             reader,
-            [run for run in runs if run.status is RunStatus.FINISHED],
-            {run_id: window_of_run.stretches for run_id, window_of_run in self.windows.items()},
-            series,
+            self.series,
+            {run_id: found.stretches for run_id, found in self.windows.items()},
+            wanted,
+            (
+                record
+                for counted in (self.energy, self.emissions)
+                for records in counted.values()
+                for record in records
+            ),
         )
 
     def _only(self, is_wanted: Callable[[SeriesRecord], bool]) -> SeriesOf:
@@ -249,8 +219,8 @@ class _Batch:
     def _run(self, run: RunRecord) -> RunMeasures:
         window = self.windows.get(run.run_id, Window())
         values: dict[AnyQuantity, Measured] = {}
+        unmet = set()
         there = frozenset(record.metric for record in self.series[run.run_id])
-        of_series = self.of_series.get(run.run_id, SeriesValues())
         if run.status is RunStatus.FINISHED:
             if window.time_per_epoch_s is not None:
                 values[Quantity.TIME_PER_EPOCH] = Measured(window.time_per_epoch_s)
@@ -260,10 +230,53 @@ class _Batch:
                 measured = self._first(run.run_id, quantity)
                 if measured is not None:
                     values[quantity] = measured
-        if (estimate := estimate_j(self.energy[run.run_id], self.points)) is not None:
+            for asked in self.asked:
+                records = self._counted(run.run_id, asked)
+                measured = self._of_series(run, asked, records)
+                if measured is not None:
+                    values[asked] = measured
+                elif records and asked.statistic is Statistic.TIME_TO:
+                    unmet.add(asked)
+        if (estimate := estimate_j(self.energy[run.run_id], self.numbers.points)) is not None:
             values[Quantity.ENERGY_OF_RUNS] = estimate
-        values.update(of_series.values)
-        return RunMeasures(run, window, values, of_series.unmet, there)
+        return RunMeasures(run, window, values, frozenset(unmet), there)
+
+    def _counted(self, run_id: str, quantity: SeriesQuantity) -> list[SeriesRecord]:
+        """Return the series of a run that a quantity uses: those of one listener, one per device.
+
+        Only the kernel's totals cover the whole run, and only from its start to its end.
+        """
+        records = [record for record in self.series[run_id] if record.metric == quantity.metric]
+        listeners = [record.listener for record in records]
+        is_total = quantity.statistic is Statistic.TOTAL
+        return [records[place] for place in counted(listeners, whole_run=is_total)]
+
+    def _of_series(
+        self, run: RunRecord, quantity: SeriesQuantity, records: Sequence[SeriesRecord]
+    ) -> Measured | None:
+        statistic = quantity.statistic
+        numbers = [
+            self.numbers.number(
+                record,
+                statistic,
+                whole_run=not statistic.in_window,
+                time_to=quantity,
+                origin_ns=run.origin_ns,
+            )
+            for record in records
+        ]
+        known = [number for number in numbers if number is not None]
+        if not known or (statistic is Statistic.TIME_TO and len(known) < len(records)):
+            return None
+        is_read = statistic is Statistic.TIME_TO or statistic.percentile is not None
+        is_rate = records[0].kind is SeriesKind.COUNTER and statistic is not Statistic.TOTAL
+        is_estimated = any(
+            record.estimated or ((is_read or is_rate) and self.numbers.is_thinned(record))
+            for record in records
+        )
+        return Measured(
+            of_devices(statistic, known), quantity.metric, records[0].method, is_estimated
+        )
 
     def _first(self, run_id: str, quantity: Quantity) -> Measured | None:
         """Return the value of the first series of a quantity that has one in the window.
@@ -276,11 +289,7 @@ class _Batch:
             for record in self.series[run_id]:
                 if record.metric != metric or record.entity in by_entity:
                     continue
-                if metric in THROUGHPUT_METRICS and record.listener != SOFTWARE:
-                    continue
-                if (record.listener == KERNEL) is not (info.reading is Reading.TOTAL):
-                    continue
-                value = self._value(record, info.reading)
+                value = self._value(record, info) if info.counts(record.listener) else None
                 if value is not None:
                     by_entity[record.entity] = Measured(
                         value, metric, record.method, record.estimated
@@ -292,27 +301,9 @@ class _Batch:
                 return replace(first, value=sum(measured.value for measured in by_entity.values()))
         return None
 
-    def _value(self, record: SeriesRecord, reading: Reading) -> float | None:
-        key = (record.run_id, record.series_no)
-        if reading in (Reading.TOTAL, Reading.HIGHEST):
-            summary = self.summaries.get(key)
-            if summary is None or (
-                reading is Reading.HIGHEST and record.kind is SeriesKind.COUNTER
-            ):
-                return None
-            return total_value(summary)
-        if record.kind is SeriesKind.COUNTER:
-            if reading is not Reading.RATE or key not in self.points:
-                return None
-            points, stretches = self.points[key], self.windows[record.run_id].stretches
-            if len(points) < 2 or not stretches:
-                return None
-            increases = counters.increases(points.times_ns, points.values, record.wraps_at)
-            return rate_per_s(increases, stretches)
-        stats = self.stats.get(key)
-        if stats is None:
-            return None
-        return stats.peak if reading is Reading.PEAK else stats.mean
+    def _value(self, record: SeriesRecord, info: QuantityInfo) -> float | None:
+        assert info.statistic is not None
+        return self.numbers.number(record, info.statistic, whole_run=info.whole_run)
 
     def _devices(self, quantity: Quantity, repeats: Sequence[Attempt]) -> Estimate | None:
         """Return the value of all devices together, by the first metric that any of them has."""
@@ -320,7 +311,7 @@ class _Batch:
         for metric in info.metrics:
             values, methods = [], []
             for attempt in repeats:
-                of_devices, described = self._attempt(attempt, metric, info.reading)
+                of_devices, described = self._attempt(attempt, metric, info)
                 values.append(combined(of_devices, info.combine) if of_devices else None)
                 methods += described
             if any(value is not None for value in values):
@@ -328,7 +319,7 @@ class _Batch:
         return None
 
     def _attempt(
-        self, attempt: Attempt, metric: str, reading: Reading
+        self, attempt: Attempt, metric: str, info: QuantityInfo
     ) -> tuple[list[float], list[str]]:
         """Return a value per device, the mean of the runs on it, and the methods.
 
@@ -338,7 +329,7 @@ class _Batch:
         methods = []
         for run in attempt.runs:
             for record in self.series[run.run_id]:
-                value = self._value(record, reading) if record.metric == metric else None
+                value = self._value(record, info) if record.metric == metric else None
                 if value is not None:
                     by_listener = by_device.setdefault((run.host, record.entity), {})
                     by_listener.setdefault(record.listener, []).append(value)
@@ -347,7 +338,7 @@ class _Batch:
             by_listener[max(by_listener, key=lambda name: len(by_listener[name]))]
             for by_listener in by_device.values()
         ]
-        combine = max if reading is Reading.PEAK else fmean
+        combine = max if info.statistic is Statistic.MAX else fmean
         return [float(combine(values)) for values in chosen], methods
 
     def _windows(self, attempt: Attempt) -> list[tuple[RunRecord, Window]]:
@@ -359,10 +350,10 @@ class _Batch:
         ]
 
     def _used_j(self, attempt: Attempt, within: Stretches | None = None) -> float | None:
-        return gpus_j(attempt.runs, self.energy, self.points, within)
+        return gpus_j(attempt.runs, self.energy, self.numbers.points, within)
 
     def _emitted_g(self, attempt: Attempt, within: Stretches | None = None) -> float | None:
-        return emissions_g(attempt.runs, self.emissions, self.points, within)
+        return emissions_g(attempt.runs, self.emissions, self.numbers.points, within)
 
     def _per_epoch(
         self, attempt: Attempt, amount_of: Callable[[Attempt, Stretches], float | None]

@@ -10,30 +10,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 import numpy as np
-from sqlalchemy import text
+from sqlalchemy import bindparam, text
 
-from radt.analysis.series_quantities import Statistic as AnyStatistic
+from radt.analysis.quantities import Statistic
 from radt.model import SOFTWARE, SeriesKind
 from radt.store.counters import rate_unit
 from radt.store.reader import StoreReader
 from radt.store.records import Float64Array
-from radt.store.summaries import MetricSummaries
 from radt.usage import KERNEL
 
-
-class Statistic(StrEnum):
-    """The number of a series that represents a run."""
-
-    LAST = "last"
-    MIN = "min"
-    MAX = "max"
-    MEAN = "mean"
+#: The statistics of columns.
+STATISTICS = (Statistic.LAST, Statistic.MIN, Statistic.MAX, Statistic.MEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +80,14 @@ _NAMES = text(
     "COUNT(DISTINCT run_id) FROM series GROUP BY metric"
 ).bindparams(software=SOFTWARE)
 
+#: The summaries of all series of some metrics that have points; seconds are those of the growth.
+_SUMMARIES = text(
+    "SELECT s.metric, s.run_id, s.unit, s.kind, s.listener, t.count, t.finite_count, t.last, "
+    "t.minimum, t.maximum, t.total, t.growth, (t.last_finite_ns - t.first_finite_ns) / 1e9 "
+    "FROM series s JOIN series_summary t ON t.run_id = s.run_id AND t.series_no = s.series_no "
+    "WHERE s.metric IN :metrics ORDER BY s.run_id, s.series_no"
+).bindparams(bindparam("metrics", expanding=True))
+
 
 def counted(listeners: Sequence[str], *, whole_run: bool = True) -> list[int]:
     """Return the indices of the series of a metric in a run that count: those of one listener.
@@ -110,14 +111,14 @@ def counted(listeners: Sequence[str], *, whole_run: bool = True) -> list[int]:
     return [place for place, listener in enumerate(listeners) if listener == first]
 
 
-def of_devices(statistic: AnyStatistic, numbers: Sequence[float]) -> float:
+def of_devices(statistic: Statistic, numbers: Sequence[float]) -> float:
     """Combine a statistic of the devices or processes of a run. There is at least one number."""
     match statistic:
-        case AnyStatistic.MAX | AnyStatistic.TIME_TO:  # time_to: all must meet it
+        case Statistic.MAX | Statistic.TIME_TO:  # time_to: all must meet it
             return max(numbers)
-        case AnyStatistic.MIN:
+        case Statistic.MIN:
             return min(numbers)
-        case AnyStatistic.TOTAL:
+        case Statistic.TOTAL:
             return math.fsum(numbers)
     return fmean(numbers)
 
@@ -143,42 +144,49 @@ def read_columns(reader: StoreReader, metrics: Sequence[str]) -> dict[str, Metri
     Raises:
         StoreError: The store cannot be read.
     """
-    summaries = reader.summary_of_metrics(metrics)
-    return {metric: _column(of_metric) for metric, of_metric in summaries.items()}
+    rows: dict[str, list[Any]] = {}
+    with reader.snapshot() as connection:
+        for row in connection.execute(_SUMMARIES, {"metrics": list(metrics)}):
+            rows.setdefault(row[0], []).append(row)
+    return {metric: _column(metric, rows[metric]) for metric in sorted(rows)}
 
 
-def _column(series: MetricSummaries) -> MetricColumn:
-    kinds = set(series.kinds)
-    kind = SeriesKind.COUNTER if kinds == {SeriesKind.COUNTER} else SeriesKind.GAUGE
+def _column(metric: str, rows: Sequence[Any]) -> MetricColumn:
+    """Return the column of a metric from the summaries of its series, by run and number."""
+    _, run_ids, units, kinds, listeners, *columns = zip(*rows, strict=True)
+    counts, finite_counts, last, minimum, maximum, total, growth, seconds = (
+        np.array(column, dtype=np.float64) for column in columns
+    )
+    is_counter = set(kinds) == {SeriesKind.COUNTER}
+    kind = SeriesKind.COUNTER if is_counter else SeriesKind.GAUGE
     numbers = {
-        Statistic.LAST: series.last,
-        Statistic.MIN: series.minimum,
-        Statistic.MAX: series.maximum,
-        Statistic.MEAN: _ratio(series.total, series.finite_count),
+        Statistic.LAST: last,
+        Statistic.MIN: minimum,
+        Statistic.MAX: maximum,
+        Statistic.MEAN: _ratio(total, finite_counts),
     }
-    if kind is SeriesKind.COUNTER:
-        nothing = np.full(len(series), math.nan)
+    if is_counter:
+        nothing = np.full(len(rows), math.nan)
         numbers = {
-            Statistic.LAST: series.growth,
+            Statistic.LAST: growth,
             Statistic.MIN: nothing,
             Statistic.MAX: nothing,
-            Statistic.MEAN: _ratio(series.growth, series.seconds)
-            * rate_unit(series.units[0]).factor,
+            Statistic.MEAN: _ratio(growth, seconds) * rate_unit(units[0]).factor,
         }
-    counts = series.count
-    starts = [0, *(n for n, ids in enumerate(pairwise(series.run_ids), 1) if ids[0] != ids[1])]
-    if len(starts) < len(series):
+    starts = [0, *(n for n, ids in enumerate(pairwise(run_ids), 1) if ids[0] != ids[1])]
+    if len(starts) < len(rows):
         groups = [
-            [start + place for place in counted(series.listeners[start:stop])]
-            for start, stop in pairwise([*starts, len(series)])
+            [start + place for place in counted(listeners[start:stop])]
+            for start, stop in pairwise([*starts, len(rows)])
         ]
         counts = np.array([counts[group].sum() for group in groups])
         numbers = {
             statistic: _combined(statistic, kind, [values[group] for group in groups])
             for statistic, values in numbers.items()
         }
-    run_ids = tuple(series.run_ids[start] for start in starts)
-    return MetricColumn(series.metric, series.units[0], kind, run_ids, counts, numbers)
+    return MetricColumn(
+        metric, units[0], kind, tuple(run_ids[start] for start in starts), counts, numbers
+    )
 
 
 def _combined(
@@ -186,9 +194,9 @@ def _combined(
 ) -> Float64Array:
     """Return a statistic of runs, given those of their series; NaN where there is none."""
     if statistic is Statistic.LAST and kind is not SeriesKind.COUNTER:
-        return np.array([of_devices(AnyStatistic.LAST, values.tolist()) for values in of_runs])
+        return np.array([of_devices(Statistic.LAST, values.tolist()) for values in of_runs])
     adds = kind is SeriesKind.COUNTER
-    combine = AnyStatistic.TOTAL if adds else AnyStatistic(statistic.value)
+    combine = Statistic.TOTAL if adds else statistic
     known = (values[~np.isnan(values)].tolist() for values in of_runs)
     return np.array([of_devices(combine, each) if each else math.nan for each in known])
 

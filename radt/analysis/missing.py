@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from radt.analysis.energy import CARBON_METRICS, GPU_ENERGY, RUN_ENERGY
-from radt.analysis.quantities import THROUGHPUT_METRICS, Quantity
-from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, Statistic
+from radt.analysis.quantities import THROUGHPUT_METRICS, Quantity, Statistic
+from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.devices.visible import UNKNOWN
 from radt.model import STATUS_WORDS, RunStatus, SeriesKind
 from radt.store.records import RunRecord

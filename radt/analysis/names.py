@@ -16,14 +16,16 @@ _MAX_VALUES = 4
 
 
 def distinct_names(
-    runs: Sequence[RunRecord], params: Mapping[str, Mapping[str, str]]
+    runs: Sequence[RunRecord],
+    params: Mapping[str, Mapping[str, str]],
+    most_params: int | None = _MAX_PARAMS,
 ) -> dict[str, str]:
     """Return a name for each run, by id: its own and the parameters that differ among namesakes.
 
     The runs of a sweep all have the script's name and differ, for example, in the learning rate.
     Runs with the same name and parameters keep the name: they are repeats of each other. A name
     that consists only of script, arguments and number is replaced by the parameters, in the order
-    in which they are given.
+    in which they are given, and at most ``most_params`` of them.
     """
     namesakes: dict[str, list[RunRecord]] = {}
     scripts = {run.run_id: _script(run, params) for run in runs}
@@ -31,12 +33,25 @@ def distinct_names(
         namesakes.setdefault(scripts[run.run_id] or run.name, []).append(run)
     names = {}
     for name, same in namesakes.items():
-        differing = _differing([params.get(run.run_id, {}) for run in same])
+        differing = differing_params([params.get(run.run_id, {}) for run in same])
         for run in same:
-            values = _params_text(params.get(run.run_id, {}), differing)
+            values = _params_text(params.get(run.run_id, {}), differing, most_params)
             is_own = not scripts[run.run_id]
             names[run.run_id] = f"{name}, {values}" if values and is_own else values or name
     return names
+
+
+def brief_names(
+    runs: Sequence[RunRecord],
+    params: Mapping[str, Mapping[str, str]],
+    most_params: int | None = _MAX_PARAMS,
+) -> dict[str, str]:
+    """Return `distinct_names` without the name that all runs have: ``lr 0.1``."""
+    names = distinct_names(runs, params, most_params)
+    parts = {run_id: name.partition(", ") for run_id, name in names.items()}
+    if len({name for name, _, _ in parts.values()}) > 1 or not all(p[2] for p in parts.values()):
+        return names
+    return {run_id: values for run_id, (_, _, values) in parts.items()}
 
 
 def joint_name(names: Sequence[str]) -> str:
@@ -70,7 +85,7 @@ def _script(run: RunRecord, params: Mapping[str, Mapping[str, str]]) -> str:
     return script_of(run.name, params.get(run.run_id, {}).get("File", ""))
 
 
-def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
+def differing_params(params: Sequence[Mapping[str, str]]) -> list[str]:
     """Return the parameters with several values, in the order in which they are given."""
     keys = dict.fromkeys(
         key for run_params in params for key in run_params if key not in _NOT_IN_NAMES
@@ -78,8 +93,9 @@ def _differing(params: Sequence[Mapping[str, str]]) -> list[str]:
     return [key for key in keys if len({run_params.get(key) for run_params in params}) > 1]
 
 
-def _params_text(params: Mapping[str, str], differing: Sequence[str]) -> str:
+def _params_text(
+    params: Mapping[str, str], differing: Sequence[str], most_params: int | None
+) -> str:
     # A run without a parameter is distinguished by its absence.
-    own = [key for key in differing if key in params]
-    texts = [f"{key} {params[key]}" for key in own[:_MAX_PARAMS]]
-    return ", ".join(texts) + (", …" if len(own) > _MAX_PARAMS else "")
+    texts = [f"{key} {params[key]}" for key in differing if key in params]
+    return ", ".join([*texts[:most_params], *(["…"] if texts[:most_params] != texts else [])])

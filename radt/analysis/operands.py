@@ -153,9 +153,9 @@ class OperandFinder:
         runs = reader.runs(experiment=experiment)
         labels = dict.fromkeys(run.workload for run in runs if run.workload)
         problem: _NotFoundError | None = None
-        for reading in readings(given, experiment, labels):
+        for parsed in parsed_operands(given, experiment, labels):
             try:
-                return self._of_reading(reader, reading, runs)
+                return self._of_parsed(reader, parsed, runs)
             except _NotFoundError as missing:
                 problem = problem or missing
         if problem is not None:
@@ -169,39 +169,39 @@ class OperandFinder:
             else f"Its workloads: {_first(list(labels)) or 'none with a name'}",
         )
 
-    def _of_reading(
-        self, reader: StoreReader, reading: Reading, runs: Sequence[RunRecord]
+    def _of_parsed(
+        self, reader: StoreReader, parsed: ParsedOperand, runs: Sequence[RunRecord]
     ) -> Operand:
-        host, commit = self._narrowing(reader, reading, runs)
-        seen = None if commit is None else _starts_at(reader, reading.experiment, runs, commit)
-        report = self._report(reader, reading.experiment, seen)
+        host, commit = self._narrowing(reader, parsed, runs)
+        seen = None if commit is None else _starts_at(reader, parsed.experiment, runs, commit)
+        report = self._report(reader, parsed.experiment, seen)
         workloads = [
             workload
             for workload in report.workloads
-            if reading.label in (None, workload.label) and host in ("", workload.host)
+            if parsed.label in (None, workload.label) and host in ("", workload.host)
         ]
-        text = _text(reading, host, commit)
+        text = _text(parsed, host, commit)
         if not workloads:
             wanted = [
                 run.run_id
                 for run in runs
-                if reading.label in (None, run.workload) and host in ("", run.host)
+                if parsed.label in (None, run.workload) and host in ("", run.host)
             ]
             raise _NotFoundError(
                 f"{text} has no run that ended ({counts_text([report.selection.among(wanted)])})",
                 f"Run `radt report {report.experiment}`",
             )
-        kind = OperandKind.EXPERIMENT if reading.label is None else OperandKind.WORKLOAD
+        kind = OperandKind.EXPERIMENT if parsed.label is None else OperandKind.WORKLOAD
         if kind is OperandKind.WORKLOAD and len(workloads) > 1:
             hosts = [workload.host for workload in workloads]
             raise UsageError(
                 f"{text} ran on several machines: {', '.join(hosts)}",
-                f"Name one: '{reading.experiment}/{reading.label}@{hosts[-1]}'",
+                f"Name one: '{parsed.experiment}/{parsed.label}@{hosts[-1]}'",
             )
         if len(workloads) < len(report.workloads):
             starts = {start for workload in workloads for start in workload.workload_ids}
             kept = frozenset(run.run_id for run in runs if run.workload_id in starts)
-            report = self._report(reader, reading.experiment, kept)
+            report = self._report(reader, parsed.experiment, kept)
         return self._operand(reader, text, kind, workloads, runs, commit or "", report)
 
     def _of_run(self, reader: StoreReader, run: RunRecord) -> Operand:
@@ -268,27 +268,27 @@ class OperandFinder:
         return self._reports[key]
 
     def _narrowing(
-        self, reader: StoreReader, reading: Reading, runs: Sequence[RunRecord]
+        self, reader: StoreReader, parsed: ParsedOperand, runs: Sequence[RunRecord]
     ) -> tuple[str, str | None]:
         """Return the requested machine (empty for any) and commit (None for any)."""
         host, commit = "", None
         hosts = {run.host for run in runs}
-        for name in reading.narrowed:
+        for name in parsed.narrowed:
             if name in hosts:
                 host = name
             else:
-                commit = self._commit(reader, reading, name, hosts)
+                commit = self._commit(reader, parsed, name, hosts)
         return host, commit
 
     def _commit(
-        self, reader: StoreReader, reading: Reading, name: str, hosts: Iterable[str]
+        self, reader: StoreReader, parsed: ParsedOperand, name: str, hosts: Iterable[str]
     ) -> str:
-        recorded = dict.fromkeys(reader.tagged(GIT_COMMIT, reading.experiment).values())
+        recorded = dict.fromkeys(reader.tagged(GIT_COMMIT, parsed.experiment).values())
         if _COMMIT.fullmatch(name):
             matching = [commit for commit in recorded if commit.startswith(name.lower())]
             if len(matching) > 1:
                 raise UsageError(
-                    f"several commits of {reading.experiment!r} begin with {name!r}: "
+                    f"several commits of {parsed.experiment!r} begin with {name!r}: "
                     + ", ".join(commit[:12] for commit in matching[:_SHOWN]),
                     "Give more characters",
                 )
@@ -302,7 +302,7 @@ class OperandFinder:
         commits = ", ".join(commit[:SHORT_COMMIT] for commit in list(recorded)[-_SHOWN:]) or "none"
         machines = ", ".join(sorted(filter(None, hosts))) or "none"
         raise _NotFoundError(
-            f"no run of {reading.experiment!r} was recorded at {name!r} ({meaning})",
+            f"no run of {parsed.experiment!r} was recorded at {name!r} ({meaning})",
             f"Recorded commits: {commits}; machines: {machines}",
         )
 
@@ -333,12 +333,12 @@ def _starts(runs: Sequence[RunRecord], repeats: Mapping[str, str]) -> dict[str, 
     return starts
 
 
-def _text(reading: Reading, host: str, commit: str | None) -> str:
-    name = reading.experiment + ("" if reading.label is None else f"/{reading.label}")
+def _text(parsed: ParsedOperand, host: str, commit: str | None) -> str:
+    name = parsed.experiment + ("" if parsed.label is None else f"/{parsed.label}")
     where = f" on {host}" if host else ""
     if commit is None:
         return f"{name}{where}"
-    requested = next(name for name in reading.narrowed if name != host)
+    requested = next(name for name in parsed.narrowed if name != host)
     is_id = commit.startswith(requested.lower())
     return f"{name}{where} at {commit[:SHORT_COMMIT]}" + ("" if is_id else f" ({requested})")
 
@@ -348,7 +348,7 @@ _AT = re.compile(r"@(?!\{)")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ParsedOperand:
     """One way to read an operand. ``narrowed`` are names of machines or commits.
 
     ``label`` is None for the whole experiment.
@@ -364,18 +364,18 @@ def experiments_in(text: str, names: Iterable[str]) -> list[str]:
     return _beginnings(text, names, "/@")
 
 
-def readings(text: str, experiment: str, labels: Iterable[str]) -> Iterator[Reading]:
+def parsed_operands(text: str, experiment: str, labels: Iterable[str]) -> Iterator[ParsedOperand]:
     """Yield the ways to read a text that begins with an experiment's name, the likeliest first.
 
     `labels` are those of the experiment's workloads.
     """
     rest = text[len(experiment) :]
     if not rest.startswith("/"):
-        yield Reading(experiment, None, _narrowed(rest))
+        yield ParsedOperand(experiment, None, _narrowed(rest))
         return
     rest = rest[1:]
     for label in _beginnings(rest, labels, "@"):
-        yield Reading(experiment, label, _narrowed(rest[len(label) :]))
+        yield ParsedOperand(experiment, label, _narrowed(rest[len(label) :]))
 
 
 def _beginnings(text: str, names: Iterable[str], separators: str) -> list[str]:

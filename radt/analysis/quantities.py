@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from radt import units
+from radt.model import SOFTWARE
+from radt.usage import KERNEL
 
 #: Metrics under which scripts log their throughput, in samples per second.
 THROUGHPUT_METRICS = ("samples_per_s", "samples_per_second", "throughput")
@@ -114,15 +116,31 @@ class Combine(StrEnum):
     SUM = "sum"
 
 
-class Reading(StrEnum):
-    """How a series is read within the window."""
+class Statistic(StrEnum):
+    """How the values of a series become one number. Those of a counter are its rates."""
 
+    LAST = "last"
+    MAX = "max"
+    MIN = "min"
     MEAN = "mean"
-    PEAK = "peak"
-    HIGHEST = "highest"  # maximum of all samples of the run, even outside the window
-    TOTAL = "total"  # the kernel's total over the whole run
-    RATE = "rate"  # increase of a counter per second; mean of a gauge
-    DERIVED = "derived"  # computed from other quantities
+    P50 = "p50"
+    P95 = "p95"
+    P99 = "p99"
+    TOTAL = "total"  # the sum of all values; of a counter, its growth
+    TIME_TO = "time_to"  # from the start of the run until a value meets a condition
+
+    @property
+    def percentile(self) -> float | None:
+        """Return 95.0 for ``p95``; None for the other statistics."""
+        return _PERCENTILES.get(self)
+
+    @property
+    def in_window(self) -> bool:
+        """Return whether a quantity of a series is that of the window, not of the whole run."""
+        return self is Statistic.MEAN or self in _PERCENTILES
+
+
+_PERCENTILES = {Statistic.P50: 50.0, Statistic.P95: 95.0, Statistic.P99: 99.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +153,11 @@ class QuantityInfo:
         subject: The subject of the value.
         combine: How values of several runs or devices are combined.
         explanation: A sentence for tables and the reference.
-        reading: How the series is read.
+        statistic: How the series becomes a number; None if it is computed from other quantities.
         metrics: The metrics to read; the first that a run has counts.
+        listener: Only the series of this listener count; "" for those of all but the kernel's
+            totals.
+        whole_run: The samples outside the window count, too.
         adds_devices: A run has one value per device, and their sum counts.
         names_unit: The title contains the unit.
         better: Which values are better; None if the unit determines it.
@@ -147,8 +168,10 @@ class QuantityInfo:
     subject: Subject
     combine: Combine
     explanation: str
-    reading: Reading = Reading.DERIVED
+    statistic: Statistic | None = None
     metrics: tuple[str, ...] = ()
+    listener: str = ""
+    whole_run: bool = False
     adds_devices: bool = False
     names_unit: bool = False
     better: Direction | None = None
@@ -158,6 +181,10 @@ class QuantityInfo:
         """Return which values are better; neither for load, power and traffic."""
         by_unit = Direction.LOWER if self.unit in _LOWER_UNITS else Direction.NEITHER
         return self.better or by_unit
+
+    def counts(self, listener: str) -> bool:
+        """Return whether it is read from the series of a listener."""
+        return listener == self.listener if self.listener else listener != KERNEL
 
     def text(self, value: float | None) -> str:
         """Return a value with its unit, unless the title contains it."""
@@ -199,16 +226,18 @@ _INFO: dict[Quantity, QuantityInfo] = {
     Quantity.SAMPLES_PER_S: QuantityInfo(
         *("samples/s", "1/s", Subject.RUNS, Combine.SUM),
         "Throughput that the script logged, sum of the runs",
-        Reading.MEAN,
+        Statistic.MEAN,
         THROUGHPUT_METRICS,
+        SOFTWARE,
         names_unit=True,
         better=Direction.HIGHER,
     ),
     Quantity.SAMPLES_PER_S_OF_RUN: QuantityInfo(
         *("samples/s per run", "1/s", Subject.RUNS, Combine.MEAN),
         "Throughput that the script logged, mean of the runs",
-        Reading.MEAN,
+        Statistic.MEAN,
         THROUGHPUT_METRICS,
+        SOFTWARE,
         names_unit=True,
         better=Direction.HIGHER,
     ),
@@ -216,14 +245,14 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("data wait", "1", Subject.RUNS, Combine.MEAN),
         "Share of the steps' time spent waiting for the loader, by `run.batches()`; mean of the "
         "runs",
-        Reading.MEAN,
+        Statistic.MEAN,
         ("data_wait",),
         better=Direction.LOWER,
     ),
     Quantity.CPU: QuantityInfo(
         *("cpu", "1", Subject.RUNS, Combine.SUM),
         "CPU time of the process trees per second, sum of the runs; 100 % is one core",
-        Reading.MEAN,
+        Statistic.MEAN,
         ("process.cpu.utilization",),
     ),
     Quantity.CPU_OF_ALL: QuantityInfo(
@@ -235,7 +264,7 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("RSS", "By", Subject.RUNS, Combine.SUM),
         "Resident memory (RSS) of the process trees, mean over time, sum of the runs; a page that "
         "several processes share counts for each",
-        Reading.MEAN,
+        Statistic.MEAN,
         (_RSS,),
     ),
     Quantity.MEMORY_OF_ALL: QuantityInfo(
@@ -247,51 +276,52 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("RSS peak", "By", Subject.RUNS, Combine.SUM),
         "Highest sample of the resident memory (RSS) of each process tree in its whole run, sum of "
         "the runs; a page that several processes share counts for each",
-        Reading.HIGHEST,
+        Statistic.MAX,
         (_RSS,),
+        whole_run=True,
     ),
     Quantity.PSS: QuantityInfo(
         *("PSS", "By", Subject.RUNS, Combine.SUM),
         "Memory of the process trees in which a page that several processes share counts once "
         "(PSS), mean of its few readings, sum of the runs",
-        Reading.MEAN,
+        Statistic.MEAN,
         ("process.memory.pss",),
     ),
     Quantity.SM_ACTIVE: QuantityInfo(
         *("SM active", "1", Subject.WORKLOAD, Combine.MEAN),
         "Share of time in which an SM had at least one warp, mean of the devices",
-        Reading.MEAN,
+        Statistic.MEAN,
         ("gpu.sm.active", "gpu.mig.sm.active"),
     ),
     Quantity.GPU_UTILIZATION: QuantityInfo(
         *("GPU util", "1", Subject.WORKLOAD, Combine.MEAN),
         "Share of time in which a kernel ran, however few SMs it used; mean of the devices",
-        Reading.MEAN,
+        Statistic.MEAN,
         ("gpu.utilization",),
     ),
     Quantity.GPU_MEMORY: QuantityInfo(
         *("GPU memory", "By", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; mean over time, sum of the devices",
-        Reading.MEAN,
+        Statistic.MEAN,
         ("gpu.memory.used", "gpu.mig.memory.used"),
     ),
     Quantity.GPU_MEMORY_PEAK: QuantityInfo(
         *("GPU memory peak", "By", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; highest of each device, sum of the devices",
-        Reading.PEAK,
+        Statistic.MAX,
         ("gpu.memory.used", "gpu.mig.memory.used"),
     ),
     Quantity.GPU_MEMORY_OF_RUN: QuantityInfo(
         *("GPU memory per run, peak", "By", Subject.RUNS, Combine.MEAN),
         "Highest memory of a run's processes on each of its GPUs, sum; mean of the runs",
-        Reading.PEAK,
+        Statistic.MAX,
         ("process.gpu.memory",),
         adds_devices=True,
     ),
     Quantity.POWER: QuantityInfo(
         *("GPU power", "W", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; mean over time, sum of the devices",
-        Reading.MEAN,
+        Statistic.MEAN,
         ("gpu.power", "gpu.power.average"),
     ),
     Quantity.ENERGY: QuantityInfo(
@@ -326,50 +356,58 @@ _INFO: dict[Quantity, QuantityInfo] = {
     Quantity.PCIE_RX: QuantityInfo(
         *("PCIe to GPU", "By/s", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; sum of the devices",
-        Reading.RATE,
+        Statistic.MEAN,
         ("gpu.pcie.rx", "gpu.pcie.io.rx"),
     ),
     Quantity.PCIE_TX: QuantityInfo(
         *("PCIe from GPU", "By/s", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; sum of the devices",
-        Reading.RATE,
+        Statistic.MEAN,
         ("gpu.pcie.tx", "gpu.pcie.io.tx"),
     ),
     Quantity.DISK_READ: QuantityInfo(
         *("disk read", "By/s", Subject.RUNS, Combine.SUM),
         "From disks by the process trees, sum of the runs",
-        Reading.RATE,
+        Statistic.MEAN,
         ("process.disk.read",),
     ),
     Quantity.DISK_WRITTEN: QuantityInfo(
         *("disk written", "By/s", Subject.RUNS, Combine.SUM),
         "To disks by the process trees, sum of the runs",
-        Reading.RATE,
+        Statistic.MEAN,
         ("process.disk.written",),
     ),
     Quantity.CPU_TIME: QuantityInfo(
         *("CPU time", "s", Subject.RUNS, Combine.SUM),
         f"CPU time of all processes of each whole run, {_COUNTED}",
-        Reading.TOTAL,
+        Statistic.TOTAL,
         ("process.cpu.time",),
+        KERNEL,
+        whole_run=True,
     ),
     Quantity.RSS_PEAK: QuantityInfo(
         *("peak RSS", "By", Subject.RUNS, Combine.SUM),
         f"Highest resident memory of the largest process of each whole run, {_COUNTED}",
-        Reading.TOTAL,
+        Statistic.MAX,
         ("process.memory.rss.peak",),
+        KERNEL,
+        whole_run=True,
     ),
     Quantity.IO_READ: QuantityInfo(
         *("read", "By", Subject.RUNS, Combine.SUM),
         f"Read by system calls, also from the page cache and pipes, {_COUNTED}",
-        Reading.TOTAL,
+        Statistic.TOTAL,
         ("process.io.read",),
+        KERNEL,
+        whole_run=True,
     ),
     Quantity.IO_WRITTEN: QuantityInfo(
         *("written", "By", Subject.RUNS, Combine.SUM),
         f"Written by system calls, also to pipes and terminals, {_COUNTED}",
-        Reading.TOTAL,
+        Statistic.TOTAL,
         ("process.io.written",),
+        KERNEL,
+        whole_run=True,
     ),
     Quantity.TRACKER_CPU: QuantityInfo(
         *("tracker", "1", Subject.TOGETHER, Combine.MEAN),

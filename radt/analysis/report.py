@@ -43,6 +43,7 @@ _MOST_REASONS = 5
 #: Allocations between two garbage collections. With Python's 700, they take a quarter of a report's
 #: time.
 _OBJECTS_PER_COLLECTION = 100_000
+_REVISIONS = text("SELECT run_id, revision FROM run WHERE experiment = :experiment")
 #: The runs of a workload, each with its revision.
 Version = tuple[tuple[str, int], ...]
 
@@ -201,7 +202,10 @@ def read_report(
         StoreError: The store cannot be read.
     """
     # Read before the runs, so that later writes are read again rather than missed.
-    revisions = _revisions(reader, experiment)
+    with reader.snapshot() as connection:
+        revisions: dict[str, int] = dict(
+            connection.execute(_REVISIONS, {"experiment": experiment}).tuples().all()
+        )
     read_ids: Collection[str] = revisions if only is None else revisions.keys() & only
     runs = [run for run in reader.runs(experiment=experiment) if run.run_id in read_ids]
     tags = read_tags(reader, experiment)
@@ -290,12 +294,3 @@ def _not_compared(
     if texts:
         more = f" and {others:,} more" if others else ""
         yield f"Not compared, as no run alone did the same: {', '.join(texts)}{more}."
-
-
-_REVISIONS = text("SELECT run_id, revision FROM run WHERE experiment = :experiment")
-
-
-def _revisions(reader: StoreReader, experiment: str) -> dict[str, int]:
-    with reader.snapshot() as connection:
-        rows = connection.execute(_REVISIONS, {"experiment": experiment}).all()
-    return {str(row[0]): int(row[1]) for row in rows}

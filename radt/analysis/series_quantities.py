@@ -21,6 +21,7 @@ from radt.analysis.quantities import (
     Direction,
     Quantity,
     QuantityInfo,
+    Statistic,
     Subject,
     direction_of,
 )
@@ -35,26 +36,6 @@ SERIES_FORMS = (
 )
 
 
-class Statistic(StrEnum):
-    """How the values of a series become one number."""
-
-    LAST = "last"
-    MAX = "max"
-    MIN = "min"
-    MEAN = "mean"
-    P50 = "p50"
-    P95 = "p95"
-    P99 = "p99"
-    TOTAL = "total"
-    TIME_TO = "time_to"
-
-    @property
-    def percentile(self) -> float | None:
-        """Return 95.0 for ``p95``; None for the other statistics."""
-        return _PERCENTILES.get(self)
-
-
-_PERCENTILES = {Statistic.P50: 50.0, Statistic.P95: 95.0, Statistic.P99: 99.0}
 _IN_WINDOW = "within the window"
 _MEANINGS = {
     Statistic.LAST: "Last value of {metric} in each run",
@@ -97,8 +78,7 @@ class SeriesQuantity:
         relation: The condition of ``time_to``; None for the other statistics.
         limit: The limit of this condition.
         unit: The number's unit (UCUM), empty for plain numbers; None before a store was read.
-            Quantities
-            that differ only in it are equal.
+            Quantities that differ only in it are equal.
     """
 
     statistic: Statistic

@@ -42,8 +42,7 @@ class Window:
     Attributes:
         stretches: Its stretches of time; none if the run lacks the requested window.
         parts: Each epoch that lies entirely in them, with its part of them: all of it, or the time
-            in
-            the requested phase or span.
+            in the requested phase or span.
         how: How it differs from the request: "only one epoch ended, so it counts".
         missing: Why it has no stretches: "no phase or span 'train'".
     """

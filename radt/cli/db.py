@@ -196,7 +196,7 @@ def upgrade(public_views: bool, store_uri: str | None, home: Path | None) -> Non
     An empty Postgres database becomes a store. Older versions of radt cannot use an upgraded
     store.
     """
-    from radt.store.admin import Source
+    from radt.store.admin import ViewSource
     from radt.store.admin import upgrade as upgrade_store
 
     console = Console(highlight=False)
@@ -212,7 +212,7 @@ def upgrade(public_views: bool, store_uri: str | None, home: Path | None) -> Non
         if done.source is not None:
             where = "in schemas radt and public" if public_views else "in schema radt"
             what = f"views fe_* {where} read {done.source}"
-            if done.source is Source.CHUNKS:
+            if done.source is ViewSource.CHUNKS:
                 what += ": MLflow's tables are not in this database"
             console.print(Text(f"  {what}", "dim"), soft_wrap=True)
 

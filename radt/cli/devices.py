@@ -18,7 +18,18 @@ from radt.collocation.processes import Occupant
 from radt.collocation.topology import GpuInstance, MigState
 from radt.devices.cpus import cpu_list
 from radt.devices.gpus import ComputeMode
-from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
+from radt.render.model import (
+    Block,
+    Cell,
+    Document,
+    Note,
+    Notes,
+    Role,
+    Row,
+    Table,
+    TableColumn,
+    Tone,
+)
 from radt.render.terminal import print_document
 
 _SHORT_UUID = 12
@@ -209,12 +220,12 @@ def _occupants(view: GpuView) -> Table:
         for compute in instance.computes
     }
     columns = [
-        Column("pid", role=Role.LEAD),
-        Column("user", role=Role.LEAD, is_number=False),
-        Column("process", role=Role.LEAD, is_number=False),
-        Column("memory"),
-        *([Column("on", is_number=False)] if divided else ()),
-        *([Column("", is_number=False)] if any(map(_remark, view.occupants)) else ()),
+        TableColumn("pid", role=Role.LEAD),
+        TableColumn("user", role=Role.LEAD, is_number=False),
+        TableColumn("process", role=Role.LEAD, is_number=False),
+        TableColumn("memory"),
+        *([TableColumn("on", is_number=False)] if divided else ()),
+        *([TableColumn("", is_number=False)] if any(map(_remark, view.occupants)) else ()),
     ]
     rows = []
     for occupant in view.occupants:

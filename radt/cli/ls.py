@@ -16,7 +16,7 @@ import click
 from rich.console import Console
 
 from radt import units
-from radt.analysis.metric_columns import Statistic
+from radt.analysis.metric_columns import STATISTICS
 from radt.analysis.selection import counts_text, read_tags, select
 from radt.cli.options import (
     experiment_of,
@@ -36,7 +36,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ColumnChoice
 from radt.frontend.view import View
 from radt.model import SHORT_ID_CHARS, SOFTWARE, RunStatus
-from radt.render.model import Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
+from radt.render.model import Cell, Document, Note, Notes, Role, Row, Table, TableColumn, Tone
 from radt.render.terminal import print_document
 from radt.store.backend import StoreAddress
 from radt.store.locate import Places, Readers
@@ -246,7 +246,7 @@ def _unknown_column(key: str, table: RunTable) -> UsageError:
     names = [f"{PARAM}{name}" for params in columns.params.values() for name in params]
     names += [f"{TAG}{name}" for tags in columns.tags.values() for name in tags]
     for metric in metric_names(columns.source):
-        names += [f"{metric.metric}.{statistic}" for statistic in Statistic]
+        names += [f"{metric.metric}.{statistic}" for statistic in STATISTICS]
     hint = did_you_mean(key, {*FIELDS, *names})
     return UsageError(
         f"There is no column {key!r} to sort by",
@@ -300,14 +300,14 @@ def _document(listing: Listing, places: Places) -> Document:
     experiments = {run.entry.record.experiment for run in runs}
     sorted_by = [listing.sorted_by] if listing.sorted_by is not None else []
     columns = [
-        Column("id", role=Role.KEY, is_number=False),
-        Column("name", role=Role.LEAD, is_number=False),
-        Column("state", is_number=False),
-        Column("when", is_number=False),
-        Column("took"),
-        *(Column(heading) for heading, _ in sorted_by),
-        *(Column(name, is_number=False) for name in params[:_MAX_PARAMS]),
-        *(Column(name) for name in metrics[:_MAX_METRICS]),
+        TableColumn("id", role=Role.KEY, is_number=False),
+        TableColumn("name", role=Role.LEAD, is_number=False),
+        TableColumn("state", is_number=False),
+        TableColumn("when", is_number=False),
+        TableColumn("took"),
+        *(TableColumn(heading) for heading, _ in sorted_by),
+        *(TableColumn(name, is_number=False) for name in params[:_MAX_PARAMS]),
+        *(TableColumn(name) for name in metrics[:_MAX_METRICS]),
     ]
     rows = []
     for place, run in enumerate(runs):

@@ -21,13 +21,13 @@ from radt.errors import DeclinedError, RadtError, UsageError
 from radt.render.model import (
     Block,
     Cell,
-    Column,
     Document,
     Note,
     Notes,
     Role,
     Row,
     Table,
+    TableColumn,
     Tone,
     printable,
 )
@@ -44,9 +44,9 @@ EXIT_FAILED = 1
 #: Maximum number of experiments named in a message.
 _NAMED = 8
 _COLUMNS = (
-    Column("experiment", role=Role.LEAD, is_number=False),
-    *map(Column, ("runs", "points", "size")),
-    Column("ended", is_number=False),
+    TableColumn("experiment", role=Role.LEAD, is_number=False),
+    *map(TableColumn, ("runs", "points", "size")),
+    TableColumn("ended", is_number=False),
 )
 
 

@@ -15,13 +15,13 @@ from radt.experiment.plan import Action, ExperimentPlan, RunPlan, WorkloadPlan, 
 from radt.model import RunStatus
 from radt.render.model import (
     Cell,
-    Column,
     Document,
     Note,
     Notes,
     Role,
     Row,
     Table,
+    TableColumn,
     Tone,
     printable,
 )
@@ -37,7 +37,8 @@ def text_table(rows: Iterable[Sequence[Cell | str]], title: str = "") -> Table:
     """Return a table of words without a head; the last column has the room that is left."""
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     columns = [
-        Column("", role=Role.LEAD, is_number=False, widest=200) for _ in (cells[0] if cells else ())
+        TableColumn("", role=Role.LEAD, is_number=False, widest=200)
+        for _ in (cells[0] if cells else ())
     ]
     return Table(columns, [Row(row) for row in cells], title)
 
@@ -208,15 +209,15 @@ def _plan_table(
     details: Sequence[_Column],
 ) -> Table:
     several = any(row.workload.experiment != plan.name for row in rows)
-    command = Column("command", role=Role.LEAD, is_number=False, widest=200)
+    command = TableColumn("command", role=Role.LEAD, is_number=False, widest=200)
     heads = [
-        *([Column("", role=Role.HEADING, is_number=False)] if several else ()),
-        Column("workload", role=Role.KEY, is_number=False, widest=_MAX_NAME),
-        Column("", role=Role.LEAD, is_number=False),
-        Column("run", role=Role.LEAD, is_number=False, widest=_MAX_NAME),
+        *([TableColumn("", role=Role.HEADING, is_number=False)] if several else ()),
+        TableColumn("workload", role=Role.KEY, is_number=False, widest=_MAX_NAME),
+        TableColumn("", role=Role.LEAD, is_number=False),
+        TableColumn("run", role=Role.LEAD, is_number=False, widest=_MAX_NAME),
         command,
         *(
-            Column(column.name, role=Role.LEAD, is_number=False, widest=_MAX_COLUMN)
+            TableColumn(column.name, role=Role.LEAD, is_number=False, widest=_MAX_COLUMN)
             for column in columns
         ),
     ]

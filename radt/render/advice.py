@@ -10,9 +10,9 @@ from radt import units
 from radt.analysis.advice import Advice
 from radt.analysis.advice_choice import Recommendation, memory_text
 from radt.analysis.advice_model import (
+    DevicePlace,
     Fit,
     Method,
-    Place,
     Prediction,
     Range,
     Resource,
@@ -20,7 +20,18 @@ from radt.analysis.advice_model import (
 )
 from radt.analysis.advice_prediction import Comparison, median_error, shared_profiles
 from radt.render.json_text import attributes, json_text
-from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
+from radt.render.model import (
+    Block,
+    Cell,
+    Document,
+    Note,
+    Notes,
+    Role,
+    Row,
+    Table,
+    TableColumn,
+    Tone,
+)
 
 #: Rows of each table unless all are requested.
 _ROWS = 30
@@ -57,7 +68,7 @@ def _hidden(count: int) -> list[Note]:
     return [Note(f"{count:,} more: --all", Tone.DIM)] if count else []
 
 
-def _place(place: Place) -> str:
+def _place(place: DevicePlace) -> str:
     """Return a device with the resources that runs may use."""
     memory = place.memory_bytes
     known = [
@@ -84,7 +95,7 @@ def _solo_table(solos: Sequence[Solo]) -> Table:
         texts = [solo.name, str(solo.count), time, *percents, units.size(solo.memory_bytes)]
         rows.append(Row([*map(Cell, texts)]))
     titles = ["repeats", "time/epoch", *resources.values(), "memory"]
-    columns = [Column("model", role=Role.KEY, is_number=False), *map(Column, titles)]
+    columns = [TableColumn("model", role=Role.KEY, is_number=False), *map(TableColumn, titles)]
     return Table(columns, rows, "Models alone")
 
 
@@ -116,13 +127,13 @@ def _expected_error(best: Prediction, comparisons: Sequence[Comparison]) -> str:
 
 def _prediction_table(predictions: Sequence[Prediction]) -> Table:
     columns = [
-        Column("together", role=Role.KEY, is_number=False),
-        Column("sharing", role=Role.LEAD, is_number=False),
-        Column("fits", is_number=False),
-        Column("slowdown"),
-        Column("measured", explanation="measured slowdown"),
-        Column("range", explanation="slowdown by the model alone"),
-        Column("gain"),
+        TableColumn("together", role=Role.KEY, is_number=False),
+        TableColumn("sharing", role=Role.LEAD, is_number=False),
+        TableColumn("fits", is_number=False),
+        TableColumn("slowdown"),
+        TableColumn("measured", explanation="measured slowdown"),
+        TableColumn("range", explanation="slowdown by the model alone"),
+        TableColumn("gain"),
     ]
     rows = []
     for prediction in predictions:

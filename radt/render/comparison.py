@@ -13,7 +13,18 @@ from radt.analysis.findings import MARGIN, ComparedWorkload, Comparison, Finding
 from radt.analysis.matching import difference_sentences
 from radt.analysis.operands import Operand, OperandKind
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
-from radt.render.model import Block, Cell, Column, Document, Note, Notes, Role, Row, Table, Tone
+from radt.render.model import (
+    Block,
+    Cell,
+    Document,
+    Note,
+    Notes,
+    Role,
+    Row,
+    Table,
+    TableColumn,
+    Tone,
+)
 from radt.units import NO_VALUE, listed, plural, significant
 
 #: Quantities in this unit are faster or slower, all others higher or lower.
@@ -77,13 +88,13 @@ def _shown(workloads: Sequence[ComparedWorkload]) -> list[ComparedWorkload]:
 
 def _table(workloads: Sequence[ComparedWorkload], confidence: float) -> Table:
     columns = [
-        Column("workload", role=Role.HEADING, is_number=False),
-        Column("quantity", role=Role.KEY, is_number=False),
-        Column("A"),
-        Column("B"),
-        Column("  B vs A", is_number=False),
-        Column(f"{confidence * 100:g} % CI"),
-        Column("n", explanation="repeats of A and B"),
+        TableColumn("workload", role=Role.HEADING, is_number=False),
+        TableColumn("quantity", role=Role.KEY, is_number=False),
+        TableColumn("A"),
+        TableColumn("B"),
+        TableColumn("  B vs A", is_number=False),
+        TableColumn(f"{confidence * 100:g} % CI"),
+        TableColumn("n", explanation="repeats of A and B"),
     ]
     rows = []
     for workload in workloads:

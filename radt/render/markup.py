@@ -23,9 +23,9 @@ from radt.render.bars import Bar, BarChart, blocks_of
 from radt.render.labels import apart, shortened
 from radt.render.model import (
     Cell,
-    Column,
     Document,
     Table,
+    TableColumn,
     Tone,
     printable,
 )
@@ -144,7 +144,7 @@ def resource(name: str) -> str:
     return files("radt.render").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _cell_class(column: Column, cell: Cell) -> str:
+def _cell_class(column: TableColumn, cell: Cell) -> str:
     is_long = not column.is_number and len(cell.text) > _SHORT_CHARS
     classes = ["number"] * column.is_number + ["wrap"] * is_long + ["heat"] * bool(cell.heat)
     return " ".join(classes + [cell.tone.value] * (cell.tone is not Tone.NORMAL))

@@ -53,7 +53,7 @@ _GRANTS = text(
 _VIEW = re.compile(r"CREATE VIEW (fe_\w+) AS\n(.*?);\n", re.DOTALL)
 
 
-class Source(StrEnum):
+class ViewSource(StrEnum):
     """Tables that the views read."""
 
     MLFLOW = "MLflow's tables"
@@ -67,7 +67,7 @@ def mlflow_schema(connection: Connection) -> str | None:
     return None if schema is None else str(schema)
 
 
-def put_views(connection: Connection, *, public: bool) -> Source:
+def put_views(connection: Connection, *, public: bool) -> ViewSource:
     """Create or replace the views in the caller's transaction.
 
     With `public`, also create them in schema ``public``, replacing views of the same names.
@@ -85,7 +85,7 @@ def put_views(connection: Connection, *, public: bool) -> Source:
         _execute(connection, f"CREATE OR REPLACE VIEW radt.{name} AS {query}")
         if public:
             _put_public(connection, name)
-    return Source.CHUNKS if schema is None else Source.MLFLOW
+    return ViewSource.CHUNKS if schema is None else ViewSource.MLFLOW
 
 
 def _put_public(connection: Connection, name: str) -> None:
@@ -117,7 +117,7 @@ class Upgraded:
 
     before: int
     after: int
-    source: Source | None = None
+    source: ViewSource | None = None
 
 
 def upgrade(address: StoreAddress, *, public_views: bool = False) -> Upgraded:
@@ -215,7 +215,9 @@ def grant_reader(address: StoreAddress, name: str, password: str | None) -> Gran
                 f"{name} can do more than read in {address}", "Give the name of a new role"
             )
         if password is not None:
-            _set_password(connection, name, password)
+            driver = connection.connection.driver_connection
+            verifier = encrypt_password(password, name, driver, "scram-sha-256")
+            _execute(connection, f"ALTER ROLE {_quoted(name)} PASSWORD '{verifier}'")
         _execute(connection, f"ALTER ROLE {_quoted(name)} SET default_transaction_read_only = on")
         schema = mlflow_schema(connection)
         _grant(connection, name, schema)
@@ -279,12 +281,6 @@ def _store(address: StoreAddress) -> Iterator[Connection]:
         check_not_newer(backend, version)
         check_not_older(backend, version)
         yield connection
-
-
-def _set_password(connection: Connection, name: str, password: str) -> None:
-    driver = connection.connection.driver_connection
-    verifier = encrypt_password(password, name, driver, "scram-sha-256")
-    _execute(connection, f"ALTER ROLE {_quoted(name)} PASSWORD '{verifier}'")
 
 
 def _grant(connection: Connection, name: str, schema: str | None) -> None:

@@ -47,7 +47,7 @@ from radt.store.copy import (
     BATCH_POINTS,
     ROWS_AT_A_TIME,
     Batch,
-    Part,
+    CopiedItem,
     Piece,
     Position,
     RunRows,
@@ -244,7 +244,7 @@ class Bundle:
                     raise ValueError("it has other markers than it says")
                 yield batch
 
-    def _blocks(self) -> Iterator[Sequence[Part]]:
+    def _blocks(self) -> Iterator[Sequence[CopiedItem]]:
         run_id = self.rows.run.run_id
         yield from _record_blocks(self._database, MARKERS, run_id)
         yield from _record_blocks(self._database, GAPS, run_id)

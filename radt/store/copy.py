@@ -173,7 +173,7 @@ class Piece:
         return self.first + len(self.samples)
 
 
-Part: TypeAlias = Piece | MarkerRecord | GapRecord
+CopiedItem: TypeAlias = Piece | MarkerRecord | GapRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def changes(
         rows = replace(rows, ledgers=(), revision=-1)  # not everything is copied
     damaged: dict[int, str] = {}
     gaps = source.blocks(GAPS, run_id, ROWS_AT_A_TIME)
-    blocks: Iterator[Sequence[Part]] = chain(
+    blocks: Iterator[Sequence[CopiedItem]] = chain(
         _markers(source, run_id, since),
         gaps,
         _points(source, rows, since, damaged, samples=samples),
@@ -248,7 +248,7 @@ def changes(
 def batched(
     rows: RunRows,
     since: Position,
-    blocks: Iterable[Sequence[Part]],
+    blocks: Iterable[Sequence[CopiedItem]],
     damaged: Mapping[int, str],
 ) -> Iterator[Batch]:
     """Group blocks after a position into batches; ``damaged`` may grow meanwhile."""
@@ -274,7 +274,7 @@ class _Growing:
         self._points, self._next_markers = dict(since.points), dict(since.markers)
         self._open = set(since.open_markers)
 
-    def add(self, block: Sequence[Part]) -> None:
+    def add(self, block: Sequence[CopiedItem]) -> None:
         for part in block:
             if isinstance(part, Piece):
                 self._pieces.append(part)

@@ -6,9 +6,9 @@ https://www.postgresql.org/docs/17/sql-copy.html, "Binary Format".
 
 Reading and decoding are separate, so that no transaction is open while decoding.
 
-Sealed chunks do not change, so a reader of a growing series remembers its number of points and the
-last sealed chunk that it has seen (`grown`). The amount that it reads does not grow with the
-series.
+The points of a series are numbered in the order of writing, which only pruning and restoring
+change. So a reader of a growing series remembers how many it has, and how the run was pruned
+(`grown`).
 """
 
 from __future__ import annotations
@@ -165,22 +165,17 @@ def chunks_after(
 #: Points read at a time.
 PAGE_POINTS = 500_000
 
-_OF_SERIES = "FROM chunk WHERE run_id = :run_id AND series_no = :series_no"
 _HEADERS = text(
-    f"SELECT chunk_no, sealed, {chunks.STORED_COUNT}, point_count, finite_count, first_ns, "
-    f"last_ns, value_min, value_max, value_sum {_OF_SERIES} AND chunk_no >= :first "
-    "ORDER BY chunk_no"
+    f"SELECT sealed, {chunks.STORED_COUNT}, point_count, finite_count, first_ns, last_ns, "  # noqa: S608 - our own names
+    "value_min, value_max, value_sum FROM chunk "
+    "WHERE run_id = :run_id AND series_no = :series_no ORDER BY chunk_no"
 )
-_DATA = (
-    f"SELECT {chunks.DATA_COLUMNS} {_OF_SERIES} "
-    "AND chunk_no BETWEEN :first AND :last ORDER BY chunk_no"
-)
+_PRUNED = text("SELECT kept, pruned_ns FROM pruned WHERE run_id = :run_id")
 
 
 class Header(NamedTuple):
     """Header of a chunk; ``stored`` is the number of its stored points."""
 
-    chunk_no: int
     sealed: int
     stored: int
     point_count: int
@@ -196,22 +191,20 @@ class Header(NamedTuple):
 class Mark:
     """Position up to which a series was read.
 
-    ``seen`` points were read, ``before`` of them from sealed chunks up to ``chunk_no`` (-1 for
-    none), whose last point is at ``last_ns``.
+    ``seen`` is a number of points, ``pruned`` how and when the run was pruned before that; None if
+    it was complete.
     """
 
     seen: int = 0
-    before: int = 0
-    chunk_no: int = -1
-    last_ns: int = 0
+    pruned: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Growth(StoredChunks):
     """New points.
 
-    ``anew``: all points from the first on, because earlier ones have changed. ``more``: further
-    points remain to be read.
+    ``anew``: all points from the first on, because earlier ones were pruned or restored. ``more``:
+    further points remain to be read.
     """
 
     mark: Mark = Mark()
@@ -219,9 +212,9 @@ class Growth(StoredChunks):
     more: bool = False
 
 
-def headers(connection: Connection, run_id: str, series_no: int, first: int = 0) -> list[Header]:
-    """Return the headers of a series' chunks from number ``first`` on, in the order of writing."""
-    row = {"run_id": run_id, "series_no": series_no, "first": first}
+def headers(connection: Connection, run_id: str, series_no: int) -> list[Header]:
+    """Return the headers of a series' chunks in the order of writing."""
+    row = {"run_id": run_id, "series_no": series_no}
     return [Header._make(listed) for listed in connection.execute(_HEADERS, row)]
 
 
@@ -232,57 +225,13 @@ def grown(
     mark: Mark,
     page_points: int = PAGE_POINTS,
 ) -> Growth:
-    """Return the points after a mark, at most about ``page_points``."""
-    listed = headers(connection, run_id, series_no, max(mark.chunk_no, 0))
-    anew = False
-    if mark.chunk_no >= 0:
-        known = listed.pop(0) if listed and listed[0].chunk_no == mark.chunk_no else None
-        anew = known is None or not known.sealed or known.last_ns != mark.last_ns
-    if anew or mark.before + sum(header.stored for header in listed) < mark.seen:
-        anew, mark = True, Mark()
-        listed = headers(connection, run_id, series_no)
-    return _read(connection, run_id, series_no, mark, listed, page_points, anew=anew)
-
-
-def _read(
-    connection: Connection,
-    run_id: str,
-    series_no: int,
-    mark: Mark,
-    listed: list[Header],
-    page_points: int,
-    *,
-    anew: bool,
-) -> Growth:
-    before, start = mark.before, mark.before
-    seen, chunk_no, last_ns = mark.seen, mark.chunk_no, mark.last_ns
-    wanted: list[Header] = []
-    more = False
-    for header in listed:
-        end = before + header.stored
-        if end > mark.seen:
-            if not wanted:
-                start = before
-            elif end - mark.seen > page_points:
-                more = True
-                break
-            wanted.append(header)
-            seen = end
-        before = end
-    sealed_before = mark.before
-    for header in listed:
-        if not header.sealed or (more and header.chunk_no > wanted[-1].chunk_no):
-            break
-        sealed_before += header.stored
-        chunk_no, last_ns = header.chunk_no, header.last_ns
-    if not wanted:
-        return Growth((), 0, Mark(mark.seen, sealed_before, chunk_no, last_ns), anew)
-    row: dict[str, Value] = {
-        "run_id": run_id,
-        "series_no": series_no,
-        "first": wanted[0].chunk_no,
-        "last": wanted[-1].chunk_no,
-    }
-    rows = fetch(connection, _DATA, row, chunks.DATA_KINDS)
-    read = tuple(map(chunks.ChunkData._make, rows))
-    return Growth(read, mark.seen - start, Mark(seen, sealed_before, chunk_no, last_ns), anew, more)
+    """Return the points after a mark: at least ``page_points`` if there are more."""
+    row = connection.execute(_PRUNED, {"run_id": run_id}).one_or_none()
+    pruned = None if row is None else (str(row.kept), int(row.pruned_ns))
+    anew = mark.seen > 0 and pruned != mark.pruned
+    seen = 0 if anew else mark.seen
+    stored = chunks_after(connection, run_id, series_no, seen, page_points)
+    count = sum(chunk.point_count for chunk in stored.chunks) - stored.skip
+    return Growth(
+        stored.chunks, stored.skip, Mark(seen + count, pruned), anew, more=count >= page_points
+    )

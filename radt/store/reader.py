@@ -49,7 +49,7 @@ from radt.store.tables import (
 )
 
 if TYPE_CHECKING:
-    from radt.store.summaries import MetricSummaries, SeriesSummary
+    from radt.store.summaries import SeriesSummary
 
 #: Minimum length of an id prefix that may stand for the id.
 MIN_PREFIX = 4
@@ -326,16 +326,6 @@ class StoreReader:
         from radt.store import summaries
 
         return dict(self._in_groups(run_ids, summaries.newest))
-
-    def summary_of_metrics(self, metrics: Sequence[str]) -> dict[str, MetricSummaries]:
-        """Return the summaries of all series of some metrics, as arrays, by metric.
-
-        Metrics without points in any run are left out.
-        """
-        from radt.store import summaries
-
-        with self.snapshot() as connection:
-            return summaries.of_metrics(connection, metrics)
 
     # -- other data of runs ------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from radt.store import chunks, counters, tables
 from radt.store.backend import Backend
 from radt.store.chunks import header_of, time_sorted
 from radt.store.points import chunks_between
-from radt.store.records import Float64Array, Samples, SeriesRecord
+from radt.store.records import Samples, SeriesRecord
 from radt.store.tables import SERIES, Table, Value
 
 #: Times of the first and last finite value, followed by these values.
@@ -158,14 +158,6 @@ _READ_METRICS = text(
     "JOIN series_summary t ON t.run_id = s.run_id AND t.series_no = s.series_no "
     "WHERE s.run_id IN :ids AND s.metric IN :metrics ORDER BY s.run_id, s.series_no"
 ).bindparams(bindparam("ids", expanding=True), bindparam("metrics", expanding=True))
-_OF_METRICS = text(
-    "SELECT s.metric, s.run_id, s.unit, s.kind, s.listener, s.entity, t.count, t.finite_count, "
-    "t.last, t.minimum, t.maximum, t.total, t.growth, "
-    "(t.last_finite_ns - t.first_finite_ns) / 1e9 "
-    "FROM series s JOIN series_summary t ON t.run_id = s.run_id AND t.series_no = s.series_no "
-    "WHERE s.metric IN :metrics ORDER BY s.run_id, s.series_no"
-).bindparams(bindparam("metrics", expanding=True))
-_LABELS = 6
 _NEWEST = text(
     "SELECT run_id, MAX(last_ns) FROM series_summary WHERE run_id IN :ids GROUP BY run_id"
 ).bindparams(bindparam("ids", expanding=True))
@@ -176,39 +168,6 @@ class SeriesSummary(Summary):
     """Summary of all points of a series, together with the series."""
 
     series: SeriesRecord
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSummaries:
-    """Summaries of the series of one metric in many runs, by run and number.
-
-    The arrays have an element per series; NaN where a `Summary` has None.
-
-    Attributes:
-        run_ids: The series' runs.
-        units: The series' units.
-        kinds: The series' kinds.
-        listeners: The series' listeners.
-        entities: The series' entities.
-    """
-
-    metric: str
-    run_ids: Sequence[str]
-    units: Sequence[str]
-    kinds: Sequence[str]
-    listeners: Sequence[str]
-    entities: Sequence[str]
-    count: Float64Array
-    finite_count: Float64Array
-    last: Float64Array
-    minimum: Float64Array
-    maximum: Float64Array
-    total: Float64Array
-    growth: Float64Array
-    seconds: Float64Array
-
-    def __len__(self) -> int:
-        return len(self.run_ids)
 
 
 def summarised(series: SeriesRecord, samples: Samples) -> SeriesSummary:
@@ -501,17 +460,3 @@ def newest(connection: Connection, run_ids: Sequence[str]) -> list[tuple[str, in
     """Return each run that has points with the time of its newest point."""
     rows = connection.execute(_NEWEST, {"ids": list(run_ids)})
     return [(str(run_id), int(last_ns)) for run_id, last_ns in rows]
-
-
-def of_metrics(connection: Connection, metrics: Sequence[str]) -> dict[str, MetricSummaries]:
-    """Return the summaries of all series of some metrics that have points, by metric."""
-    rows: dict[str, list[Any]] = {}
-    for row in connection.execute(_OF_METRICS, {"metrics": list(metrics)}).all():
-        rows.setdefault(row[0], []).append(row)
-    return {metric: _of_metric(metric, rows[metric]) for metric in sorted(rows)}
-
-
-def _of_metric(metric: str, rows: Sequence[Any]) -> MetricSummaries:
-    columns: list[Any] = list(zip(*rows, strict=True))
-    numbers = [np.array(column, dtype=np.float64) for column in columns[_LABELS:]]
-    return MetricSummaries(metric, *columns[1:_LABELS], *numbers)

@@ -97,6 +97,7 @@ def study(slurm: Slurm, mps: FakeMps, tmp_path: Path) -> Iterator[Study]:
         yield study
 
 
+@pytest.mark.long
 def test_instances_and_daemons_are_the_jobs(study: Study, mps: FakeMps, tmp_path: Path) -> None:
     follower = study.start("study.csv")
 

@@ -209,6 +209,7 @@ def test_repeats_go_on_where_a_killed_attempt_was(nodes: Nodes) -> None:
     assert nodes.places() == []
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("number", "reason"), [(signal.SIGUSR1, TIME_LIMIT), (signal.SIGTERM, PREEMPTED)]
 )
@@ -258,6 +259,7 @@ def test_of_two_runners_of_one_job_the_newer_one_goes_on(nodes: Nodes) -> None:
     assert all(run.status in (RunStatus.FINISHED, RunStatus.KILLED) for run in runs)
 
 
+@pytest.mark.long
 def test_two_jobs_on_a_node_share_nothing(nodes: Nodes) -> None:
     file = nodes.bench.experiment(WAITS + WAITS.splitlines()[1].replace(",1,", ",2,") + "\n")
     spool = nodes.submit(file, ["1"], ["2"])
@@ -277,6 +279,7 @@ def test_two_jobs_on_a_node_share_nothing(nodes: Nodes) -> None:
     assert nodes.places() == []
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("killed", [[1], [0, 1]], ids=["worker", "both"])
 def test_a_collector_that_is_killed_loses_nothing(nodes: Nodes, killed: list[int]) -> None:
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
@@ -297,6 +300,7 @@ def test_a_collector_that_is_killed_loses_nothing(nodes: Nodes, killed: list[int
     assert nodes.places() == []
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("at", ["start", "training"])
 def test_nothing_of_a_job_outlives_its_killed_runner(nodes: Nodes, at: str) -> None:
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
@@ -340,6 +344,7 @@ def test_a_shared_folder_that_is_away_costs_nothing(nodes: Nodes) -> None:
     assert nodes.places() == []
 
 
+@pytest.mark.long
 def test_a_full_shared_folder_gets_the_rest_when_there_is_room(
     nodes: Nodes,
     small_disk: SmallDisk,
@@ -385,6 +390,7 @@ def test_folders_of_runners_that_were_killed_while_they_made_them_are_removed(
     assert not other.path.exists()
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("is_marked", [True, False])
 def test_what_cannot_be_sent_stays_on_the_node_and_is_named(nodes: Nodes, is_marked: bool) -> None:
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
@@ -443,6 +449,7 @@ def test_the_submit_host_brings_runs_to_mlflow(with_mlflow: Nodes) -> None:
     mlflow_has_it(nodes)
 
 
+@pytest.mark.long
 def test_nodes_that_reach_mlflow_bring_runs_there(with_mlflow: Nodes) -> None:
     nodes = with_mlflow
     settings = {"RADT_TRACKING_URI": nodes.home.default_tracking_uri}

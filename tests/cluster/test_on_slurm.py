@@ -118,6 +118,7 @@ def test_workloads_run_on_the_nodes_and_are_reported_here(study: Study) -> None:
     assert "7 rows done" in study.radt("study.csv")  # nothing is left to submit
 
 
+@pytest.mark.long
 def test_a_submitter_that_is_killed_again_and_again(study: Study) -> None:
     study.write(WORKLOADS, MEMORY)
     study.go()
@@ -134,6 +135,7 @@ def test_a_submitter_that_is_killed_again_and_again(study: Study) -> None:
     assert len(list(study.folder.glob("ended.*"))) == 7
 
 
+@pytest.mark.long
 def test_what_runs_and_waits_is_shown_as_the_cluster_has_it_and_stop_cancels_it(
     study: Study,
 ) -> None:
@@ -186,6 +188,7 @@ def test_what_runs_and_waits_is_shown_as_the_cluster_has_it_and_stop_cancels_it(
     assert "no open submissions" in study.radt("status")
 
 
+@pytest.mark.long
 def test_a_rerun_beside_running_jobs_runs_again_what_has_failed(study: Study) -> None:
     study.write({"solo": 1, "other": 1})
     train = (study.folder / "train.py").read_text()
@@ -217,6 +220,7 @@ def test_a_rerun_beside_running_jobs_runs_again_what_has_failed(study: Study) ->
     study.finished_once({"solo": 1, "other": 1})
 
 
+@pytest.mark.long
 def test_one_task_is_cancelled_and_runs_with_the_next_start(study: Study) -> None:
     study.write({"solo": 1, "pair": 2})
     follower = study.start("study.csv")
@@ -234,6 +238,7 @@ def test_one_task_is_cancelled_and_runs_with_the_next_start(study: Study) -> Non
     study.finished_once({"solo": 1, "pair": 2})
 
 
+@pytest.mark.long
 def test_nodes_that_reach_the_servers_record_there_themselves(
     study: Study, database: str, mlflow_server: MlflowServer
 ) -> None:
@@ -273,6 +278,7 @@ def test_nodes_that_reach_the_servers_record_there_themselves(
     assert sum(file.path == "output.log" for file in files) == 2  # of those that have finished
 
 
+@pytest.mark.long
 def test_a_detached_follower_is_attached_to_and_all_workloads_run_on_one_node(
     study: Study,
 ) -> None:
@@ -295,6 +301,7 @@ def test_a_detached_follower_is_attached_to_and_all_workloads_run_on_one_node(
     assert len({found[CLUSTER_NODE] for found in tags.values()}) == 1
 
 
+@pytest.mark.long
 def test_a_slurmd_that_is_killed_alone(study: Study) -> None:
     study.environ = {**study.environ, "RADT_CLUSTER_BEAT_S": "1"}
     study.write({"solo": 1})
@@ -356,6 +363,7 @@ _MEMORY_LIMITS = {
 }
 
 
+@pytest.mark.long
 def test_a_job_that_takes_more_memory_than_it_may(tmp_path: Path) -> None:
     with (
         slurm_cluster(1, 0, settings=_MEMORY_LIMITS) as slurm,
@@ -379,6 +387,7 @@ def test_a_job_that_takes_more_memory_than_it_may(tmp_path: Path) -> None:
         assert study.queue() == [] and not slurm.job_processes("node1")
 
 
+@pytest.mark.long
 @pytest.mark.skipif(
     not os.access(MEMORY_CGROUPS, os.W_OK), reason="needs root and cgroups (v1) of memory"
 )
@@ -410,6 +419,7 @@ def test_a_row_that_the_kernel_kills_for_its_jobs_memory_harms_no_other(tmp_path
             assert {one.metric for one in reader.series([run.run_id])} >= {"loss"}
 
 
+@pytest.mark.long
 def test_a_controller_that_is_killed_right_after_a_submission(tmp_path: Path) -> None:
     """What it has not saved by then it forgets, and gives its numbers to others: on its own."""
     with slurm_cluster(2, 0) as slurm, study_on(slurm, tmp_path) as study:

@@ -54,6 +54,7 @@ def test_ranks_of_one_training_are_one_run(
         assert {series.entity for series in reader.series([run.run_id])} >= {"", "rank 1"}
 
 
+@pytest.mark.long
 def test_tasks_of_a_step_are_runs_of_one_workload(slurm: Slurm, home: Home) -> None:
     Path("train.py").write_text(_TRAIN, encoding="utf-8")
     slurm.run("srun", "-n3", sys.executable, "train.py")
@@ -73,6 +74,7 @@ with radt.Run("submits", listeners="none"):
 """
 
 
+@pytest.mark.long
 def test_a_batch_job_that_a_task_submits_is_a_run_of_its_own(slurm: Slurm, home: Home) -> None:
     Path("submit.py").write_text(_SUBMIT, encoding="utf-8")
     Path("train.py").write_text(_TRAIN, encoding="utf-8")
@@ -97,6 +99,7 @@ def test_a_batch_job_that_a_task_submits_is_a_run_of_its_own(slurm: Slurm, home:
         assert reader.tags(run.run_id)[LAUNCHED_BY] == launcher.run_id
 
 
+@pytest.mark.long
 def test_a_step_and_a_batch_script_end_with_their_program(slurm: Slurm, home: Home) -> None:
     """Slurm kills the collector with them, so scripts wait for their uploads."""
     ask = "from radt.lifetime import waits_here; print(waits_here().name)"
@@ -106,6 +109,7 @@ def test_a_step_and_a_batch_script_end_with_their_program(slurm: Slurm, home: Ho
     assert Path("job.txt").read_text().split() == ["TRY"]
 
 
+@pytest.mark.long
 def test_a_job_whose_node_cannot_upload_is_told_so_and_does_not_fail(
     slurm: Slurm, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,7 @@ def statuses(folder: Path) -> list[str]:
     return [record.cells[1].value for record in table.rows]
 
 
+@pytest.mark.long
 def test_nodes_that_cannot_be_set_up_fail_two_jobs_and_hold_the_rest(
     folder: Path, slurm: Slurm
 ) -> None:

@@ -175,6 +175,7 @@ def test_two_nodes_make_one_run(nodes: Nodes) -> None:
     nodes.wait_gone()
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("failing", [0, 1])
 def test_a_part_that_fails_ends_the_others(nodes: Nodes, failing: int) -> None:
     spool = submitted(nodes)
@@ -195,6 +196,7 @@ def test_a_part_that_fails_ends_the_others(nodes: Nodes, failing: int) -> None:
     nodes.wait_gone()
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("killed", [0, 1])
 def test_a_killed_node_ends_the_run_and_the_next_attempt_runs_it(nodes: Nodes, killed: int) -> None:
     spool = submitted(nodes)
@@ -220,6 +222,7 @@ def test_a_killed_node_ends_the_run_and_the_next_attempt_runs_it(nodes: Nodes, k
         assert [run.run_id for run in finished] == [said(nodes, 0)["RADT_RUN_ID"]]
 
 
+@pytest.mark.long
 def test_workloads_of_a_job_and_their_repeats_run_one_after_the_other(nodes: Nodes) -> None:
     rows = ROW.replace("study,1", "study,2") + ROW.replace("wide", "right")
     spool = submitted(nodes, ROW + rows, "1", "2", repeat=2)

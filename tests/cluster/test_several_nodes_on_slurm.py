@@ -211,6 +211,7 @@ def study(slurm: IsolatedSlurm, request: pytest.FixtureRequest) -> Iterator[Stud
     slurm.wait_idle()
 
 
+@pytest.mark.long
 def test_torchrun_on_clocks_that_are_1000_s_apart(study: Study) -> None:
     follower = study.start(_TORCHRUN)
     wait_until(
@@ -242,6 +243,7 @@ def test_torchrun_on_clocks_that_are_1000_s_apart(study: Study) -> None:
     assert first[0] - other[1] <= part.error_ns
 
 
+@pytest.mark.long
 def test_a_bundle_with_repeats_is_ended_in_every_way_and_goes_on(study: Study) -> None:
     slurm = study.slurm
     job_ids = ("squeue", "--noheader", "--format=%A")

@@ -56,6 +56,7 @@ def test_a_killed_worker_is_restarted_and_goes_on(project: Project) -> None:
     assert run.row.status is RunStatus.FINISHED
 
 
+@pytest.mark.long
 def test_a_run_that_ends_while_there_is_no_worker(project: Project) -> None:
     run = project.run()
     wait_for(lambda: run.has("system.load"))
@@ -82,6 +83,7 @@ def test_a_killed_guardian_is_replaced_and_restarts_the_worker_again(project: Pr
     run.finish()
 
 
+@pytest.mark.long
 def test_both_killed(project: Project) -> None:
     run = project.run()
     wait_for(lambda: run.has("system.load"))
@@ -212,6 +214,7 @@ def test_a_dead_runners_processes_are_stopped_and_its_run_ended(
     bystander.communicate()
 
 
+@pytest.mark.long
 def test_a_runner_that_dies_while_there_is_no_worker(project: Project) -> None:
     row = project.row("c" * 32)
     project.writer.put_run(row)

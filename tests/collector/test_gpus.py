@@ -146,6 +146,7 @@ def test_energy_is_read_as_a_run_begins_and_as_it_ends(
     wait_for(lambda: energy_j() == pytest.approx(40.0), "a last reading in time")
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("changes", "total"),
     [

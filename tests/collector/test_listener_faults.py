@@ -153,6 +153,7 @@ def test_a_collector_without_a_free_descriptor_is_no_fault_of_the_listener(
     assert "OSError: [Errno 24] Too many open files" in details
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("order", "reason"),
     [
@@ -230,6 +231,7 @@ def test_one_that_takes_the_collector_down_is_not_started_a_fourth_time(
     assert orders.count("opened") == 3
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("order", "reason"), [("missing", MissingReason.PERMISSION), ("nan", MissingReason.LOST)]
 )

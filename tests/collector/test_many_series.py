@@ -130,6 +130,7 @@ def test_a_full_disk_in_between(numbers: Numbers) -> None:
     _all_is_there(numbers)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("disk", ["free", "was-full"])
 def test_a_collector_that_is_told_to_stop_writes_what_waits(numbers: Numbers, disk: str) -> None:
     worker = holder("worker")

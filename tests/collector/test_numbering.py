@@ -12,6 +12,7 @@ KEY = SeriesKey(SOFTWARE, "loss")
 METRIC = Metric("loss", "", Scope.RUN)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("first", [THROUGH_MLFLOW, ""])
 def test_a_metric_that_is_logged_both_ways_is_uploaded(first: str) -> None:
     """The uploader leaves out what only MLflow's functions log."""

@@ -9,7 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from radt.analysis.fail_if import ExitCode, Limit, parse
-from radt.analysis.series_quantities import SeriesQuantity, Statistic
+from radt.analysis.quantities import Statistic
+from radt.analysis.series_quantities import SeriesQuantity
 from radt.cli.compare import command
 from radt.errors import UsageError
 from tests.frontend.report_support import Planted, Study

@@ -10,9 +10,9 @@ from radt.analysis.operands import (
     Operand,
     OperandFinder,
     OperandKind,
-    Reading,
+    ParsedOperand,
     experiments_in,
-    readings,
+    parsed_operands,
     resolve_commit,
 )
 from radt.analysis.quantities import Quantity
@@ -53,18 +53,18 @@ def times(side: Operand) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("study", [Reading("study")]),
-        ("study@gpu-01", [Reading("study", None, ("gpu-01",))]),
-        ("study@HEAD@{1}", [Reading("study", None, ("HEAD@{1}",))]),
-        ("study/three", [Reading("study", "three")]),
-        ("study/three@gpu-01@HEAD~1", [Reading("study", "three", ("gpu-01", "HEAD~1"))]),
-        ("study/a/b", [Reading("study", "a/b")]),
-        ("study/a@b", [Reading("study", "a@b"), Reading("study", "a", ("b",))]),
+        ("study", [ParsedOperand("study")]),
+        ("study@gpu-01", [ParsedOperand("study", None, ("gpu-01",))]),
+        ("study@HEAD@{1}", [ParsedOperand("study", None, ("HEAD@{1}",))]),
+        ("study/three", [ParsedOperand("study", "three")]),
+        ("study/three@gpu-01@HEAD~1", [ParsedOperand("study", "three", ("gpu-01", "HEAD~1"))]),
+        ("study/a/b", [ParsedOperand("study", "a/b")]),
+        ("study/a@b", [ParsedOperand("study", "a@b"), ParsedOperand("study", "a", ("b",))]),
         ("study/none", []),
     ],
 )
-def test_ways_to_read_a_name(given: str, expected: list[Reading]) -> None:
-    assert list(readings(given, "study", ["three", "a", "a/b", "a@b"])) == expected
+def test_ways_to_read_a_name(given: str, expected: list[ParsedOperand]) -> None:
+    assert list(parsed_operands(given, "study", ["three", "a", "a/b", "a@b"])) == expected
 
 
 def test_experiments_with_odd_names() -> None:

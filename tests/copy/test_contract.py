@@ -59,6 +59,7 @@ def test_a_whole_run(way: Way) -> None:
     assert_sound(way)
 
 
+@pytest.mark.quick_variants(2)
 def test_a_whole_run_in_many_batches(way: Way, small_batches: None) -> None:
     whole_run(way, points=10_000)
     way.travel()
@@ -122,6 +123,7 @@ def test_taking_again_changes_nothing(way: Way) -> None:
     assert way.contents() == before
 
 
+@pytest.mark.quick_variants(2)
 @with_files
 def test_a_full_disk(way: Way, small_disk: SmallDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bundles are built in a temporary folder. What needs room says so, and travels later."""
@@ -144,6 +146,7 @@ def test_a_full_disk(way: Way, small_disk: SmallDisk, monkeypatch: pytest.Monkey
     assert_sound(way)
 
 
+@pytest.mark.quick_variants(2)
 def test_two_take_at_once(way: Way, small_batches: None) -> None:
     whole_run(way, points=3000)
     way.send()
@@ -166,6 +169,7 @@ def test_two_take_at_once(way: Way, small_batches: None) -> None:
     assert_sound(way)
 
 
+@pytest.mark.quick_variants(2)
 def test_killed_at_every_step(way: Way) -> None:
     """Each time, one step further on; an ended run is never there with points missing."""
     writer = way.lab.writer
@@ -228,6 +232,7 @@ def test_a_damaged_file(way: Way, change: Callable[[bytes], bytes], words: str) 
     assert_sound(way)
 
 
+@pytest.mark.quick_variants(1)
 @one_file
 def test_any_byte_may_be_damaged(way: Way) -> None:
     """What is there then is what was sent, or an error."""
@@ -293,6 +298,7 @@ def test_damaged_points_do_not_travel(way: Way) -> None:
     assert not any(name for name in way.files.all() if kit.RUN_ID in name)
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("keep", Keep)
 def test_a_pruned_run_comes_back(way: Way, keep: Keep) -> None:
     """From what was sent before; what is left in the source takes the place of nothing.

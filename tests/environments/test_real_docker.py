@@ -92,6 +92,7 @@ def owner(docker: DockerEngine) -> Iterator[Bench]:
             yield bench
 
 
+@pytest.mark.long
 def test_containers_of_a_folders_owner_are_measured_without_their_client_and_limited(
     owner: Bench, docker: DockerEngine
 ) -> None:

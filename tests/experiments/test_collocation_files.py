@@ -48,6 +48,7 @@ def test_files_are_what_plan_py_writes(name: str) -> None:
     assert {path.name for path in FOLDER.glob("*.csv")} - {"demo.csv"} == set(FILES)
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("name", FILES)
 def test_radt_and_train_py_understand_every_row(name: str, tmp_path: Path) -> None:
     # Whether a card has the devices is another question (below): here they are all CPUs.

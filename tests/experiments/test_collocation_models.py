@@ -29,6 +29,7 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("model", IMAGES)
 def test_parameters_are_those_of_the_published_model(model: Model) -> None:
     with torch.device("meta"):
@@ -63,6 +64,7 @@ def _step(model: nn.Module, *inputs: Tensor) -> tuple[Tensor, set[str]]:
     return scores.detach(), without
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("model", IMAGES)
 def test_a_step_of_training_reaches_every_layer(model: Model) -> None:
     torch.manual_seed(0)

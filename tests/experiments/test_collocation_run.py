@@ -85,6 +85,7 @@ os.execv(sys.executable, [sys.executable, "train.py", *sys.argv[1:]])
 """
 
 
+@pytest.mark.long
 def test_what_does_not_fit_is_a_result(bench: Bench) -> None:
     bench.script("limited.py", _LIMITED)
     params = "--model recommender --batch-size 8 --samples-per-epoch 8 --workers 0 --device cpu"
@@ -110,6 +111,7 @@ def _train(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

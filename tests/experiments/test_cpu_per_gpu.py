@@ -32,6 +32,7 @@ def test_file_for_two_cores_is_valid() -> None:
     assert counts == [[1], [2], [1, 1]]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two CPUs are shared out")
 def test_a_tiny_variant_runs(bench: Bench) -> None:
     shutil.copy(FOLDER / "train.py", bench.folder)

@@ -38,6 +38,7 @@ def test_file_for_two_cores_is_valid() -> None:
     assert {"fresh", "echo 1", "finetune 1", "finetune 3", "immediate 1"} <= set(labels)
 
 
+@pytest.mark.long
 def test_a_tiny_variant_decodes_as_much_less_as_it_says(bench: Bench) -> None:
     for name in ("train.py", "images.py"):
         shutil.copy(FOLDER / name, bench.folder)

@@ -6,6 +6,8 @@ import shutil
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from radt.devices.gpus import Gpu
 from radt.devices.machine import Machine
 from radt.experiment.source import open_source
@@ -28,6 +30,7 @@ def test_file_for_two_cores_is_valid() -> None:
     assert {"concurrent", "sequential", "fcfs", "priority", "sjf", "round robin"} <= labels
 
 
+@pytest.mark.long
 def test_a_tiny_variant_trains_the_same_in_each_arm(bench: Bench) -> None:
     shutil.copy(FOLDER / "train.py", bench.folder)
     text = (FOLDER / "cpu.csv").read_text(encoding="utf-8")

@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from radt.devices.gpus import Gpu
 from radt.devices.machine import Machine
 from radt.experiment.source import open_source
@@ -28,6 +30,7 @@ def test_file_for_two_cores_is_valid() -> None:
     assert {"resident 1", "needed 1", "ahead 1", "ahead 4 disk", "ahead 16"} <= labels
 
 
+@pytest.mark.long
 def test_a_tiny_variant_has_the_same_losses_in_all_arms(bench: Bench) -> None:
     shutil.copy(FOLDER / "train.py", bench.folder)
     lines = (FOLDER / "cpu.csv").read_text(encoding="utf-8").splitlines()

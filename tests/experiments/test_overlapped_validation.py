@@ -33,6 +33,7 @@ def test_files_are_valid(name: str, machine: Machine) -> None:
     assert len(labels) == len(set(labels))
 
 
+@pytest.mark.long
 def test_tiny_arms_train_and_validate_the_same(bench: Bench) -> None:
     for name in ("train.py", "data.py"):
         shutil.copy(FOLDER / name, bench.folder)

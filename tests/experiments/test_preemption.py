@@ -6,6 +6,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from radt.devices.gpus import Gpu
 from radt.devices.machine import Machine
 from radt.experiment.source import open_source
@@ -45,6 +47,7 @@ def test_file_for_two_cores_is_valid() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_tiny_variant_serves_and_trains_the_same_in_all_arms(bench: Bench) -> None:
     shutil.copy(FOLDER / "train.py", bench.folder)
     text = (FOLDER / "cpu.csv").read_text(encoding="utf-8")

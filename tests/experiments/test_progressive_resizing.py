@@ -40,6 +40,7 @@ def test_files_are_valid(name: str, machine: Machine, arms: list[str]) -> None:
     assert [workload.label for workload in plan.workloads] == arms
 
 
+@pytest.mark.long
 def test_a_tiny_variant_has_the_shape_that_the_readme_describes(bench: Bench) -> None:
     for script in ("train.py", "data.py"):
         shutil.copy(FOLDER / script, bench.folder)

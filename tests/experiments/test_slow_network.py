@@ -35,6 +35,7 @@ def test_every_link_has_every_way(name: str, tmp_path: Path) -> None:
     assert [len(changing.runs), len(changing.trained)] == [4, 3]
 
 
+@pytest.mark.quick_variants(1)
 @needs_user_namespaces
 @pytest.mark.parametrize("arm", ARMS)
 def test_tiny_runs_send_what_the_planner_counts(arm: str, tmp_path: Path) -> None:
@@ -78,6 +79,7 @@ def test_what_is_missing_is_said(script: str, message: str) -> None:
     assert message in done.stderr
 
 
+@pytest.mark.long
 @needs_user_namespaces
 def test_a_workload_goes_on_when_a_replica_is_killed_and_another_one_joins(bench: Bench) -> None:
     for file in ("train.py", "link.py"):

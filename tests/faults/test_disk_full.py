@@ -128,6 +128,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     check_store(bench.home / "radt.db")
 
 
+@pytest.mark.long
 def test_a_run_that_ends_on_a_full_disk(trained: Trained) -> None:
     bench, disk = trained.bench, trained.disk
     runner = bench.start(trained.path.name)
@@ -179,6 +180,7 @@ print("trained")
 """
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("full", ["data folder", "runtime folder"])
 def test_a_script_by_itself_on_a_full_disk_trains(
     bench: Bench, small_disk: SmallDisk, full: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import psutil
+import pytest
 
 from radt.model import MarkerKind, RunStatus
 from tests.collector.collector_kit import Project, Run, holder, wait_for
@@ -37,6 +38,7 @@ sys.stdin.readline()
 """
 
 
+@pytest.mark.long
 def test_64_runs_at_once(project: Project, capsys) -> None:
     runs: list[Run] = []
     for number in range(RUNS):

@@ -94,6 +94,7 @@ def _reads_and_refuses(bench: Bench, disk: Path, path: Path, tmp_path: Path) -> 
     assert "Traceback" not in alone.stderr
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("relative", [False, True])
 def test_an_experiment_file_behind_a_link_stays_behind_it(
     bench: Bench, tmp_path: Path, relative: bool
@@ -119,6 +120,7 @@ def test_an_experiment_file_behind_a_link_stays_behind_it(
     assert "1 workload" in status.stdout
 
 
+@pytest.mark.long
 def test_who_runs_the_target_holds_the_link_too(bench: Bench, tmp_path: Path) -> None:
     target = tmp_path / "study.csv"
     gate = bench.signal_ready("gate")
@@ -137,6 +139,7 @@ def test_who_runs_the_target_holds_the_link_too(bench: Bench, tmp_path: Path) ->
     assert (bench.folder / "link.csv").is_symlink()
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_a_data_folder_that_is_a_link(bench: Bench, tmp_path: Path) -> None:
     elsewhere = tmp_path / "big disk"

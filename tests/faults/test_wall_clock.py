@@ -136,6 +136,7 @@ def test_a_clock_that_was_wrong_before_dates_no_later_run_wrongly(
     assert abs(times_ns[0] / 1e9 - third_s) < 600
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_a_clock_that_is_set_reorders_nothing(
     bench: Bench, wall_clock: WallClock, tmp_path: Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import threading
 import uuid
@@ -64,6 +65,7 @@ class DemoRun:
     status: RunStatus = RunStatus.FINISHED
     epochs: int = 5
     has_gap: bool = False
+    params: dict[str, str] = field(default_factory=dict)
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
@@ -98,6 +100,14 @@ class Demo:
             "mix",
             [DemoRun("a", small, 7.4), DemoRun("b", large, 16.1, RunStatus.FAILED, epochs=3)],
         )
+        return self
+
+    def sweep(self, experiment: str = "sweep") -> Demo:
+        """Six learning rates, two at a time in numbered workloads, as a sweep writes them."""
+        rates = iter(("0.001", "0.003", "0.01", "0.03", "0.1", "0.3"))
+        for number in range(3):
+            rows = [DemoRun(letter, "train", 4.0, params={"lr": next(rates)}) for letter in "ab"]
+            self.workload(experiment, f"{number:03}", rows)
         return self
 
     def workload(self, experiment: str, label: str, runs: list[DemoRun]) -> str:
@@ -166,7 +176,9 @@ class Demo:
             origin_ns - 2 * SECOND_NS,
             status=run.status,
             listeners="top",
-            command=f"train.py --model {run.name}",
+            command=shlex.join(
+                ["train.py", "--model", run.name, *(f"--{k}={v}" for k, v in run.params.items())]
+            ),
             host=self.host,
             started_ns=origin_ns + round(self.noise.uniform(0, 4e6)),
             ended_ns=origin_ns + round(end_s * SECOND_NS) if ended else None,
@@ -175,7 +187,7 @@ class Demo:
         )
         self.writer.put_run(record)
         self.run_ids[f"{label} {run.letter}"] = run.run_id
-        self.writer.put_params(run.run_id, {"model": run.name, "batch-size": "64"})
+        self.writer.put_params(run.run_id, {"model": run.name, "batch-size": "64", **run.params})
         self.writer.add_series(series_of_run(run.run_id))
         self._epochs(run, origin_ns, setup_s)
         self._samples(run, origin_ns, setup_s, end_s, sharing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Route, expect
 
 from tests.frontend.compare_support import CARDS, drawn, open_page, query
@@ -48,6 +49,7 @@ def test_links_to_other_pages_keep_the_view_and_tabs_say_what_is_chosen(site, wa
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_page_that_is_left_draws_nothing_more(site, watched, wait_until):
     open_page(watched, site.url, "?s=quickstart&c=loss", cards=1)
     page, held = watched.page, []
@@ -66,6 +68,7 @@ def test_a_page_that_is_left_draws_nothing_more(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_charts_have_the_colours_of_the_page_which_are_kept(site, watched, wait_until):
     open_page(watched, site.url, "?c=loss", cards=1)
     first = watched.page.locator(CARDS).first

@@ -346,8 +346,8 @@ def test_groups_are_means_with_the_interval_of_their_runs(demo, source):
         runs.append(run_id)
     source.revision()
     repeats = by_name(draw(source, "score", level=Level.GROUP))
-    assert list(repeats) == ["lr=0.1", "lr=0.3"]
-    line = repeats["lr=0.1"]
+    assert list(repeats) == ["lr 0.1", "lr 0.3"]
+    line = repeats["lr 0.1"]
     assert line.members == tuple(f"r{run_id[:12]}" for run_id in runs[:3])
     at = line.curve.x
     mean = 1 + at
@@ -357,10 +357,10 @@ def test_groups_are_means_with_the_interval_of_their_runs(demo, source):
     assert (line.high - line.low)[inside] == pytest.approx(2 * 4.30265 / np.sqrt(3), rel=1e-4)
     deviation = by_name(
         draw(source, "score", level=Level.GROUP, board=BoardSpec(band=Band.DEVIATION))
-    )["lr=0.1"]
+    )["lr 0.1"]
     assert (deviation.high - deviation.low)[inside] == pytest.approx(2.0)
     by_seed = draw(source, "score", level=Level.GROUP, board=BoardSpec(group_by="seed"))
-    assert [one.short for one in by_seed.lines] == [f"seed={number}" for number in range(4)]
+    assert [one.short for one in by_seed.lines] == [f"seed {number}" for number in range(4)]
 
 
 # -- smoothing ---------------------------------------------------------------------------------
@@ -549,7 +549,8 @@ def test_tooltips_say_what_sets_a_line_apart(demo, source):
         demo.writer.put_params(run_id, {"lr": f"0.{number}", "<i>": name})
     source.revision()
     lines = by_name(draw(source))
-    assert lines["mix b"].facts[:4] == ("cnn-large", "<i>=mix b", "lr=0.5", "cpu")
+    assert lines["mix b"].facts[:2] == ("cnn-large", "cpu")
+    assert lines["mix a"].facts[:4] == ("cnn-small", "<i> mix a", "lr 0.4", "cpu")
     assert "logged by the script" in lines["mix b"].facts
     assert apart(["eight small, lr 0.1 a", "eight small, lr 0.03 a"]) == ["lr 0.1", "lr 0.03"]
     assert apart(["three a", "three b", "three"]) == ["three a", "three b", "three"]

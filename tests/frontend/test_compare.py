@@ -59,6 +59,7 @@ def test_first_sight(demo, serve, watched):
     assert chart(watched, "loss").evaluate("g => g._context.showSendToCloud") is False
 
 
+@pytest.mark.long
 def test_every_metric_is_there_in_sections(site, watched, wait_until):
     """Below the charts on top; closed and filtered sections stay so, as the address has them."""
     open_page(watched, site.url)
@@ -149,6 +150,7 @@ def test_zoom_is_shared_and_asks_for_full_resolution(demo, serve, watched, wait_
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_pointing_at_runs_and_at_charts(site, watched, wait_until):
     """One fades the other runs, the other shows a cursor with values in all charts."""
     open_page(watched, site.url, "?x=barrier")
@@ -202,6 +204,7 @@ def test_pointing_at_runs_and_at_charts(site, watched, wait_until):
     assert [url for url in asked if "figure" in url] == []
 
 
+@pytest.mark.long
 def test_values_are_those_that_are_loaded_and_keys_zoom(site, watched, wait_until):
     open_page(watched, site.url, "?level=group&by=model&band=range")
     page = watched.page
@@ -263,6 +266,7 @@ def test_new_points_appear_without_flicker(demo, serve, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_zoom_that_is_being_drawn_is_not_disturbed_by_news(demo, serve, watched, wait_until):
     running = demo.run("a", "cnn-small", 4.0, status=RunStatus.RUNNING)
     demo.workload("live", "now", [running])
@@ -293,6 +297,7 @@ def test_a_zoom_that_is_being_drawn_is_not_disturbed_by_news(demo, serve, watche
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_what_plotly_says_late_of_a_live_chart_is_no_zoom(demo, serve, watched, wait_until):
     running = demo.run("a", "cnn-small", 5.0, status=RunStatus.RUNNING)
     demo.workload("live", "now", [running])
@@ -305,6 +310,7 @@ def test_what_plotly_says_late_of_a_live_chart_is_no_zoom(demo, serve, watched, 
     assert "t.barrier" not in query(watched)
 
 
+@pytest.mark.long
 def test_a_new_workload_joins_by_itself(demo, serve, watched, wait_until):
     demo.quickstart()
     open_page(watched, serve())
@@ -314,6 +320,7 @@ def test_a_new_workload_joins_by_itself(demo, serve, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_only_what_may_have_changed_is_asked_for(demo, serve, watched, wait_until):
     """A page left open only asks whether there is news; nor do charts of ended runs change."""
     demo.quickstart()
@@ -354,6 +361,7 @@ def test_an_address_opens_what_it_says_and_stays(demo, serve, watched, wait_unti
     }
 
 
+@pytest.mark.long
 def test_back_leads_back_to_the_same_charts(site, watched, wait_until):
     open_page(watched, site.url, "?c=loss", cards=1)
     card(watched, "loss").locator(".card-head h2").hover()
@@ -384,6 +392,7 @@ def test_two_browsers_do_not_disturb_each_other(site, watched, wait_until, brows
     other.close()
 
 
+@pytest.mark.long
 def test_nothing_picked_leads_on(site, watched):
     watched.page.goto(f"{site.url}/compare?s=")
     expect(watched.page.get_by_text("Nothing is selected")).to_be_visible()
@@ -439,6 +448,7 @@ def test_a_dashboard_that_is_gone_is_said_and_awaited(site, watched, wait_until)
     wait_until(lambda: names(watched)[0] == "solo", "the chart by workload")
 
 
+@pytest.mark.long
 def test_only_charts_near_the_window_are_asked_for(site, watched):
     charts = "".join("&c=loss;rows=3" for _ in range(8))
     asked = []
@@ -454,6 +464,7 @@ def test_only_charts_near_the_window_are_asked_for(site, watched):
     expect(last.locator(".main-svg").first).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_counter_says_what_is_drawn_and_how_it_was_measured(demo, serve, watched):
     """By pointing at it and by the keyboard, and though the head has no room for all of it."""
     demo.quickstart()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.frontend.compare_support import (
@@ -19,6 +20,7 @@ from tests.frontend.conftest import bounds
 
 RSS = "process.memory.rss"
 CPU = "process.cpu.utilization"
+HOST_CPU = "system.cpu.utilization"
 
 
 def settings(watched, metric):
@@ -73,6 +75,28 @@ def test_runs_become_workloads_and_are_summed_otherwise(site, watched, wait_unti
     assert watched.errors == []
 
 
+def test_a_sweep_is_compared_as_runs_and_by_a_parameter(demo, serve, watched, wait_until):
+    demo.sweep()
+    rates = [f"lr {rate}" for rate in ("0.001", "0.003", "0.01", "0.03", "0.1", "0.3")]
+    open_page(watched, serve(), "?s=sweep")
+    wait_until(lambda: names(watched) == rates, "a line for each run")
+    expect(watched.page.locator(".picks > li .pick-label")).to_have_text(rates)
+    expect(watched.page.locator("#facts")).to_have_text("6 runs")
+    # Readings of the machine belong to the runs of a batch.
+    batches = ("lr 0.001/0.003", "lr 0.01/0.03", "lr 0.1/0.3")
+    assert names(watched, HOST_CPU) == [f"{batch}  bench-1" for batch in batches]
+    tools = watched.page.locator("#compare-tools")
+    tools.get_by_text("Workloads").click()
+    means = [f"{label}  mean of 2" for label in ("000", "001", "002")]
+    wait_until(lambda: names(watched) == means, "workloads, if asked for")
+    tools.get_by_text("Groups").click()
+    tools.get_by_label("by", exact=True).select_option("lr")
+    wait_until(lambda: names(watched) == rates, "a line for each learning rate")
+    assert query(watched)["by"] == ["lr"]
+    assert watched.errors == []
+
+
+@pytest.mark.long
 def test_one_chart_can_differ_from_the_page(site, watched, wait_until):
     open_page(watched, site.url)
     dialog = settings(watched, "accuracy")
@@ -138,6 +162,7 @@ def test_lines_are_hidden_in_all_charts_and_in_one(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_what_is_picked_can_be_removed(site, watched, wait_until):
     open_page(watched, site.url, "?s=quickstart")
     wait_until(lambda: len(names(watched)) > 3, "the lines")
@@ -154,12 +179,13 @@ def test_what_is_picked_can_be_removed(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_long_list_is_searched(demo, serve, watched):
     for number in range(12):
         demo.workload("many", f"w{number:02}", [demo.run("a", "n", 0.2, epochs=1)])
     open_page(watched, serve(), "?s=many")
     watched.page.get_by_label("Find in the list").fill("w07")
-    expect(watched.page.locator(".unit-row:not([hidden])")).to_have_count(1)
+    expect(watched.page.locator(".picks > li:not([hidden])")).to_have_count(1)
     watched.page.get_by_label("Find in the list").fill("nowhere")
     expect(watched.page.get_by_text("No run matches.")).to_be_visible()
 
@@ -203,6 +229,7 @@ def test_charts_are_moved_by_pointer_and_keyboard(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_charts_are_sized_by_pointer_and_keyboard(site, watched, wait_until):
     open_page(watched, site.url)
     shown = card(watched, "accuracy")
@@ -261,6 +288,7 @@ def test_the_bar_sets_what_all_charts_share(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_narrow_window_folds_the_list(site, watched):
     watched.page.set_viewport_size({"width": 900, "height": 900})
     open_page(watched, site.url)
@@ -273,6 +301,7 @@ def test_a_narrow_window_folds_the_list(site, watched):
     expect(row(watched, "three b")).to_be_hidden()
 
 
+@pytest.mark.long
 def test_addresses_that_make_no_sense_show_what_can_be_shown(site, watched):
     open_page(watched, site.url, "?level=nonsense&t.barrier=5,5&x=<b>")
     page = watched.page

@@ -32,6 +32,7 @@ def test_ends_of_the_axis_are_typed_in_the_unit_that_is_drawn(site, watched):
     watched.page.wait_for_url("**500000000**")  # bytes, whatever unit is drawn later
 
 
+@pytest.mark.long
 def test_the_pointer_shows_times_of_day_in_all_charts(site, watched, wait_until):
     open_page(watched, site.url, "?x=wall")
     expect(card(watched, "loss").locator(".xaxislayer-above text").first).to_contain_text(":")
@@ -58,6 +59,7 @@ def test_the_pointer_shows_times_of_day_in_all_charts(site, watched, wait_until)
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_the_list_has_the_dashes_of_the_lines(site, watched, wait_until):
     open_page(watched, site.url)
     swatch = row(watched, "three b").locator(".swatch")

@@ -112,6 +112,7 @@ def test_a_view_travels_in_a_file(
     assert not watched.errors
 
 
+@pytest.mark.long
 def test_other_files_are_refused_and_the_page_stays(
     site: Site, watched: Watched, tmp_path: Path
 ) -> None:
@@ -136,6 +137,7 @@ def test_other_files_are_refused_and_the_page_stays(
             assert page.url == before
 
 
+@pytest.mark.long
 def test_a_link_is_copied_and_opens_the_same(
     demo: Demo, serve: Serve, watched: Watched, other: Page
 ) -> None:
@@ -168,6 +170,7 @@ def test_a_link_is_copied_and_opens_the_same(
     compile(code, "copied", "exec")
 
 
+@pytest.mark.long
 def test_where_browsers_have_no_clipboard_the_text_is_shown(site: Site, watched: Watched) -> None:
     """As over plain HTTP."""
     page = patient(watched.page.context.new_page())
@@ -235,6 +238,7 @@ def test_a_chart_as_a_picture(site: Site, watched: Watched, tmp_path: Path) -> N
     assert not watched.errors
 
 
+@pytest.mark.long
 def test_all_charts_are_one_picture_and_one_page(
     site: Site, watched: Watched, tmp_path: Path
 ) -> None:
@@ -265,6 +269,7 @@ def test_all_charts_are_one_picture_and_one_page(
     assert not watched.errors
 
 
+@pytest.mark.long
 def test_the_menu_goes_by_keyboard(site: Site, watched: Watched) -> None:
     """Opened, walked through, closed; the focus returns to its button."""
     page = watched.page
@@ -292,6 +297,7 @@ def test_the_menu_goes_by_keyboard(site: Site, watched: Watched) -> None:
     expect(page.get_by_role("menu")).to_have_count(0)
 
 
+@pytest.mark.long
 def test_what_goes_wrong_is_said(site: Site, watched: Watched) -> None:
     """The server is gone: the page says so, and the menu works on when it is back."""
     page = watched.page
@@ -305,6 +311,7 @@ def test_what_goes_wrong_is_said(site: Site, watched: Watched) -> None:
         choose(page, "page", "Save view")
 
 
+@pytest.mark.long
 def test_a_download_that_breaks_off_is_seen_as_broken(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,6 +237,7 @@ with radt.Run() as run:
 """
 
 
+@pytest.mark.long
 def test_bars_of_a_real_experiment_are_what_the_store_and_its_samples_say(tmp_path):
     with bench_in(tmp_path, columns=80, with_mlflow=False) as real:
         real.script("train.py", SCRIPT)
@@ -319,6 +320,7 @@ def test_the_page_shows_an_experiment_and_leads_to_its_workloads(bench, serve, w
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_bars_are_reached_by_the_keyboard(bench, serve, watched):
     study = planted_study(bench)
     page = watched.page
@@ -345,6 +347,7 @@ def test_bars_are_reached_by_the_keyboard(bench, serve, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_zoom_is_in_the_address_and_another_choice_begins_without(bench, serve, watched):
     planted_study(bench)
     planted_study(bench, "second")
@@ -376,6 +379,7 @@ def test_a_zoom_is_in_the_address_and_another_choice_begins_without(bench, serve
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_ten_thousand_runs_in_a_browser(many, serve, watched):
     page = watched.page
     page.goto(f"{serve(store=many)}/timeline")

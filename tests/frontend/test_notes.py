@@ -152,7 +152,7 @@ def test_a_saved_view_opens_what_it_was_saved_from(
     link = page.get_by_role("link", name="all of it / 2")
     expect(link).to_be_visible()
     (view,) = StoreReader(demo.store).saved_views()
-    assert (view.name, view.address) == ("all of it / 2", "/report?e=quickstart")
+    assert (view.name, view.address) == ("all of it / 2", "report?e=quickstart")
     page.goto(f"{url}/system")
     page.goto(f"{url}/view/all%20of%20it%20%2F%202")
     expect(page).to_have_title("quickstart · Report · radt")
@@ -163,6 +163,7 @@ def test_a_saved_view_opens_what_it_was_saved_from(
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_team_store_changes_mlflow_itself(
     database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +209,7 @@ def test_a_team_store_changes_mlflow_itself(
     assert mlflow.get_run(mlflow_id).data.tags == notes | {"mlflow.note.content": "of use"}
 
 
+@pytest.mark.long
 def test_a_run_with_thousands_of_tags_shows_the_first_of_them(
     demo: Demo, serve: Callable[..., str], watched: Watched
 ) -> None:

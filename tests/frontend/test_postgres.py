@@ -149,6 +149,7 @@ def test_a_role_without_rights_is_told_whom_to_ask(team):
         execute(team, f"DROP ROLE {role}")
 
 
+@pytest.mark.long
 def test_another_version_is_a_clear_page_and_ends_without_a_restart(team, serve, watched):
     newest = "version = (SELECT MAX(version) FROM schema_version)"
     change = f"UPDATE schema_version SET version = version + {{}} WHERE {newest}"

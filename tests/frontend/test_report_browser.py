@@ -178,6 +178,7 @@ def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, 
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_quantities_of_any_metric_are_columns_and_charts_and_in_the_address(study, serve, watched):
     curves = {"quick": [[0.5, 0.7], [0.6, 0.8]], "slow": [[0.5, 0.6, 0.7], [0.5, 0.5]]}
     for label, accuracies in curves.items():
@@ -236,6 +237,7 @@ def test_quantities_of_any_metric_are_columns_and_charts_and_in_the_address(stud
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_late_answer_leaves_alone_what_is_typed(study, serve, watched):
     page = watched.page
     page.goto(f"{serve()}/report")
@@ -291,6 +293,7 @@ def test_a_report_as_a_file_needs_nothing_but_itself(
     context.close()
 
 
+@pytest.mark.long
 def test_a_run_that_ends_appears(study, serve, watched):
     study.workload("warm", [Planted("a", 4.0, watts=200.0), Planted("b", 4.0, watts=200.0)])
     page = watched.page
@@ -305,6 +308,7 @@ def test_a_run_that_ends_appears(study, serve, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_an_empty_report_fills_by_itself(store_path, serve, watched):
     store_path.parent.mkdir(parents=True)
     study = Study(store_path)
@@ -330,6 +334,7 @@ def test_markup_in_an_address_is_text(study, serve, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_what_cannot_be_read_is_said(study, serve, watched, monkeypatch):
     def away(*_: object) -> None:
         raise StoreError("a chunk is damaged", "Import the run again")

@@ -373,6 +373,7 @@ def test_a_running_run_is_followed_until_its_end(bench, serve, watched, store_pa
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_another_run_beside_it_a_long_log_and_a_run_without_anything(
     bench, serve, watched, store_path
 ):

@@ -62,9 +62,9 @@ def test_workloads_are_groups_and_the_newest_come_first(demo, source):
     assert (found["count"], found["total"]) == ("12 runs", 16)
     assert [one["name"] for one in found["experiments"]] == ["quickstart", "older"]
     run = found["rows"][1]
-    assert run["href"] == f"/run?id={demo.run_ids['mix a']}"
+    assert run["href"] == f"./run?id={demo.run_ids['mix a']}"
     group = found["rows"][0]
-    assert group["href"].startswith("/workload?e=quickstart&w=")
+    assert group["href"].startswith("./workload?e=quickstart&w=")
     closed = answer(source, {"view": {}, "toggled": [group["id"]]})
     assert names(closed)[:2] == ["mix", "three"]
     assert names(sent(source, options={"runs.open": "no"})) == ["mix", "three", "solo"] * 2

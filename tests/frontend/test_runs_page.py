@@ -204,6 +204,7 @@ def test_boxes_have_three_states_and_compare_takes_what_is_ticked(site, watched,
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_runs_get_stars_and_are_archived(demo, serve, watched):
     demo.quickstart()
     page = watched.page
@@ -285,6 +286,7 @@ def test_name_notes_and_tags_are_written_in_the_table(demo, serve, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_quick_clicks_all_count(site, watched, wait_until):
     open_page(watched, site.url, "?o.runs.group=none")
     expect(rows(watched)).to_have_count(6)
@@ -337,6 +339,7 @@ def test_the_search_says_what_it_cannot_read(site, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_everything_by_keyboard(site, watched, wait_until):
     page = watched.page
     open_page(watched, site.url)
@@ -375,6 +378,7 @@ def many(demo, count, first=0):
             )
 
 
+@pytest.mark.long
 def test_a_long_table_holds_only_the_rows_in_sight(demo, serve, watched):
     many(demo, 1200)
     page = watched.page
@@ -420,6 +424,7 @@ def test_texts_are_texts(demo, serve, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_running_runs_move_and_new_ones_join(demo, serve, watched, wait_until):
     demo.quickstart()
     demo.workload("quickstart", "now", [demo.run("a", "n", 9.0, status=RunStatus.RUNNING)])
@@ -441,6 +446,7 @@ def test_running_runs_move_and_new_ones_join(demo, serve, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("width", [3840, 900])
 def test_the_table_fits_every_window_and_the_names_stay(site, watched, width):
     page = watched.page

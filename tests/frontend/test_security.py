@@ -27,7 +27,7 @@ from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.records import MarkerRecord, SeriesRecord
 from tests.frontend.conftest import Demo, Watched, batch, end_server, patient
 
-PATHS = [page.path for page in PAGES]
+PATHS = [f"/{page.path}" for page in PAGES]
 
 #: Each would show a dialogue, or leave an element behind, where it is taken for HTML.
 EVIL = '<img src=x onerror="alert(1)"><b class=evil>x</b>'

@@ -109,6 +109,39 @@ def test_picks_become_units_in_the_order_of_the_experiment(demo, source):
     assert [run.short for run in selection.find(picks[0])] == ["mix b"]
 
 
+def test_runs_of_a_sweep_are_named_by_what_differs_and_drawn_as_runs(demo, source):
+    demo.sweep()
+    rates = ["lr 0.001", "lr 0.003", "lr 0.01", "lr 0.03", "lr 0.1", "lr 0.3"]
+    selection = read_selection(source, View(picks=(Pick("sweep"),)))
+    assert titles(selection) == rates
+    assert [run.title for run in selection.runs.values()] == rates
+    assert not any(selection.drawn_at(Level.AUTO).values())
+    assert all(selection.drawn_at(Level.WORKLOAD).values())
+    # Two of a batch, with the next one.
+    some = [Pick.run("sweep", run_id) for run_id in list(selection.runs)[1:4]]
+    assert titles(read_selection(source, View(picks=some))) == rates[1:4]
+    # Collocated runs beside them keep their names.
+    demo.quickstart()
+    refresh(source)
+    both = read_selection(source, View(picks=(Pick("sweep"), Pick("quickstart"))))
+    assert titles(both)[5:8] == ["sweep lr 0.3", "quickstart solo", "quickstart three a"]
+    drawn = both.drawn_at(Level.AUTO)
+    assert [drawn[run_id] for run_id in both.runs] == [False] * 6 + [True] * 6
+
+
+def test_repeats_within_a_sweep_and_named_workloads_stay_distinct(demo, source):
+    for label, rates in (("0", "ab"), ("1", "ab"), ("warm-up", "cd"), ("final", "e")):
+        rows = [
+            demo.run(letter, "train", 1.0, params={"lr": rate})
+            for letter, rate in zip("ab", rates, strict=False)
+        ]
+        demo.workload("study", label, rows)
+    assert titles(read_selection(source, View(picks=(Pick("study"),)))) == [
+        *("lr a (0 a)", "lr b (0 b)", "lr a (1 a)", "lr b (1 b)"),
+        *("warm-up lr c", "warm-up lr d", "final"),
+    ]
+
+
 def test_several_experiments_are_told_apart_and_keep_their_colours(demo, source):
     demo.quickstart("one")
     demo.quickstart("two")

@@ -234,6 +234,7 @@ def test_every_card_has_something_to_say(demo, serve, watched, monkeypatch):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_table_keeps_the_focus_and_its_place_when_it_is_drawn_again(
     demo, serve, watched, monkeypatch
 ):

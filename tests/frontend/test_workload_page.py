@@ -154,6 +154,7 @@ def test_pointing_says_what_is_loaded_and_a_zoom_is_shared_by_all_rows(
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_presses_count_from_each_other_and_not_from_what_is_drawn(bench, serve, watched):
     workload_id, _ = planted_three(bench)
     page = watched.page
@@ -177,6 +178,7 @@ def test_presses_count_from_each_other_and_not_from_what_is_drawn(bench, serve, 
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_other_workloads_are_a_step_or_a_search_away(bench, serve, watched):
     first = bench.workload("first", [Planted("a")])
     bench.workload("second", [Planted("a")])
@@ -251,6 +253,7 @@ def test_a_running_workload_grows_and_its_log_is_followed(bench, serve, watched,
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_log_and_a_trace_are_downloaded(bench, serve, watched, store_path):
     run = Planted("a")
     folder = store_path.parent / "runs" / run.run_id
@@ -283,6 +286,7 @@ def test_a_workload_that_is_not_there_says_so_and_another_is_a_link_away(bench, 
     expect(page.locator(".state")).to_contain_text("No workload 0123456789ab")
 
 
+@pytest.mark.long
 def test_a_run_that_never_started_and_one_without_listeners_have_a_page(bench, serve, watched):
     run = Planted("a", cores=None, epochs=0, status=RunStatus.FAILED, reason="exit code 3")
     bench.workload("bare", [run], skew_ns=None)

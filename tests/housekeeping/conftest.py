@@ -35,7 +35,9 @@ POINTS = 9000
 GAUGE, COUNTER, LOSS, FEW = range(4)
 
 
-@pytest.fixture(params=list(Dialect), ids=str)
+@pytest.fixture(
+    params=[Dialect.SQLITE, pytest.param(Dialect.POSTGRES, marks=pytest.mark.long)], ids=str
+)
 def dialect(request: pytest.FixtureRequest) -> Dialect:
     return Dialect(request.param)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from radt.delivery.mlflow.database import prepare
 from radt.model import RunStatus
 from tests.integrations.kit import steps_of, trainings
@@ -139,6 +141,7 @@ raise SystemExit(3)
 )
 
 
+@pytest.mark.long
 def test_autolog_before_the_older_name_is_imported(alone: Alone) -> None:
     """Its TensorBoard logger, which it has by default, does not log values a second time."""
     alone.run(AUTOLOG_SCRIPT, code=3)

@@ -292,6 +292,7 @@ def test_batches_outlive_their_loader_while_others_go_on() -> None:
         assert kept[1].tolist() == expected(40, 2)[0]
 
 
+@pytest.mark.long
 def test_thirty_two_consumers() -> None:
     name = name_of_its_own()
     takers = [Taker(shared(50, 4, name=name), epochs=2) for _ in range(32)]
@@ -468,6 +469,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("started_as", "how", "workers"),
     [("file", "spawn", 0), ("file", "here", 2), ("module", "spawn", 2)],
@@ -506,6 +508,7 @@ with SharedLoader(make_planned, name=sys.argv[1], arguments=arguments) as loader
 """
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("is_row", [True, False])
 def test_a_server_has_no_cpus_and_no_share_of_a_gpu_from_the_row_that_started_it(
     is_row: bool,

@@ -70,6 +70,7 @@ def test_a_data_set_that_raises_fails_every_consumer_after_the_batches_before() 
     wait_until(lambda: not alive(takers[0].server), "the server's end")
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_what_cannot_be_sent_is_named(workers: int) -> None:
     arguments = {"bad": "generator", "workers": workers}
@@ -99,6 +100,7 @@ def test_a_data_set_that_hangs_fails_after_the_time_given() -> None:
     wait_until(lambda: not alive(server), "the server's end")
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize(
     ("factory", "message"),
     [

@@ -105,6 +105,7 @@ def test_rows_on_mig_instances_have_their_own_instance_also_after_a_crash(
             assert why.count("the collector was restarted") == 1
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("collocation", ["-", "MPS"])
 def test_nothing_of_a_colleague_is_given_to_runs(
     held: Held, nvml: FakeNvml, mps: FakeMps, collocation: str
@@ -173,6 +174,7 @@ def test_nothing_of_a_colleague_is_given_to_runs(
     assert grown[0] == pytest.approx(1.5 * grown[1], rel=0.01)
 
 
+@pytest.mark.long
 def test_a_card_lost_in_mid_run_makes_its_energy_a_lower_bound(held: Held, nvml: FakeNvml) -> None:
     nvml.configure("count 1", "gpu 0 55 80000 500 1000 250000 0 61 1410 1593", ENERGY)
     held.start("Devices,Listeners", "0,smi@100ms")
@@ -196,6 +198,7 @@ def test_a_card_lost_in_mid_run_makes_its_energy_a_lower_bound(held: Held, nvml:
         assert "The run's energy is a lower bound" in words
 
 
+@pytest.mark.long
 def test_a_card_that_goes_and_a_driver_that_hangs_cost_only_themselves(
     held: Held, nvml: FakeNvml
 ) -> None:

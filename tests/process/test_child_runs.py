@@ -47,6 +47,7 @@ def test_children_of_a_row_are_nested_below_it_in_mlflow(bench: Bench) -> None:
     assert runs["open"].data.tags["kind"] == "small"
 
 
+@pytest.mark.long
 def test_children_without_an_end_get_their_rows_and_a_resumed_row_has_new_ones(
     bench: Bench,
 ) -> None:

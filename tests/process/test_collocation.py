@@ -109,6 +109,7 @@ def test_rows_under_mps_share_a_daemon_of_their_own(
     assert [row["Status"] for row in machine.rows(path)] == ["FINISHED"] * 2
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("manner", ["", "content"], ids=["killed", "says-all-went-well"])
 def test_a_client_that_runs_without_mps_fails_the_workload(
     machine: Bench, mps: FakeMps, manner: str
@@ -146,6 +147,7 @@ def test_mig_rows_get_instances_of_their_own_that_are_gone_afterwards(
     assert tags["radt.mig.profile"] in ("3g.20gb", "1g.5gb")
 
 
+@pytest.mark.quick_variants(3)
 @pytest.mark.parametrize(
     ("hardware", "cells", "problem"),
     [
@@ -180,6 +182,7 @@ def test_what_the_start_refuses_validate_refuses_too(
     assert not (machine.home / "radt.db").exists()
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("collocation", ["MPS", "3g.20gb"])
 def test_what_a_killed_runner_set_up_is_taken_away_by_the_next_start(
     machine: Bench, nvml: FakeNvml, mps: FakeMps, collocation: str
@@ -206,6 +209,7 @@ def test_what_a_killed_runner_set_up_is_taken_away_by_the_next_start(
     assert machine.rows(path)[0]["Status"] == "FINISHED"
 
 
+@pytest.mark.long
 def test_somebody_elses_process_is_waited_for_or_refused(machine: Bench, nvml: FakeNvml) -> None:
     nvml.add(f"process 0 {1} 3000000")
     path = machine.experiment("Workload,Devices,Listeners,File\n1,0,none,client.py\n")

@@ -97,6 +97,7 @@ def check_delivered(bench: Bench, status: RunStatus = RunStatus.FINISHED) -> Non
     assert not differences(bench.home / "radt.db", bench.env["RADT_STORE_URI"])
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("command", [RUNNER, ALONE, ENTRYPOINT], ids=["radt", "script", "shell"])
 def test_the_main_process_waits_until_everything_is_uploaded(
     bench: Bench, command: Sequence[str]
@@ -106,6 +107,7 @@ def test_the_main_process_waits_until_everything_is_uploaded(
     assert [line.split()[:2] for line in lines[-2:]] == [["✔", "MLflow"], ["✔", "Postgres"]]
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("command", [RUNNER, ALONE], ids=["radt", "script"])
 def test_docker_stop_uploads_what_the_run_has_until_then(
     bench: Bench, command: Sequence[str]
@@ -119,6 +121,7 @@ def test_docker_stop_uploads_what_the_run_has_until_then(
     check_delivered(bench, RunStatus.KILLED)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("command", [RUNNER, ALONE], ids=["radt", "script"])
 def test_what_is_left_is_named_last_and_uploaded_by_the_next_container(
     bench: Bench, command: Sequence[str], postgres: Postgres
@@ -136,6 +139,7 @@ def test_what_is_left_is_named_last_and_uploaded_by_the_next_container(
     assert not differences(bench.home / "radt.db", database)
 
 
+@pytest.mark.long
 def test_a_script_that_was_killed_with_its_container_is_ended_by_the_next(bench: Bench) -> None:
     """Another container has another hostname; only journals of other machines are left alone."""
     bench.env |= {"RADT_TRACKING_URI": "none", "RADT_COLLECTOR_PATIENCE_S": "60"}
@@ -156,6 +160,7 @@ def test_a_script_that_was_killed_with_its_container_is_ended_by_the_next(bench:
     assert not differences(bench.home / "radt.db", bench.env["RADT_STORE_URI"])
 
 
+@pytest.mark.long
 def test_anybody_may_wait_and_nobody_has_to(bench: Bench) -> None:
     run(bench, (*RUNNER, "--wait"))
     check_delivered(bench)
@@ -191,6 +196,7 @@ recording.leave = stop_and_leave
 """
 
 
+@pytest.mark.long
 def test_sigterm_ends_forked_processes_and_skips_no_upload(bench: Bench) -> None:
     bench.script("train.py", SIGNALLED)
     run(bench, ALONE, RADT_WAIT="1")
@@ -208,6 +214,7 @@ def test_a_script_that_fails_for_its_uploads_runs_the_exit_handlers_of_others_on
     assert [line for line in lines if line in ("first", "last")] == ["last", "first"]
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_containers_of_a_real_engine(bench: Bench, docker: DockerEngine) -> None:
     """One comes to its end, the next is stopped; both are gone with all their processes."""
@@ -251,6 +258,7 @@ PYTHON = sys.executable
 OF_PYTHON = f"import subprocess; subprocess.run([{PYTHON!r}, '-c', {ASK!r}])"
 
 
+@pytest.mark.quick_variants(5)
 @pytest.mark.parametrize(
     ("command", "wait"),
     [

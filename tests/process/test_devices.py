@@ -114,6 +114,7 @@ def test_rows_run_on_the_mig_devices_that_the_scheduler_gave(
     assert len(nvml.gpu_instances()) == 0, "nothing was created"
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize(
     ("hardware", "offer", "visible", "devices", "found"),
     [
@@ -145,6 +146,7 @@ def test_a_script_by_itself_is_recorded_with_its_devices_or_with_none(
     assert ("the run's GPUs are not recorded: the GPUs named by" in said) is (devices == "unknown")
 
 
+@pytest.mark.long
 def test_gpu_rows_run_and_are_measured_on_a_driver_of_the_470_branch(
     machine: Bench, nvml: FakeNvml, tmp_path: Path
 ) -> None:

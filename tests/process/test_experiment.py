@@ -54,6 +54,7 @@ def test_a_whole_experiment(bench: Bench, study: Path) -> None:
     mlflow_has_runs_params_tags_metrics_and_artifacts(bench, study)
 
 
+@pytest.mark.long
 def test_without_mlflow_everything_is_in_the_store(bench: Bench, study: Path) -> None:
     bench.script("train.py", TRAIN.replace("run.log_param", "run.log_figure; run.log_param"))
     done = bench.radt("experiment.csv")
@@ -196,6 +197,7 @@ def test_hostile_names_work(bench: Bench) -> None:
     assert path.read_text(encoding="utf-8").count("FINISHED") == 1
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_what_scripts_log_to_mlflow_themselves_lands_in_the_same_run(bench: Bench) -> None:
     bench.script(

@@ -142,6 +142,7 @@ def test_killed_collector_comes_back_with_a_gap_and_no_loss(
         assert any(gap.end_ns > gap.start_ns for gap in bench.reader.gaps([run.run_id]))
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_cost_of_recording_counts_delivery_to_mlflow_also_when_it_has_ended(
     bench: Bench, blocked: subprocess.Popen[str]
@@ -167,7 +168,8 @@ def test_cost_of_recording_counts_delivery_to_mlflow_also_when_it_has_ended(
         assert client.status().cpu_s >= both_s - tick_s
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.quick_variants(1)
+@pytest.mark.parametrize("times", [2, 1])
 def test_ctrl_c_once_asks_and_twice_kills(bench: Bench, times: int) -> None:
     bench.script(
         "stubborn.py",
@@ -211,6 +213,7 @@ main()
 """
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("what", "code", "status", "reason"),
     [
@@ -263,6 +266,7 @@ def test_second_runner_on_a_file_is_told_who_holds_it(
     assert blocked.wait(180) == 0
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_two_experiments_side_by_side_in_one_folder(bench: Bench) -> None:
     bench.script(
@@ -288,6 +292,7 @@ def test_two_experiments_side_by_side_in_one_folder(bench: Bench) -> None:
             assert run.info.status == "FINISHED"
 
 
+@pytest.mark.long
 def test_script_that_forks_children_and_exits(bench: Bench) -> None:
     bench.script(
         "forks.py",
@@ -305,6 +310,7 @@ def test_script_that_forks_children_and_exits(bench: Bench) -> None:
     assert "left behind" in done.stdout
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_log_of_a_flood_reaches_mlflow_whole(bench: Bench) -> None:
     bench.script(

@@ -204,6 +204,7 @@ def scene(
 # Set-up ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("collocation", ["MPS", "3g.20gb"])
 def test_runner_killed_while_devices_are_set_up(scene: Scene, collocation: str) -> None:
     path = scene.experiment(f"1,0,{collocation},,say.py,a", "1,cpu,,,say.py,b", "2,cpu,,,say.py,c")
@@ -233,6 +234,7 @@ def test_runner_killed_while_devices_are_set_up(scene: Scene, collocation: str) 
     assert len(scene.bench.reader.runs()) == 5
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("collocation", ["MPS", "3g.20gb"])
 def test_devices_that_cannot_be_set_up(scene: Scene, collocation: str) -> None:
     path = scene.experiment(f"1,0,{collocation},,say.py,a", "1,cpu,,,say.py,b", "2,cpu,,,say.py,c")
@@ -301,6 +303,7 @@ def test_environment_that_cannot_be_built(scene: Scene) -> None:
 # Before the barrier ------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_runner_killed_while_mlflow_does_not_answer(scene: Scene) -> None:
     # Only rows whose MLflow need not know radt wait for it before they start.
@@ -322,6 +325,7 @@ def test_runner_killed_while_mlflow_does_not_answer(scene: Scene) -> None:
     assert statuses == [RunStatus.KILLED] * 2 + [RunStatus.FINISHED] * 2
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("what", ["rubbish", "folder", "no folder"])
 def test_store_that_cannot_be_used(scene: Scene, what: str) -> None:
     path = scene.experiment("1,0,3g.20gb,,say.py,a")
@@ -373,6 +377,7 @@ def pipes(pid: int, *, beyond: int = 2) -> set[str]:
     return found
 
 
+@pytest.mark.long
 def test_runner_killed_while_one_row_waits_for_another(scene: Scene) -> None:
     scene.bench.script("enters.py", ENTERS)
     scene.bench.signal_ready("b.gate")
@@ -420,6 +425,7 @@ if os.path.exists("a.gate"):
 """
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_runner_killed_while_rows_run(scene: Scene) -> None:
     scene.tools.install("docker")
@@ -474,6 +480,7 @@ def test_file_that_is_deleted_while_rows_run(scene: Scene) -> None:
     scene.nothing_is_set_up(path)
 
 
+@pytest.mark.long
 def test_file_that_becomes_a_folder_while_rows_run(scene: Scene) -> None:
     scene.bench.signal_ready("a.gate")
     path = scene.experiment("1,0,3g.20gb,,say.py,a", "2,cpu,,,say.py,b")
@@ -521,6 +528,7 @@ def impatient(scene: Scene, path: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("mood", ["ignore quit", "hang quit"])
 def test_daemon_that_does_not_quit(scene: Scene, mood: str) -> None:
     scene.nvml.configure(*TWO_GPUS)
@@ -533,6 +541,7 @@ def test_daemon_that_does_not_quit(scene: Scene, mood: str) -> None:
     scene.nothing_is_set_up(path)
 
 
+@pytest.mark.long
 def test_runner_killed_while_a_daemon_does_not_quit(scene: Scene) -> None:
     scene.nvml.configure(*TWO_GPUS)
     scene.mps.be("hang quit")
@@ -566,6 +575,7 @@ if not os.path.exists("asked"):
 """
 
 
+@pytest.mark.long
 def test_runner_killed_while_a_leftover_is_waited_for(scene: Scene) -> None:
     scene.bench.script("stubborn.py", STUBBORN)
     who_runs = scene.bench.signal_ready("runner")
@@ -586,7 +596,8 @@ def test_runner_killed_while_a_leftover_is_waited_for(scene: Scene) -> None:
 # Restart of the machine --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("runtime_survives", [pytest.param(True, marks=pytest.mark.mlflow), False])
+@pytest.mark.quick_variants(1)
+@pytest.mark.parametrize("runtime_survives", [False, pytest.param(True, marks=pytest.mark.mlflow)])
 def test_machine_that_restarts_while_rows_run(scene: Scene, runtime_survives: bool) -> None:
     for name in "bc":
         scene.bench.signal_ready(f"{name}.gate")

@@ -192,6 +192,7 @@ def test_all_kinds_are_seen_while_they_run_and_ended_with_the_run(zoo: Zoo) -> N
     zoo.wait_gone()
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     "numbers",
     [
@@ -525,6 +526,7 @@ def container() -> Iterator[subprocess.Popen[str]]:
 KILL = "import os, sys; assert 'RADT_RUN_ID' not in os.environ; os.kill(int(sys.argv[1]), 9)"
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("how", ["SIGKILL", "failed", "keeper killed"])
 def test_the_kill_command_ends_what_signals_do_not_reach(
     tmp_path: Path, container: subprocess.Popen[str], how: str

@@ -75,6 +75,7 @@ def test_words_of_a_file_are_what_is_read(gpus: Bench) -> None:
     assert not [one for one in held.series("f") if one.metric.startswith("gpu")]
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_many_rows_and_different_wishes_for_one_listener(gpus: Bench, nvml: FakeNvml) -> None:
     energy, traffic = "field {} 83 ull 0 {}000", "field {} 198 ull 0 1000000000"

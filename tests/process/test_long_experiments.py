@@ -267,6 +267,7 @@ def test_stop_ends_a_run_as_ctrl_c_does_and_waits_for_it(bench: Bench, one: Path
     assert "is not running" in bench.radt("stop", one.name).stderr
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("detached", [False, True])
 def test_hints_resume_with_all_options_of_the_start(
     bench: Bench, one: Path, *, detached: bool
@@ -378,6 +379,7 @@ def test_what_detach_says(background: Background) -> None:
     assert f"pid {background.holder.pid}" in background.said
 
 
+@pytest.mark.long
 def test_a_second_start_is_refused(background: Background) -> None:
     done = background.bench.radt("one.csv", "--detach", code=3)
     assert f"being run by process {background.holder.pid}" in done.stderr
@@ -428,6 +430,7 @@ def test_attach_shows_the_output_and_ends_with_the_runner(bench: Bench, one: Pat
     assert "one.csv is not running" in after.stderr and "logs/one-" in after.stderr
 
 
+@pytest.mark.long
 def test_attach_goes_on_without_the_output_that_was_removed(bench: Bench, one: Path) -> None:
     bench.radt(one.name, "--detach")
     wait_at_work(bench, one)

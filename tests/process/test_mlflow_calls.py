@@ -61,6 +61,7 @@ def test_scripts_and_rows_that_log_through_mlflow_alone(bench: Bench) -> None:
     assert (bench.folder / "loss.csv").read_text().count("train_loss") == 3
 
 
+@pytest.mark.long
 def test_without_radts_mlflow_the_first_run_of_the_scripts_own_is_followed(bench: Bench) -> None:
     bench.script("train.py", SCRIPT + "with mlflow.start_run():\n    mlflow.log_metric('x', 1)\n")
     shutil.copy(mlflow_database(), bench.folder / "own.db")

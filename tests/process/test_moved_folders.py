@@ -137,6 +137,7 @@ def other_run(project: Bench, monkeypatch: pytest.MonkeyPatch) -> Path:
     return gate
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("next_command", ["sync", "run"])
 def test_a_run_is_uploaded_though_its_project_was_renamed_before(
     project: Bench, other_run: Path, next_command: str
@@ -155,6 +156,7 @@ def test_a_run_is_uploaded_though_its_project_was_renamed_before(
     assert not former.exists()
 
 
+@pytest.mark.long
 def test_a_run_that_no_collector_has_recorded_is_uploaded_from_the_new_place(
     project: Bench,
 ) -> None:
@@ -195,6 +197,7 @@ def test_a_project_that_is_renamed_during_a_run_loses_no_value(
     assert steps(project, run.run_id) == list(range(100))
 
 
+@pytest.mark.long
 def test_a_copy_made_during_a_run_leaves_the_run_to_the_original(
     project: Bench, running: subprocess.Popen[str]
 ) -> None:

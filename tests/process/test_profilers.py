@@ -132,6 +132,7 @@ def test_reports_marks_and_ends(tools: Tools, bench: Bench) -> None:
     assert " --launch-count 7 " in " ".join(tools.calls[3])
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_reports_are_artifacts_and_comparisons_leave_the_workload_out(
     tools: Tools, bench: Bench
@@ -195,6 +196,7 @@ def test_what_can_go_wrong(tools: Tools, bench: Bench) -> None:
     assert all(" ".join(text.split()) in " ".join(said.split()) for text in problems.values())
 
 
+@pytest.mark.long
 def test_a_timeout_ends_the_program_and_then_its_report_is_written(
     tools: Tools, bench: Bench
 ) -> None:

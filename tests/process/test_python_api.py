@@ -266,6 +266,7 @@ def test_an_interrupt_stops_gracefully(notebook: Notebook) -> None:
     assert second["Status"].startswith("KILLED")
 
 
+@pytest.mark.long
 def test_after_a_kill_the_next_call_goes_on(notebook: Notebook) -> None:
     pipe = notebook.bench.signal_ready("pipe")
     process = notebook.start(BLOCKED + "radt.run_experiment(frame)")

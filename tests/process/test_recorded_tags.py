@@ -55,6 +55,7 @@ def test_cpus_timeout_and_columns_of_a_real_experiment(bench: Bench) -> None:
     assert given["free"] is None
 
 
+@pytest.mark.long
 def test_what_the_inventory_does_not_find_out_is_a_warning_once(bench: Bench) -> None:
     (bench.folder / ".git" / "objects").mkdir(parents=True)
     (bench.folder / ".git" / "refs").mkdir()

@@ -114,6 +114,7 @@ def test_a_row_that_finished_unsaid_is_not_run_again(bench: Bench) -> None:
     assert ran(bench)[3:] == ["x", "z"]
 
 
+@pytest.mark.long
 def test_interrupted_repeats_go_on_where_they_were(bench: Bench) -> None:
     gate = bench.signal_ready("gate")
     bench.script(
@@ -198,6 +199,7 @@ def test_fail_fast_stops_neighbours_and_skips_the_rest_until_the_next_start(benc
     assert set(statuses(bench, path)) == {"FINISHED"}
 
 
+@pytest.mark.long
 def test_a_row_that_cannot_be_started_stops_its_neighbours_too(bench: Bench) -> None:
     bench.signal_ready("gate")
     bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
@@ -233,6 +235,7 @@ def asked(bench: Bench, name: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.long
 def test_ctrl_c_with_fail_fast_asks_each_row_once(bench: Bench) -> None:
     bench.script("train.py", ASKED)
     gates = {name: bench.signal_ready(f"{name}.gate") for name in "ab"}
@@ -249,6 +252,7 @@ def test_ctrl_c_with_fail_fast_asks_each_row_once(bench: Bench) -> None:
     assert asked(bench, "b") == "SIGINT "
 
 
+@pytest.mark.long
 def test_a_row_whose_time_is_over_is_not_asked_again_by_ctrl_c(bench: Bench) -> None:
     bench.script("train.py", ASKED)
     gates = {name: bench.signal_ready(f"{name}.gate") for name in "ab"}
@@ -299,6 +303,7 @@ def test_timeout_and_memory_that_ran_out_are_results_and_the_rest_goes_on(bench:
     assert ran(bench) == before, "a timeout and an OOM are results"
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_a_workload_that_cannot_be_set_up_fails_with_the_reason_and_the_next_goes_on(
     bench: Bench,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.support.bench import Bench
 
 #: Trains until its service is up.
@@ -50,6 +52,7 @@ def test_a_service_that_failed_before_it_was_asked_has_failed(bench: Bench) -> N
     assert statuses(bench, path) == ["FINISHED", "FAILED: exit code 5"]
 
 
+@pytest.mark.long
 def test_a_service_that_lost_its_runner_when_all_had_ended_is_not_interrupted(
     bench: Bench,
 ) -> None:

@@ -6,6 +6,8 @@ import json
 import signal
 from pathlib import Path
 
+import pytest
+
 from radt.model import RunStatus
 from radt.tags import ROLE
 from tests.support.bench import Bench, wait_until
@@ -123,6 +125,7 @@ def test_a_service_that_crashes_fails_by_itself_and_the_others_go_on(bench: Benc
     assert "gone (service)  FAILED: exit code 3" in output
 
 
+@pytest.mark.long
 def test_a_killed_start_is_resumed_with_its_service_which_never_runs_alone(bench: Bench) -> None:
     path = served(bench, "w,net,,cpu,none,train.py,a s\nw,s,service,cpu,none,serve.py,s polite\n")
     (bench.folder / "hold").touch()
@@ -153,6 +156,7 @@ def test_a_killed_start_is_resumed_with_its_service_which_never_runs_alone(bench
     assert serving(bench, "s") is not None
 
 
+@pytest.mark.long
 def test_ctrl_c_asks_services_with_the_others(bench: Bench) -> None:
     path = served(
         bench,

@@ -99,6 +99,7 @@ def test_a_stopped_collector_records_what_ran_meanwhile_when_it_goes_on(
     whole(bench, 3)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("module", ["radt.collector", "radt.collector.worker"])
 def test_a_collector_that_cannot_start_stops_no_training(bench: Bench, module: str) -> None:
     fails = fail(bench, module)
@@ -133,6 +134,7 @@ def test_the_collector_joins_a_run_that_began_without_it(bench: Bench) -> None:
     whole(bench, 1)
 
 
+@pytest.mark.long
 def test_a_runner_that_is_killed_beside_a_stopped_collector_leaves_a_run_that_ends(
     bench: Bench, stopped: int
 ) -> None:
@@ -189,6 +191,7 @@ with radt.Run(listeners="none") as run:
 """
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("by_runner", [False, True], ids=["script", "radt"])
 def test_whoever_waits_for_uploads_sees_a_run_that_a_stopped_collector_has_not_stored(
     bench: Bench, *, by_runner: bool

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sqlalchemy import event
 
-from radt.analysis import measures
+from radt.analysis import series_values
 from radt.analysis.quantities import Quantity
 from radt.analysis.reading import points_of
 from radt.analysis.report import Report, ReportCache, read_report
@@ -195,7 +195,7 @@ def test_what_did_not_change_is_not_read_again(
             read.append(len({run_id for run_id, _ in wanted}))
         return real(reader, wanted, metrics)
 
-    monkeypatch.setattr(measures, "points_of", counting)
+    monkeypatch.setattr(series_values, "points_of", counting)
     cache = ReportCache()
     for label in "xyz":
         study.workload(label, [Planted("a", 2.0, watts=100.0)])

@@ -16,12 +16,11 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.analysis.quantities import Direction
+from radt.analysis.quantities import Direction, Statistic
 from radt.analysis.report import Report, ReportCache, read_report
 from radt.analysis.series_quantities import (
     Relation,
     SeriesQuantity,
-    Statistic,
     parse_quantity,
     parse_series_quantity,
 )

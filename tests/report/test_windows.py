@@ -27,7 +27,7 @@ LEVELS = {0: 90.0, 5: 50.0, 15: 2.0, 35: 30.0, 40: 4.0, 70: 8.0, 90: 70.0}
 GAUGES = {CPU: LEVELS, RATE: {second: 10 * level for second, level in LEVELS.items()}}
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
 def study(request: pytest.FixtureRequest, tmp_path: Path) -> Study:
     """In a store of either database."""
     if request.param == "sqlite":

@@ -81,6 +81,7 @@ def test_a_bad_setting_of_the_collector_is_reported_and_the_run_recorded(alone: 
     assert only_run(alone).status is RunStatus.FINISHED
 
 
+@pytest.mark.quick_variants(3)
 @pytest.mark.parametrize(
     ("line", "code", "status", "reason"),
     [
@@ -107,6 +108,7 @@ def test_how_it_ended(alone: Alone, line: str, code: int, status: RunStatus, rea
     assert "radt:" not in err
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.skipif(
     tuple(map(int, os.uname().release.split(".")[:2])) < (6, 15),
     reason="the kernel does not say how other processes' children end",
@@ -139,6 +141,7 @@ def test_a_process_that_leaves_no_word_ends_its_run_by_its_exit_code(
     assert set(radt.load(run.run_id, home=alone.home, metrics="loss").value) == {0.5}
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("text", "raised", "reason"),
     [
@@ -199,6 +202,7 @@ def test_one_run_after_another_in_one_process(alone: Alone) -> None:
         assert run.name == f"lr {value}"
 
 
+@pytest.mark.long
 def test_ranks_of_torchrun_are_one_run(alone: Alone) -> None:
     for number in range(2):
         os.mkfifo(alone.folder / f"{number}.pipe")

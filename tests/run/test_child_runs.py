@@ -97,6 +97,7 @@ def test_each_child_is_a_run_and_the_hardware_is_its_parents(alone: Alone) -> No
     assert not list(alone.home.glob("runs/*/run.json"))
 
 
+@pytest.mark.long
 def test_threads_train_children_at_once(alone: Alone) -> None:
     alone.run(
         BEGIN + "def train(number):\n"
@@ -149,6 +150,7 @@ def test_a_killed_script_leaves_no_child_running(alone: Alone) -> None:
     assert KERNEL in listeners(alone, runs["a"])
 
 
+@pytest.mark.long
 def test_children_end_while_their_collector_is_dead(alone: Alone) -> None:
     os.mkfifo(alone.folder / "end.pipe")
     process = alone.start(
@@ -189,6 +191,7 @@ def test_children_end_while_their_collector_is_dead(alone: Alone) -> None:
     assert list(opened.value) == [1.0, 2.0]
 
 
+@pytest.mark.long
 def test_what_a_process_forks_ends_no_child(alone: Alone) -> None:
     alone.run(
         BEGIN + "with radt.Run() as run:\n"
@@ -207,6 +210,7 @@ def test_what_a_process_forks_ends_no_child(alone: Alone) -> None:
     assert list(frame[frame.metric == "forked"].value) == [5.0]
 
 
+@pytest.mark.long
 def test_a_child_whose_folder_cannot_be_written_leaves_nothing(alone: Alone) -> None:
     out, err = alone.run(
         BEGIN + "from radt.collector.manifest import Manifest\n"

@@ -63,6 +63,7 @@ def test_alone_all_is_recorded_and_the_scripts_files_are_left_alone(alone: Alone
     assert (params["lr"], params["late"], tags["stage"]) == ("0.1", "1", "closed")
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("how", ["itself", "forked"])
 def test_joined_all_is_in_the_journal(joined: Joined, how: str) -> None:
     out, err = joined.run(CLOSES, how)

@@ -12,6 +12,7 @@ from tests.support.bench import wait_until
 NOT_LOADED = "import sys; assert 'mlflow' not in sys.modules\n"
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_functions_of_mlflow_wait_for_a_collector_that_starts(alone: Alone) -> None:
     alone.run(
@@ -56,6 +57,7 @@ def test_alone_both_ways_lead_to_the_same_run(alone: Alone) -> None:
     assert not (alone.folder / "mlruns").exists()
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_failure_is_mlflows_too(alone: Alone) -> None:
     alone.run(

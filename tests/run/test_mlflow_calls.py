@@ -179,6 +179,7 @@ print(run.id)
 """
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_autologging_in_a_block(alone: Alone) -> None:
     _, err = alone.run(AUTOLOG_SCRIPT)

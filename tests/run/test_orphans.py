@@ -234,6 +234,7 @@ print(max(waited))
 """
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("stops", ["hello", "begin"])
 def test_a_collector_that_is_stopped_midway_holds_up_no_script(alone: Alone, stops: str) -> None:
     first, first_id = begun(alone)
@@ -270,6 +271,7 @@ def test_commands_beside_a_stopped_collector_say_so(alone: Alone) -> None:
     let_end(alone, first)
 
 
+@pytest.mark.long
 def test_a_live_script_is_taken_up_by_the_collector_that_goes_on(alone: Alone) -> None:
     first, first_id = begun(alone)
     with stopped_collector(alone, first_id):
@@ -289,6 +291,7 @@ def test_a_live_script_is_taken_up_by_the_collector_that_goes_on(alone: Alone) -
     check_whole(alone, second_id)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("by", ["next run", "sync"])
 def test_a_script_without_a_collector_is_recorded_later(alone: Alone, by: str) -> None:
     public = alone.folder / "public"
@@ -325,6 +328,7 @@ def test_sync_says_what_stays(alone: Alone) -> None:
     assert alone.reader.run(run.run_id).status is RunStatus.FINISHED
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_sync_does_not_wait_for_uploads_that_give_way_to_runs(alone: Alone) -> None:
     alone.env |= {"RADT_UPLOAD_WAIT_S": "3600", "RADT_COLLECTOR_IDLE_S": "3600"}
@@ -341,6 +345,7 @@ def test_sync_does_not_wait_for_uploads_that_give_way_to_runs(alone: Alone) -> N
     let_end(alone, long)
 
 
+@pytest.mark.long
 def test_a_run_that_nothing_can_be_written_of_leaves_no_journal(alone: Alone) -> None:
     public = alone.folder / "public"
     public.mkdir(mode=0o777)
@@ -367,6 +372,7 @@ def test_a_runtime_folder_with_a_path_of_any_length(alone: Alone) -> None:
     check_whole(alone, run_id)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("by_collector", [False, True])
 def test_a_damaged_journal_costs_its_block_and_is_named(alone: Alone, by_collector: bool) -> None:
     alone.run("import radt\nwith radt.Run() as run: run.log_metric('loss', 1)\n")
@@ -404,6 +410,7 @@ def test_a_damaged_journal_costs_its_block_and_is_named(alone: Alone, by_collect
     assert run_id[:12] not in sync(alone).stdout, "whoever removes them knows"
 
 
+@pytest.mark.long
 def test_sync_gives_up_on_a_server_that_never_answers(alone: Alone) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         alone.env["RADT_TRACKING_URI"] = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -413,6 +420,7 @@ def test_sync_gives_up_on_a_server_that_never_answers(alone: Alone) -> None:
     assert "1 run" in left.stdout
 
 
+@pytest.mark.long
 def test_many_scripts_at_once_beside_a_stopped_collector_are_all_recorded(alone: Alone) -> None:
     first, first_id = begun(alone)
     with stopped_collector(alone, first_id):

@@ -50,6 +50,7 @@ def runs_of(alone: Alone) -> dict[str, RunRecord]:
     return {run.name: run for run in alone.reader.runs()}
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     "source", [LAUNCHER, LAUNCHER + "    import os; os.kill(os.getpid(), 9)\n"]
 )

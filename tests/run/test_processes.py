@@ -26,6 +26,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_multiprocessing(joined: Joined, method: str) -> None:
     assert joined.run(WORKERS, method) == ("", "")

@@ -89,6 +89,7 @@ def run_tasks(alone: Alone, launcher: Launcher, **env: str) -> list[RunRecord]:
     return sorted(alone.reader.runs(), key=lambda run: run.name)
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ranks_of_a_training_are_one_run_for_each_program(alone: Alone, launcher: Launcher) -> None:
     runs = run_tasks(alone, launcher, **TOGETHER)
@@ -101,6 +102,7 @@ def test_ranks_of_a_training_are_one_run_for_each_program(alone: Alone, launcher
     assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_tasks_that_share_a_launcher_are_a_workload_for_each_program(
     alone: Alone, launcher: Launcher

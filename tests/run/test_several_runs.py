@@ -16,6 +16,7 @@ from tests.support.bench import wait_until
 SCRIPTS = ["THREADS", "TASKS", "LOOP", "TRACKIO", "WANDB", "CREATE_NEW"]
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_each_is_a_run_of_its_own(alone: Alone, script: str) -> None:
     _, err = alone.run(getattr(several, script))
@@ -27,6 +28,7 @@ def test_each_is_a_run_of_its_own(alone: Alone, script: str) -> None:
         assert names == {f"trial {n}": str(n) for n in range(3)}
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.mlflow
 @pytest.mark.parametrize("script", ["MLFLOW_LOOP", "MLFLOW_THREADS", "MLFLOW_CLIENT"])
 def test_each_run_of_mlflow_is_one_of_radt(alone: Alone, script: str) -> None:
@@ -66,6 +68,7 @@ with mlflow.start_run(run_name="search"):
 """
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_nested_runs_of_mlflow_are_children_in_one_experiment(alone: Alone) -> None:
     _, err = alone.run(NESTED)
@@ -185,6 +188,7 @@ BY_INIT, BY_MLFLOW = "radt.init()", "radt.autolog(); import mlflow; mlflow.start
 CAUGHT = "try: end()\nexcept SystemExit: pass"
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.mlflow
 @pytest.mark.parametrize("begin", [BY_INIT, BY_MLFLOW])
 @pytest.mark.parametrize(
@@ -227,6 +231,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_blocks_of_worker_processes_are_children(alone: Alone, method: str) -> None:
     alone.run(POOL, method)

@@ -265,6 +265,7 @@ def test_real_torch_and_its_clock(alone: Alone) -> None:
     assert "Input Dims" in json.dumps(one["traceEvents"])
 
 
+@pytest.mark.long
 def test_real_torch_whose_profiler_is_taken(joined: Joined) -> None:
     """A script that profiles itself goes on doing so."""
     pytest.importorskip("torch")

@@ -107,6 +107,7 @@ def test_totals_survive_a_collector_that_was_killed(alone: Alone) -> None:
     assert 1 <= totals()["cpu_time_s"] < 1.9
 
 
+@pytest.mark.long
 def test_ranks_beside_each_other_are_one_run(alone: Alone) -> None:
     os.mkfifo(alone.folder / "both.pipe")
     source = (
@@ -129,6 +130,7 @@ def test_ranks_beside_each_other_are_one_run(alone: Alone) -> None:
     assert 1 <= radt.totals(run.run_id, home=alone.home)["cpu_time_s"] < 1.5
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_totals_are_in_mlflow_and_in_the_archive(archives: None, alone: Alone) -> None:
     from mlflow.tracking import MlflowClient

@@ -82,6 +82,7 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
+@pytest.mark.quick_variants(4)
 @pytest.mark.parametrize(
     ("command", "name", "file", "folder", "run_name"),
     [

@@ -129,6 +129,7 @@ def test_a_plain_wandb_script(alone: Alone) -> None:
         assert part in message
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("ending", "code", "status"),
     [
@@ -290,6 +291,7 @@ def test_switched_off_by_a_variable_of_wandb(alone: Alone) -> None:
     assert not alone.home.exists()
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_a_new_name_is_also_in_mlflow(alone: Alone) -> None:
     alone.run(

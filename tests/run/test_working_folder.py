@@ -65,6 +65,7 @@ def _stores(alone: Alone) -> list[Path]:
     return [path.parent for path in alone.folder.parent.rglob("radt.db")]
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("home", [None, "mine"])
 @pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
 def test_jobs_of_hydra_have_one_store(alone: Alone, home: str | None, as_module: bool) -> None:
@@ -82,6 +83,7 @@ def test_jobs_of_hydra_have_one_store(alone: Alone, home: str | None, as_module:
     assert err.count(f"; see radt dashboard --home {shlex.quote(str(data))}\n") == 3
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("script", ["src/train.py", "./src/train.py", "src/../src/train.py"])
 def test_a_script_that_moves_before_it_imports_radt(alone: Alone, script: str) -> None:
     """Also one whose project has settings."""
@@ -92,6 +94,7 @@ def test_a_script_that_moves_before_it_imports_radt(alone: Alone, script: str) -
     assert f" is recorded in {alone.folder / 'kept'}\n" in err
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("pwd", ["start", "stale", "none"])
 def test_where_the_start_is_not_known_the_current_folder_counts(alone: Alone, pwd: str) -> None:
     """A notebook's ``%cd``; or a variable PWD of who started it, which is another folder."""

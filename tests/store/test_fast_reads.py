@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from sqlalchemy import text
 
-from radt.analysis.metric_columns import Statistic, read_columns, read_names
+from radt.analysis.metric_columns import read_columns, read_names
+from radt.analysis.quantities import Statistic
 from radt.errors import CodecError, StoreError
 from radt.model import NO_STEP, SOFTWARE, Scope, SeriesKind
 from radt.store import chunks, points

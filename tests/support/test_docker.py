@@ -24,6 +24,7 @@ sys.exit(pytest.main(["-q", "tests/environments/test_real_docker.py"]))
 """
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(("how", "code"), [("", 0), ("required", 1)])
 def test_without_an_engine_its_tests_are_skipped_unless_they_are_required(
     how: str, code: int, monkeypatch: pytest.MonkeyPatch
@@ -36,6 +37,7 @@ def test_without_an_engine_its_tests_are_skipped_unless_they_are_required(
     assert f"{said}engine-of-nobody not installed" in done.stdout
 
 
+@pytest.mark.long
 def test_where_no_engine_can_be_installed_the_rest_is(tmp_path: Path) -> None:
     failing = tmp_path / "apt-get"
     failing.write_text("#!/bin/sh\nexit 100\n")
@@ -64,6 +66,7 @@ def docker0() -> Iterator[Path]:
         subprocess.run(["ip", "link", "delete", bridge.name], check=True)
 
 
+@pytest.mark.long
 @pytest.mark.docker
 def test_an_engine_that_is_killed_leaves_nothing_and_takes_nothing(
     docker: DockerEngine, docker0: Path

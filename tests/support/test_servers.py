@@ -155,6 +155,7 @@ def test_a_number_that_belongs_to_another_process_now_is_left_alone(tmp_path: Pa
         other.wait()
 
 
+@pytest.mark.long
 def test_servers_end_with_the_tests_however_these_end() -> None:
     program = (
         "from tests.support.servers import s3_store\n"

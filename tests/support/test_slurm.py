@@ -22,6 +22,7 @@ _NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may")
 
 
+@pytest.mark.long
 def test_nodes_die_alone_and_nothing_is_left(tmp_path: Path) -> None:
     with slurm_cluster(2, 1) as slurm:
         stray = tmp_path / "stray"
@@ -56,6 +57,7 @@ with slurm_cluster(1, 1) as slurm:
 """
 
 
+@pytest.mark.long
 def test_a_cluster_ends_with_whoever_started_it(tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", _OWNER], stdout=subprocess.PIPE, text=True, cwd=ROOT
@@ -82,6 +84,7 @@ def _run_as_nobody(folder: Path, answer: Path) -> None:
         slurm.stop()
 
 
+@pytest.mark.long
 @needs_root
 def test_any_user_can_have_one() -> None:
     with tempfile.TemporaryDirectory(prefix="radt-") as name:

@@ -68,6 +68,7 @@ def test_all_servers_are_killed_in_mid_run_and_come_back(
         assert [len(one) for one in (reader.workloads(), reader.experiments())] == [1, 1]
 
 
+@pytest.mark.long
 def test_everything_is_away_for_the_whole_run(
     team: Team, machine: Callable[..., Machine], team_database: str, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def older_database(team_database: str, monkeypatch: pytest.MonkeyPatch) -> str:
     return team_database
 
 
+@pytest.mark.long
 def test_an_older_and_then_a_newer_schema(
     team: Team, machine: Callable[..., Machine], older_database: str
 ) -> None:

@@ -54,6 +54,7 @@ def shrinking() -> Iterator[str]:
         yield name
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("outer", [False, True], ids=["local SGD", "DiLoCo"])
 def test_the_mean_is_weighted_by_samples_and_equal_in_all(group: str, outer: bool) -> None:
     with ExitStack() as stack:
@@ -89,6 +90,7 @@ def test_the_mean_is_weighted_by_samples_and_equal_in_all(group: str, outer: boo
         let_leave([one, other])
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("weights", ["offloaded", "host", "states", "parameters"])
 def test_weights_are_averaged_wherever_they_are(group: str, weights: str) -> None:
     """And training goes on with the mean: the next step does not bring back what was before it."""
@@ -161,6 +163,7 @@ def test_a_replica_that_joins_gets_model_optimizer_scheduler_and_plan(group: str
         let_leave(everyone)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("place", "point"), [(0, "count"), (2, "connect"), (2, "sum"), (0, "confirm")]
 )
@@ -198,6 +201,7 @@ def test_after_a_kill_the_others_repeat_at_most_that_round(
         assert sum(end.done for end in ends) + kept == ends[0].samples
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("killed", [0, 1])
 def test_leaving_does_not_wait_for_a_replica_that_was_killed(shrinking: str, killed: int) -> None:
     """Not even the one whose store has the counts."""
@@ -233,6 +237,7 @@ def test_the_store_does_not_grow_with_rounds(group: str) -> None:
         let_leave(both)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("is_local", [True, False], ids=["found by name", "given address"])
 def test_rounds_wait_for_a_lighthouse_that_is_started_again(
     is_local: bool, monkeypatch: pytest.MonkeyPatch
@@ -346,6 +351,7 @@ def test_who_is_missing_is_said(group: str, monkeypatch: pytest.MonkeyPatch) -> 
         pass
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1"])
 def test_lighthouse_and_replicas_listen_at_one_address(host: str) -> None:
     own_group = new_group()

@@ -163,6 +163,7 @@ def assert_equal(one: nn.Module, other: nn.Module) -> None:
         assert torch.equal(value, wanted), name
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     "options", [{}, {"policy": "preemptive", "devices": ["cpu"], "max_segment_ms": 1.0}]
 )
@@ -177,6 +178,7 @@ def test_jobs_take_them_without_a_step_or_a_loss(kind: Kind, options: dict[str, 
     assert_equal(model, expected)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(("count", "clip_norm"), [(1, None), (2, 0.5)])
 def test_offload_trains_them_with_groups_and_clipping(
     kind: Kind, count: int, clip_norm: float | None
@@ -216,6 +218,7 @@ class Evaluate:
         return Sums(count=len(losses), val_loss=torch.stack(losses).sum())
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("where", ["process", "thread"])
 @pytest.mark.parametrize("is_offloaded", [False, True])
 def test_they_are_validated_beside_training(kind: Kind, where: str, is_offloaded: bool) -> None:

@@ -200,6 +200,7 @@ def _wait_for(lease_priority: Priority) -> None:
     DeviceLease("cpu", lease_priority).acquire()
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("priority", Priority)
 def test_a_killed_waiter_is_forgotten(priority: Priority) -> None:
     held = DeviceLease("cpu", Priority.LOW if priority is Priority.HIGH else Priority.HIGH)
@@ -235,6 +236,7 @@ def test_ctrl_c_while_waiting_leaves_nothing_locked() -> None:
         pass
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("priority", Priority)
 def test_ctrl_c_just_after_a_lock_leaves_nothing_locked(
     priority: Priority, monkeypatch: pytest.MonkeyPatch

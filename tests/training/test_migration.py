@@ -117,6 +117,7 @@ def _optimizer_tensors(job: Job) -> list[Tensor]:
     return [value for state in states for key, value in state.items() if key != "step"]
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("at", range(0, _BOUNDARIES, 3))
 def test_a_job_that_joins_comes_first_inside_a_step(somebody: Thief, at: int) -> None:
     del somebody

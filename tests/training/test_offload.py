@@ -128,6 +128,7 @@ def _decaying(parameters: Iterable[nn.Parameter]) -> Optimizer:
     return AdamW(groups, lr=1e-2, weight_decay=0.0)
 
 
+@pytest.mark.quick_variants(4)
 @pytest.mark.parametrize("store", ["file", "host"])
 @pytest.mark.parametrize(
     ("recompute", "count", "optimizer_class", "tied", "clip_norm"),
@@ -197,6 +198,7 @@ def test_bits_are_those_of_the_plain_loop(
         assert not pinned
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("store", ["file", "host"])
 def test_a_call_without_gradients_is_that_of_the_whole_model(
     store: str, monkeypatch: pytest.MonkeyPatch

@@ -52,6 +52,7 @@ FAILURES = {
 }
 
 
+@pytest.mark.quick_variants(4)
 @pytest.mark.parametrize("kind", FAILURES)
 @pytest.mark.parametrize("share", [False, True])
 def test_a_failure_changes_nothing_for_the_others(kind: FailureKind, share: bool) -> None:
@@ -261,6 +262,7 @@ def _needed_bytes(job: Job) -> int:
 # Checkpoints -----------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("share", [False, True])
 @pytest.mark.parametrize("step", [1, 7, 18, 29, 40])
 def test_a_new_start_goes_on_from_the_last_switch(tmp_path: Path, step: int, share: bool) -> None:
@@ -300,6 +302,7 @@ def test_a_new_start_goes_on_from_the_last_switch(tmp_path: Path, step: int, sha
         assert {job.status for job in trainer.run()} == {JobStatus.FINISHED}
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("second", [1, 2, 5])
 def test_a_new_start_may_have_other_numbers_of_epochs(tmp_path: Path, second: int) -> None:
     for epochs in (2, second):

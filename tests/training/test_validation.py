@@ -105,6 +105,7 @@ class Trained:
                 assert torch.equal(value, other.snapshots[epoch][key]), (epoch, key)
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("parts", [1, 2])
 def test_metrics_weights_and_random_states_are_those_of_serial_validation(
@@ -182,6 +183,7 @@ def test_sums_that_cannot_be_divided_or_added_are_refused() -> None:
 # Order --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("where", WHERE)
 def test_a_snapshot_is_what_was_submitted_and_no_submit_overtakes(
     where: str, tmp_path: Path
@@ -258,6 +260,7 @@ def test_waiting_for_an_epoch_makes_it_serial() -> None:
 # Snapshots ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("where", WHERE)
 def test_what_evaluate_does_to_its_copy_stays_there(where: str) -> None:
     model, _ = made()

@@ -168,6 +168,7 @@ def test_one_part_that_dies_fails_the_epoch() -> None:
         assert "SIGKILL" in validator.wait(1).failure
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("where", WHERE)
 def test_a_training_that_fails_does_not_wait_for_a_process(where: str, tmp_path: Path) -> None:
     model, gate = counter(), Gated(tmp_path)
@@ -263,6 +264,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_the_process_ends_with_its_training(ending: signal.Signals, tmp_path: Path) -> None:
     script = tmp_path / "train.py"

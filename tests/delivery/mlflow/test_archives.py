@@ -212,6 +212,7 @@ def test_a_script_s_own_folder_of_that_name_is_not_written_over(
     assert_same_when_imported(lab, run, other)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.usefixtures("archived_here")
 @pytest.mark.parametrize("lost", ["spool", "spool and bundle", "spool, bundle damaged"])
 def test_a_lost_spool_is_gone_on_from_what_was_delivered(
@@ -275,6 +276,7 @@ def test_running_runs_do_not_wait_for_an_export(lab: Lab, monkeypatch: pytest.Mo
         one.deliver(lab.record(ended))
 
 
+@pytest.mark.long
 def test_an_export_that_is_killed_again_and_again_is_a_note(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

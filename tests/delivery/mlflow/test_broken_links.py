@@ -159,6 +159,7 @@ def trouble_lost_answers(link: HttpLink) -> None:
     link.lose_answer(times=2, path="runs/update")
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize(
     "trouble", [trouble_500, trouble_429, trouble_413, trouble_garbage, trouble_lost_answers]
 )
@@ -205,6 +206,7 @@ def test_a_proxy_that_refuses_everything_for_its_size_drops_nothing(
         assert len(batches) < 20, "they are as large again as before"
 
 
+@pytest.mark.long
 def test_a_link_that_drops_every_third_connection_and_cuts(
     mlflow_server: MlflowServer, tmp_path: Path
 ) -> None:
@@ -222,6 +224,7 @@ def test_a_link_that_drops_every_third_connection_and_cuts(
         check_same(lab, runs, mlflow_server)
 
 
+@pytest.mark.long
 def test_a_link_that_stalls(
     mlflow_server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

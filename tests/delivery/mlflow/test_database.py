@@ -116,6 +116,7 @@ def test_two_that_build_at_the_same_time(tmp_path: Path) -> None:
     MlflowClient(sqlite_uri(database)).create_run("0")
 
 
+@pytest.mark.long
 def test_one_that_another_program_makes_meanwhile_keeps_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +137,7 @@ def test_one_that_another_program_makes_meanwhile_keeps_its_runs(
     ] == made
 
 
+@pytest.mark.long
 def test_one_that_is_killed_while_it_builds_leaves_no_half(fresh: Home) -> None:
     database = fresh.path / "mlflow.db"
     with closing_lab(make_lab(fresh, fresh.default_tracking_uri)) as lab:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
@@ -50,6 +51,7 @@ def test_killed_in_the_middle_of_many_points_and_started_again(lab: Lab) -> None
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
 
 
+@pytest.mark.long
 def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path) -> None:
     """No database yet; nothing may reach the console; ids come on a poke, the end at once."""
     home = Home(tmp_path / "a folder\nof 'Zoë' 100 %").create()
@@ -76,6 +78,7 @@ def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
+@pytest.mark.long
 def test_changes_of_the_store_are_noticed_without_a_poke(lab: Lab) -> None:
     address = ("--tracking-uri", lab.tracking_uri)  # may also be an option
     process = lab.start_deliverer("--live-interval-s", "3600", *address)
@@ -88,6 +91,7 @@ def test_changes_of_the_store_are_noticed_without_a_poke(lab: Lab) -> None:
     finish(process)
 
 
+@pytest.mark.long
 def test_running_runs_are_delivered_while_they_run(lab: Lab) -> None:
     (run,) = lab.add_workload()
     lab.start(run)
@@ -120,6 +124,7 @@ def test_two_deliverers_create_no_run_twice(lab: Lab) -> None:
     assert {one.info.status for one in found} == {"FINISHED"}
 
 
+@pytest.mark.long
 def test_while_another_holds_the_order_nothing_is_done(lab: Lab) -> None:
     """Told to finish before its turn, it still looks: the other one may have looked too early."""
     name = destination_name(lab.home.store_path, lab.tracking_uri)
@@ -141,6 +146,7 @@ def _waits_for_a_lock(pid: int) -> bool:
     return any(words[1] == "->" and words[5] == str(pid) for words in locks)
 
 
+@pytest.mark.long
 def test_a_script_that_writes_to_the_same_database(lab: Lab) -> None:
     """Neither of the two may lose a point to "database is locked"."""
     (run,) = lab.add_workload()

@@ -82,6 +82,7 @@ def test_other_tracking_uris_are_left_alone(lab: Lab) -> None:
     assert lab.record(other).mlflow_run_id is None
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("noted_parent", [False, True])
 def test_killed_between_creating_and_noting(lab: Lab, noted_parent: bool) -> None:
     """The ids are lost, as if the process had been killed before it wrote them down."""
@@ -137,6 +138,7 @@ def test_numeric_experiment_that_is_not_there_is_a_name(lab: Lab) -> None:
     assert lab.mlflow_run(again).info.experiment_id == experiment.experiment_id
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("numeric", [False, True])
 def test_deleted_experiment_is_restored_for_a_new_run(lab: Lab, numeric: bool) -> None:
     number = lab.client.create_experiment("gone")
@@ -239,6 +241,7 @@ def test_a_killed_run_is_killed_and_the_workload_waits_for_all(lab: Lab) -> None
     assert lab.client.get_run(parent_id).info.status == "KILLED"
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize(
     ("status", "in_mlflow"),
     [
@@ -437,6 +440,7 @@ def note_of(lab: Lab, run: RunRecord) -> str:
         return str(connection.execute(query, (run.run_id,)).fetchone()[0])
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("deleted", ["run", "experiment"])
 @pytest.mark.parametrize("ended", [False, True])
 def test_deleted_in_mlflow_is_noted_and_given_up(lab: Lab, deleted: str, ended: bool) -> None:
@@ -468,6 +472,7 @@ def test_a_run_removed_for_good_is_given_up(lab: Lab) -> None:
     assert note_of(lab, run).startswith("deleted in MLflow: ")
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_server_with_another_database_is_no_reason_to_give_runs_up(lab: Lab, ended: bool) -> None:
     (run,) = lab.add_workload()

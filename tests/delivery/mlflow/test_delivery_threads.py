@@ -144,6 +144,7 @@ def test_a_run_that_fails_holds_nobody_up(
     wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "the bad one too")
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("owner", ["creator", "reader"])
 def test_store_that_fails_for_a_while(
     lab: Lab, start: Callable[[], Threads], monkeypatch: pytest.MonkeyPatch, owner: str

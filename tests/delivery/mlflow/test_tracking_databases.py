@@ -50,6 +50,7 @@ def test_a_postgres_that_is_killed_and_started_again(tmp_path: Path) -> None:
             assert str(home.artifacts) in lab.mlflow_run(run).info.artifact_uri
 
 
+@pytest.mark.long
 def test_a_postgres_that_is_away_is_said_at_once(tmp_path: Path) -> None:
     """MLflow's own client would sleep for minutes first."""
     target = MlflowTarget("postgresql://me:secret@127.0.0.1:9/mlflow", tmp_path)

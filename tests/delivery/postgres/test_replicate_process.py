@@ -83,6 +83,7 @@ def test_a_server_that_is_killed_and_comes_back(
         assert problem_of(store) == ""
 
 
+@pytest.mark.long
 def test_64_runs_at_once(
     store: Path, writer: StoreWriter, database: str, link: Link, by_link: str, processes: Processes
 ) -> None:
@@ -162,6 +163,7 @@ def test_nobody_reads_the_password(
         assert path.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_the_password_may_come_from_where_libpq_looks(
     store: Path,
     writer: StoreWriter,
@@ -178,6 +180,7 @@ def test_the_password_may_come_from_where_libpq_looks(
     assert differences(store, database) == []
 
 
+@pytest.mark.long
 def test_two_processes_do_not_work_at_once(
     store: Path, writer: StoreWriter, database: str, processes: Processes
 ) -> None:

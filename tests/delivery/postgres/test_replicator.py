@@ -96,6 +96,7 @@ def test_what_is_there_is_not_sent_again(
     assert differences(store, database) == []
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("part", range(3))
 def test_a_link_that_is_cut_anywhere(
     part: int,
@@ -155,6 +156,7 @@ def test_a_link_that_stalls_holds_nobody_up_for_good(
     assert local(store, "SELECT problem FROM replica") == [("",)]
 
 
+@pytest.mark.long
 def test_a_link_that_stalls_from_the_beginning(
     writer: StoreWriter, by_link: str, link: Link, replicators: Make
 ) -> None:
