@@ -16,8 +16,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
+from radt.cluster.attempt import Attempt
 from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, sent_files
-from radt.cluster.spool import Attempt, JobKey, Spool
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.collector.client import CollectorClient
 from radt.delivery.archive.spool import progress_of
 from radt.errors import ArchiveError, CollectorError, RadtError, RunNotFoundError

@@ -24,7 +24,8 @@ from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.settle import Patience, SubmittedRow
 from radt.cluster.shaping import arrays_for, ask_about, on_one_node
 from radt.cluster.slurm import Slurm
-from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, Request, Submission, WorkloadKey
 from radt.cluster.submit import Submitter
 from radt.devices.machine import Machine
 from radt.errors import ClusterError, UsageError

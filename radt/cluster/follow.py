@@ -18,7 +18,8 @@ from radt.cluster.monitor import Changes, MonitoredJob, SubmissionMonitor
 from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import JobKey, Spool, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey, WorkloadKey
 from radt.errors import ClusterError, RadtError, StatusError
 from radt.experiment.columns import parse_repeats, parse_status
 from radt.experiment.plan import WorkloadPlan

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+from radt.cluster.attempt import AttemptView
 from radt.cluster.engine import REST, End, Engine, JobId, JobState, Phase
 from radt.cluster.settle import (
     OVER_MEMORY,
@@ -26,7 +27,8 @@ from radt.cluster.settle import (
     SubmittedRow,
     settle,
 )
-from radt.cluster.spool import MOST_UNFIT, AttemptView, JobKey, Spool, WorkloadKey
+from radt.cluster.spool import MOST_UNFIT, Spool
+from radt.cluster.submission import JobKey, WorkloadKey
 from radt.cluster.submit import Submitter
 from radt.errors import EngineAwayError
 from radt.experiment.columns import QUEUED

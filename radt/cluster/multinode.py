@@ -24,9 +24,11 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from radt.clock import Clock
+from radt.cluster.attempt import Attempt
 from radt.cluster.link import ClockReading, Link, Message
 from radt.cluster.node import NodeStop, node_name, this_start
-from radt.cluster.spool import Attempt, JobKey, Spool
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.errors import ClusterError
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus

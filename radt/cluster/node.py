@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 
 from radt import __version__, settings
-from radt.cluster.spool import PREEMPTED, TIME_LIMIT, Start
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, Start
 from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
 from radt.errors import ClusterError

@@ -22,6 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from radt import __version__, settings
+from radt.cluster.attempt import Attempt, AttemptView
 from radt.cluster.first_node import FirstNode
 from radt.cluster.gpus import allocated_machine
 from radt.cluster.multinode import OtherNode
@@ -36,7 +37,8 @@ from radt.cluster.node import (
     this_start,
 )
 from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses, Shipper
-from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
+from radt.cluster.spool import MOST_ATTEMPTS, Spool
+from radt.cluster.submission import JobKey, Submission
 from radt.collector.recovery import recover_runs
 from radt.collocation.inventory import read_inventory
 from radt.collocation.planner import Request, on_given_instances

@@ -14,7 +14,8 @@ from radt import units
 from radt.cluster.engine import Phase
 from radt.cluster.monitor import MonitoredJob, SubmissionMonitor
 from radt.cluster.slurm import waits_for
-from radt.cluster.spool import Spool, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import WorkloadKey
 from radt.experiment.columns import parse_status
 from radt.model import Role, RunStatus
 from radt.runner.console import shown_path

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from radt.cluster.engine import ArrayRequest
 from radt.cluster.settings import ClusterSettings
-from radt.cluster.spool import JobArray
+from radt.cluster.submission import JobArray
 from radt.errors import UsageError
 
 #: Slurm's variable with the index of a script's job in its array.

@@ -15,8 +15,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptView
 from radt.cluster.engine import End, JobState, Phase
-from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, AttemptView
+from radt.cluster.spool import MOST_ATTEMPTS
 from radt.experiment.columns import QUEUED, parse_repeats, parse_repeats_asked, parse_status
 from radt.experiment.plan import FAILURES
 from radt.experiment.status import RowStatus

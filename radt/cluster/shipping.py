@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from radt.cluster.spool import Attempt, JobKey, Spool
+from radt.cluster.attempt import Attempt
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.delivery.archive.spool import progress_of
 from radt.errors import RadtError
 from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status

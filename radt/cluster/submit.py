@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
 
 from radt.cluster.engine import ArrayRequest, Engine, JobId, JobState
-from radt.cluster.spool import JobKey, Request, Spool
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey, Request
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 
 #: More jobs are submitted once this fraction (1/n) of the window is free, or all the rest fits.

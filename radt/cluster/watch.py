@@ -15,7 +15,8 @@ from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import open_submission
 from radt.cluster.overview import Overview, current_workload
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import JobKey, Spool, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey, WorkloadKey
 from radt.collector.client import CollectorClient
 from radt.errors import EngineAwayError, HeldError, UsageError
 from radt.experiment.columns import QUEUED, parse_repeats, parse_status

@@ -10,7 +10,8 @@ from radt.cluster.engine import ArrayRequest, Engine, Shape
 from radt.cluster.executor import submitted_rows, submitted_table
 from radt.cluster.monitor import Changes, SubmissionMonitor
 from radt.cluster.settle import Patience
-from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, Request, Submission, WorkloadKey
 from radt.cluster.submit import Submitter
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusWriter

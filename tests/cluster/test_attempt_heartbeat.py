@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from radt import __version__
+from radt.cluster.attempt import Attempt
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses
-from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission, WorkloadKey
 from radt.experiment.status import RowStatus
 from tests.support.waiting import wait_until
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from radt.cluster.attempt import Start
 from radt.cluster.engine import ArrayRequest, End, JobId, Phase
 from radt.cluster.follow import WRITE_S, PacedStatuses
 from radt.cluster.overview import JobView, Overview, cluster_table, headline
-from radt.cluster.spool import JobKey, Spool, Start
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.errors import StatusError
 from radt.experiment.status import RowStatus
 from radt.model import Role

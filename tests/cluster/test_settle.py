@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptView, Start
 from radt.cluster.engine import End, JobState, Phase
 from radt.cluster.settle import JobFacts, Next, Patience, Settlement, SubmittedRow, settle
-from radt.cluster.spool import PREEMPTED, TIME_LIMIT, AttemptView, Start
 from radt.experiment.status import RowStatus
 
 PATIENCE = Patience(lost_s=300.0, outcome_s=60.0)

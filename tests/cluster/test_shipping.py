@@ -14,10 +14,12 @@ import pytest
 
 from radt import __version__
 from radt.cluster import shipping
+from radt.cluster.attempt import Attempt, Start
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper, sent_files
-from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Start, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission, WorkloadKey
 from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader

@@ -23,7 +23,7 @@ from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.overview import Overview
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import WorkloadKey
+from radt.cluster.submission import WorkloadKey
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus
