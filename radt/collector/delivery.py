@@ -334,6 +334,7 @@ class Deliverers:
 
     def ensure(self, registration: Registration) -> None:
         """Keep the deliverers of a run running, with its environment, users and passwords."""
+        self._progress = {}  # an idle time that follows is another one
         for deliverer, uri in self._of(registration):
             deliverer.ensure(registration.env, "" if is_masked(uri) else uri)
 
