@@ -15,10 +15,12 @@ from botocore.config import Config
 from sqlalchemy import Engine, event
 
 from radt import __version__
+from radt.cluster.attempt import Start
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper
-from radt.cluster.spool import JobArray, JobKey, Spool, Start, Submission
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission
 from radt.delivery.archive import __main__ as exporting
 from radt.delivery.archive.read import find_archives, import_archive
 from radt.delivery.mlflow import archives
