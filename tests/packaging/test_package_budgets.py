@@ -18,7 +18,7 @@ LIMITS = {
     "frontend (js, css)": 6_810,
     "listeners": 4_200,
     "radt (top level)": 3_170,
-    "radt/analysis": 6_320,
+    "radt/analysis": 6_310,
     "radt/cli": 4_300,
     "radt/cluster": 5_220,
     "radt/collector": 4_460,
@@ -38,7 +38,7 @@ LIMITS = {
     "radt/store": 5_410,
     "radt/trace": 810,
     "radt/training": 6_530,
-    "tests": 87_090,
+    "tests": 87_130,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
