@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -307,7 +308,8 @@ def test_an_idle_collector_waits_as_long_as_uploads_progress(
     monkeypatch.setattr(delivery, "time", SimpleNamespace(monotonic=lambda: now_s))
     path, run = tmp_path / "new.db", "run"
     everything = Deliverers()
-    with StoreWriter(path) as writer:
+    with StoreWriter(path) as writer, ExitStack() as ended:
+        ended.callback(everything.kill)
         everything.ensure(Registration(run, str(path), "/x", tracking_uri="http://host"))
         assert not everything.close(120)
         for count in range(1, 4):
@@ -321,7 +323,6 @@ def test_an_idle_collector_waits_as_long_as_uploads_progress(
         assert everything.close(120), "it has stalled"
         everything.ensure(Registration(run, str(path), "/x", tracking_uri="http://host"))
         assert not everything.close(120), "a run has been there since"
-    everything.kill()
 
 
 def test_the_database_is_in_no_argument_either() -> None:
