@@ -13,6 +13,7 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from radt.analysis.collocated import output_params
 from radt.analysis.names import brief_names
 from radt.errors import RunNotFoundError, UsageError
 from radt.frontend.data.catalog import (
@@ -23,7 +24,7 @@ from radt.frontend.data.catalog import (
     read_experiments,
 )
 from radt.frontend.data.connections import NothingRecordedError
-from radt.frontend.data.lines import params_of
+from radt.frontend.data.lines import params_of, without
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import MAX_PICKS, Level, Pick, PickKind
 from radt.units import plural
@@ -198,10 +199,11 @@ def sweep_labels(
 ) -> Mapping[str, str]:
     """Return for runs of sweeps, by id, the parameters that differ between them: ``lr 0.1``.
 
-    Runs that their workload's name tells apart, services and child runs have no label.
+    Paths of output do not count. Runs that their workload's name tells apart, services and child
+    runs have no label.
     """
     runs = [run for run in runs if not (run.is_service or run.parent)]
-    names = brief_names([run.record for run in runs], params)
+    names = brief_names([run.record for run in runs], without(params, output_params()))
     count = Counter(names.values())
     labels: dict[str, str] = {}
     if len(count) < 2:

@@ -202,7 +202,11 @@
   const register = (functions) => Object.assign(dash.radt, functions);
 
   const radt = (window.radt = {
-    view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, clock, number,
+    view: {}, noUpdate,
+    /* Scripts that draw a page from its route's data instead of parts (parts.js), by route. They
+       are called with the element and the store's revision, which is null until it is known. */
+    drawn: {},
+    send, h, setText, setAttribute, swatch, refill, clock, number,
     address, here, open, follow, post, request, plotly, change, setPart, setWindow, register,
   });
 

@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, post, setPart, setText, refill, open, plot, tip } = radt;
+  const { h, change, post, setAttribute, setPart, setText, refill, open, plot, tip } = radt;
 
   const RETRY_MS = 2000;
   const POLL_MS = 500;
@@ -13,8 +13,6 @@
   const DRAG_PX = 4;
 
   let root = null;
-  let constants = null;
-  let scheme = "light";
   let wanted = null;
   let asking = null;
   let data = null;
@@ -61,20 +59,20 @@
     } else Object.assign(data, { shown: found.shown });
     for (const [key, column] of Object.entries(found.columns)) columns[key] = { key, ...column };
     if (found.choices) fillChoices();
-    for (const name of OPTIONS) setProps(name, { "data-value": textOf(data.shown[name]) });
-    setProps("experiment", { "data-value": data.experiment });
+    for (const name of OPTIONS) setField(name, "value", textOf(data.shown[name]));
+    setField("experiment", "value", data.experiment);
     draw();
     askImportance();
   }
 
-  const setProps = (name, props) => window.dash_clientside.set_props(`explore-${name}`, props);
+  const setField = (name, what, text) => setAttribute(byId(name), `data-${what}`, text);
 
   /* The text of a field, with several values joined. */
   const textOf = (value) => [value].flat().join(";");
 
   function fillChoices() {
     const { choices } = data;
-    const offer = (name, some) => setProps(name, { "data-choices": JSON.stringify(some) });
+    const offer = (name, some) => setField(name, "choices", JSON.stringify(some));
     for (const name of ["x", "y", "axes"]) offer(name, choices);
     offer("colour", [{ value: "", label: "none" }, ...choices]);
     /* The forest predicts numbers, and params are its inputs. */
@@ -104,7 +102,7 @@
     change((view) => {
       setPart(view, "options", { [BRUSH]: text });
       const met = metBy(next);
-      if (!text || met.length > constants.mostPicks) delete view.picks;
+      if (!text || met.length > data.mostPicks) delete view.picks;
       else view.picks = met.map((run) => data.pick + data.ids[run].slice(0, 12));
     });
   }
@@ -140,9 +138,10 @@
 
   function look() {
     const style = getComputedStyle(document.documentElement);
+    const scheme = document.documentElement.dataset.theme;
     const of = (name) => style.getPropertyValue(`--radt-${name}`).trim();
     return {
-      scheme, hues: constants.hues[scheme], accent: of("accent"), dim: of("dim"), text: of("text"),
+      scheme, hues: data.hues[scheme], accent: of("accent"), dim: of("dim"), text: of("text"),
       grid: of("hover"), axis: of("line"), paper: of("paper"),
     };
   }
@@ -185,9 +184,8 @@
       const link = (name, address, words) => h("a", { href: address(), "data-focus": name,
         onclick: (event) => {
           event.currentTarget.href = address();
-          radt.follow(event);
         } }, words);
-      if (met.size <= constants.mostPicks)
+      if (met.size <= data.mostPicks)
         parts.push(link("compare", () => radt.address("compare", window.location.search), `Compare ${text} brushed →`));
       parts.push(link("list", () => listAddress(ranges), `List ${text} →`));
     }
@@ -245,7 +243,7 @@
       "data-run": data.ids[run],
       onpointerenter: () => point(run), onpointerleave: () => point(null),
     },
-      h("td", {}, h("a", { href: radt.address("run", `id=${data.ids[run]}`), onclick: radt.follow,
+      h("td", {}, h("a", { href: radt.address("run", `id=${data.ids[run]}`),
         "data-focus": data.ids[run] }, data.names[run])),
       h("td", {}, yTexts[place]), h("td", {}, xTexts[place]));
     const legend = columns[data.shown.colour];
@@ -497,46 +495,34 @@
         "By how much R² of a random forest falls when the param's values are shuffled among the runs."));
   }
 
-  /* ---- callbacks ----------------------------------------------------------------------------- */
+  /* ---- the view and the lists ---------------------------------------------------------------- */
 
-  radt.register({
-    exploreFollow: (view, revision, paper, given) => {
-      const here = document.getElementById("explore");
-      if (!here) return radt.noUpdate();
-      radt.view = view || {};
-      scheme = paper || document.documentElement.dataset.theme;
-      constants = given;
-      if (here !== root) {
-        root = here;
-        places = {};
-        data = wanted = importanceOf = null;
-        columns = {};
-      }
-      const key = JSON.stringify([viewOfData(), revision]);
-      if (revision && key !== wanted) {
-        wanted = key;
-        askData();
-      } else draw();
-      return radt.noUpdate();
-    },
+  radt.drawn["explore/data"] = (here, revision) => {
+    if (here !== root) {
+      root = here;
+      places = {};
+      data = wanted = importanceOf = null;
+      columns = {};
+    }
+    const key = JSON.stringify([viewOfData(), revision]);
+    if (revision && key !== wanted) {
+      wanted = key;
+      askData();
+    } else draw();
+  };
 
-    /* A list got a new value, from the user or from `learn`. */
-    exploreChoose: (value) => {
-      const [{ prop_id: id } = {}] = window.dash_clientside.callback_context.triggered;
-      const name = (id || "").replace(/^explore-|\.data-value$/g, "");
-      if (!data || !name) return radt.noUpdate();
-      if (name === "experiment") {
-        if (value && value !== data.experiment)
-          change((view) => {
-            view.experiment = value;
-            delete view.picks;
-            setPart(view, "options", { [BRUSH]: null });
-          });
-        return radt.noUpdate();
-      }
-      if (value === textOf(data.shown[name])) return radt.noUpdate();
-      change((view) => setPart(view, "options", { [`explore.${name}`]: value || "none" }));
-      return radt.noUpdate();
-    },
+  document.addEventListener("choice", ({ target, detail }) => {
+    if (!data || !isHere() || !root.contains(target)) return;
+    const name = target.id.replace(/^explore-/, "");
+    if (name === "experiment")
+      change((view) => {
+        view.experiment = detail;
+        delete view.picks;
+        setPart(view, "options", { [BRUSH]: null });
+      });
+    else change((view) => setPart(view, "options", { [`explore.${name}`]: detail || "none" }));
   });
+
+  new MutationObserver(draw)
+    .observe(document.documentElement, { attributeFilter: ["data-theme"] });
 })();

@@ -58,9 +58,11 @@
   });
 
   radt.register({
-    follow: (view) => {
+    follow: (view, revision) => {
       radt.view = view || {};
-      if (view) document.querySelectorAll("[data-follow]").forEach(fill);
+      if (view)
+        for (const root of document.querySelectorAll("[data-follow]"))
+          (radt.drawn[root.dataset.follow] || fill)(root, revision);
       return radt.noUpdate();
     },
   });
