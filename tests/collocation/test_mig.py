@@ -41,9 +41,9 @@ import sys
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger
 from radt.collocation.mig import create_instance
-from radt.collocation.planner import Request, plan_devices
+from radt.collocation.planner import DeviceRequest, plan_devices
 from radt.collocation.spec import Collocation
-rows = [Request(text, (0,), Collocation.parse(text)) for text in sys.argv[1:]]
+rows = [DeviceRequest(text, (0,), Collocation.parse(text)) for text in sys.argv[1:]]
 for planned in plan_devices(rows, read_inventory()).instances:
     if planned.existing_id is None:
         create_instance(planned, Ledger())

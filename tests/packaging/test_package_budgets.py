@@ -17,7 +17,7 @@ LIMITS = {
     "frontend": 14_660,
     "frontend (js, css)": 6_810,
     "listeners": 4_200,
-    "radt (top level)": 3_150,
+    "radt (top level)": 3_170,
     "radt/analysis": 6_310,
     "radt/cli": 4_320,
     "radt/cluster": 5_210,

@@ -468,10 +468,10 @@ import os, pathlib, sys
 group, folder = map(pathlib.Path, sys.argv[1:])
 (group / "cgroup.procs").write_text(str(os.getpid()))
 from radt.runner.barrier import Barrier
-from radt.runner.oom import MemoryWatch
+from radt.runner.oom import OomWatch
 from radt.runner.outcome import run_end
 from radt.runner.process import TrainingProcess
-watch, barrier, exits = MemoryWatch(), Barrier(), []
+watch, barrier, exits = OomWatch(), Barrier(), []
 source = "x = bytearray(400_000_000)\\nfor i in range(0, len(x), 4096): x[i] = 1"
 process = TrainingProcess(
     [sys.executable, "-c", source], run_id="f" * 32, cwd=folder, env=dict(os.environ),
