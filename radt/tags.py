@@ -51,7 +51,8 @@ START = "radt.start"
 REPEAT = "radt.repeat"
 #: Name shared by the repeats of a workload.
 SERIES = "radt.series"
-#: On a cluster: the submission, its job (`radt.cluster.spool.JobKey`) and the attempt's number.
+#: On a cluster: the submission, its job (`radt.cluster.submission.JobKey`) and the number of the
+#: attempt.
 CLUSTER_SUBMISSION = "radt.cluster.submission"
 CLUSTER_JOB = "radt.cluster.job"
 CLUSTER_ATTEMPT = "radt.cluster.attempt"

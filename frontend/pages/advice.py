@@ -20,7 +20,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, choice_field
 from radt.frontend.pages.parts import changed, followed, template
-from radt.frontend.selection import latest_experiment
+from radt.frontend.selection import focused_experiment
 from radt.frontend.view import View
 from radt.render.advice import RECOMMENDATION, advice_document
 from radt.render.files import file_name
@@ -37,11 +37,16 @@ def layout(source: Source, view: View) -> Component:
 
     Raises:
         NothingRecordedError: There is no experiment.
+        RunNotFoundError: The store does not have the view's experiment.
         StoreError: The store cannot be read.
     """
     names = [experiment.name for experiment in read_experiments(source)]
     chosen = choice_field(
-        "advice-experiment", names, _chosen(source, view), label="Experiment", style="subject"
+        "advice-experiment",
+        names,
+        focused_experiment(source, view),
+        label="Experiment",
+        style="subject",
     )
     return html.Section(
         [
@@ -65,11 +70,12 @@ def answer(source: Source, asked: Answer) -> Answer | None:
 
     Raises:
         NothingRecordedError: There is no experiment.
-        RunNotFoundError: There is no experiment of this name.
+        RunNotFoundError: The store does not have the view's experiment.
         StoreError: The store cannot be read.
     """
     view = asked_view(asked)
-    advice, is_all = _advice(source, view), _ALL in view.options
+    advice = read_advice(source, focused_experiment(source, view))
+    is_all = _ALL in view.options
     document = advice_document(advice, all_of_them=is_all, all_by="“All candidates”")
     # What to do comes first; on a terminal, what comes last is in sight.
     blocks = sorted(document, key=lambda block: _title(block) != RECOMMENDATION)
@@ -92,20 +98,6 @@ def answer(source: Source, asked: Answer) -> Answer | None:
     return changed(asked, {f"advice-{name}": html for name, html in parts.items()})
 
 
-def _advice(source: Source, view: View) -> Advice:
-    """Return the advice on the view's experiment.
-
-    Raises:
-        NothingRecordedError: There is no experiment.
-        RunNotFoundError: There is no experiment of this name.
-        StoreError: The store cannot be read.
-    """
-    name = _chosen(source, view)
-    if all(experiment.name != name for experiment in read_experiments(source)):
-        raise RunNotFoundError(f"there is no experiment {name}", "Choose another one")
-    return read_advice(source, name)
-
-
 def _title(block: Block) -> str:
     return getattr(block, "title", "")
 
@@ -126,7 +118,7 @@ def _next(advice: Advice) -> tuple[NextExperiment | None, str]:
 def _file(source: Source) -> Response:
     view = View.from_query(request.query_string.decode("ascii", "replace"))
     try:
-        advice = _advice(source, view)
+        advice = read_advice(source, focused_experiment(source, view))
         text = next_experiment(advice).text
     except (RunNotFoundError, UsageError) as error:
         return text_answer(str(error), 404)
@@ -135,8 +127,4 @@ def _file(source: Source) -> Response:
     return attached(text, CSV_MIME, file_name([advice.measurements.experiment, "next"], "csv"))
 
 
-def _chosen(source: Source, view: View) -> str:
-    return view.experiment or latest_experiment(source)
-
-
-PAGE = Page("advice", "Advice", layout, register, _chosen)
+PAGE = Page("advice", "Advice", layout, register, focused_experiment)

@@ -158,12 +158,12 @@ def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddre
     """
     # Importing MLflow takes seconds.
     block_pandas()
-    from radt.importers.mlflow import MlflowReader
+    from radt.importers.mlflow import MlflowSource
     from radt.importers.mlflow_import import MlflowImport
 
-    source = MlflowReader(uri)
-    source.connect()
     wanted = tuple(experiments)
+    source = MlflowSource(uri, wanted)
+    source.connect()
     names = sorted(source.experiments()) if wanted else []
     for name in wanted:
         if name not in names:
@@ -173,7 +173,7 @@ def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddre
             )
     click.echo(f"{source.where} → {address}\n")
     with StoreWriter(address) as writer:
-        result = MlflowImport(source, writer, wanted, _print_progress).run()
+        result = MlflowImport(source, writer, _print_progress).run()
     return _print_result(result)
 
 

@@ -109,7 +109,7 @@ def _show_open(home: Home, console: Console, *, as_json: bool) -> None:
     for spool in open_submissions(home):
         file = Path(spool.submission.file)
         try:
-            watcher = ClusterWatcher(file, spool, patience_s=patience_s, looks_only=True)
+            watcher = ClusterWatcher(file, spool, patience_s=patience_s, observes_only=True)
             progress = watcher.look()
         except RadtError as error:  # the others can still be shown
             if isinstance(error, ClusterError):

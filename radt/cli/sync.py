@@ -13,7 +13,8 @@ from rich.console import Console
 from radt import settings, units
 from radt.cli.options import setting_option
 from radt.collector.recovery import Recovered
-from radt.delivery.backlog import MLFLOW, POSTGRES, compare_again
+from radt.delivery.backlog import compare_again
+from radt.delivery.problems import MLFLOW, POSTGRES
 from radt.home import Home
 from radt.masking import masked, unmasked
 from radt.runner.console import RunConsole

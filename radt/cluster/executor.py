@@ -24,7 +24,8 @@ from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.settle import Patience, SubmittedRow
 from radt.cluster.shaping import arrays_for, ask_about, on_one_node
 from radt.cluster.slurm import Slurm
-from radt.cluster.spool import JobArray, Request, Spool, Submission
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, Request, Submission
 from radt.cluster.submit import Submitter
 from radt.devices.machine import Machine
 from radt.errors import ClusterError, UsageError
@@ -52,7 +53,7 @@ def monitor_of(
     settings: ClusterSettings,
     engine: Engine,
     *,
-    looks_only: bool = False,
+    observes_only: bool = False,
 ) -> SubmissionMonitor:
     """Return a monitor of a submission; see `SubmissionMonitor`.
 
@@ -82,7 +83,7 @@ def monitor_of(
         submitter,
         submitted_rows(spool),
         Patience(outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value),
-        looks_only=looks_only,
+        observes_only=observes_only,
         poll_s=radt_settings.variable(radt_settings.CLUSTER_POLL_S, os.environ).value,
     )
 

@@ -18,7 +18,8 @@ from radt.cluster.monitor import Changes, MonitoredJob, SubmissionMonitor
 from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import JobKey, Spool
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.errors import ClusterError, RadtError, StatusError
 from radt.experiment.columns import parse_repeats, parse_status
 from radt.experiment.plan import WorkloadKey, WorkloadPlan
@@ -192,7 +193,10 @@ class Follower:
             if self._collect_all():
                 self._close()
         elif self._monitor.is_stuck:
-            self._found.problem = held_error(self._monitor)
+            self._found.problem = ClusterError(
+                f"{plural(len(self._monitor.jobs), 'job')} held: {self._monitor.held}",
+                "Fix that, then start the file again with the same --on, which lets them start",
+            )
         return self._found
 
     def step(self) -> None:
@@ -285,13 +289,11 @@ class Follower:
             self._found.settled_at_once = self._monitor.is_settled
 
     def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadProgress:
-        runs = []
-        for row in job.workloads[key]:
-            status = job.settlement.rows.get(row.line) or RowStatus("")
-            runs.append(self._run_outcome(job, row, status))
-        done = min((parse_repeats(_text(job, row)) for row in job.workloads[key]), default=0)
-        asked = max(row.asked for row in job.workloads[key])
-        has_all = job.has_word and all(run.status is RunStatus.FINISHED for run in runs)
+        rows = job.workloads[key]
+        runs = [self._run_outcome(job, row, job.status(row)) for row in rows]
+        done = min((parse_repeats(job.status(row).text) for row in rows), default=0)
+        asked = max(row.asked for row in rows)
+        has_all = job.has_reported_end and all(run.status is RunStatus.FINISHED for run in runs)
         if self._collection is not None and not has_all:
             with suppress(RadtError, OSError):  # the next collection reports it
                 self._collection.end_lost(job.key, runs[0].reason)
@@ -377,19 +379,6 @@ class Follower:
         if text not in self._said:
             self._said.add(text)
             self._say(text, "red")
-
-
-def held_error(monitor: SubmissionMonitor) -> ClusterError:
-    """Return the error for a submission whose rest is held."""
-    return ClusterError(
-        f"{plural(len(monitor.jobs), 'job')} held: {monitor.held}",
-        "Fix that, then start the file again with the same --on, which lets them start",
-    )
-
-
-def _text(job: MonitoredJob, row: SubmittedRow) -> str:
-    status = job.settlement.rows.get(row.line)
-    return "" if status is None else status.text
 
 
 def _tail(log: Path) -> list[str]:

@@ -130,8 +130,7 @@ def current_workload(job: MonitoredJob) -> WorkloadKey:
     for wanted in (RunStatus.RUNNING, None):
         for key, rows in job.workloads.items():
             for row in rows:
-                known = job.settlement.rows.get(row.line)
-                text = "" if known is None else known.text
+                text = job.status(row).text
                 if parse_status(text) is wanted or (wanted is None and not row.is_over(text)):
                     return key
     return list(job.workloads)[-1]

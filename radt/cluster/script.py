@@ -10,12 +10,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from radt.cluster.engine import ArrayRequest
 from radt.cluster.settings import ClusterSettings
-from radt.cluster.spool import JobArray
+from radt.cluster.submission import JobArray
 from radt.errors import UsageError
 
 #: Slurm's variable with the index of a script's job in its array.
@@ -144,7 +144,10 @@ def batch_script(
         "python": shlex.quote(python),
         "index": INDEX_VARIABLE,
     }
-    setup = "".join(_setup(settings.setup))
+    setup = ""
+    for line in settings.setup:
+        first = line.strip().partition("\n")[0]
+        setup += f"\n{{\n{line}\n}} || unfit {shlex.quote(f'setup failed ({first})')}\n"
     return _HEAD.format(**values) + setup + _TAIL.format(**values)
 
 
@@ -179,10 +182,3 @@ def array_request(
         output=str(submission / "arrays" / str(number) / "output.%A_%a.log"),
         options=settings.options,
     )
-
-
-def _setup(lines: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines of the site, each with its error handling."""
-    for line in lines:
-        first = line.strip().partition("\n")[0]
-        yield f"\n{{\n{line}\n}} || unfit {shlex.quote(f'setup failed ({first})')}\n"

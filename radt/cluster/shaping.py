@@ -14,7 +14,7 @@ from typing import Any
 from radt.cluster.engine import ArrayRequest, Engine, Shape
 from radt.cluster.script import array_request, check_setup
 from radt.cluster.settings import ClusterSettings, Recording
-from radt.cluster.spool import JobArray
+from radt.cluster.submission import JobArray
 from radt.errors import (
     ClusterError,
     EngineAwayError,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,17 +11,13 @@ from sqlalchemy import Connection, text
 
 from radt import units
 from radt.delivery.postgres.local import ReplicationCursor
-from radt.delivery.problems import EVERYTHING, Problem, latest, problem_file, read_problems
+from radt.delivery.problems import MLFLOW, POSTGRES, current_problem, failing_addresses
 from radt.masking import masked
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 
-MLFLOW = "MLflow"
-POSTGRES = "Postgres"
-
-_REPLICAS = text(
-    "SELECT target, label, reached_ns, problem, problem_ns FROM replica ORDER BY label"
-)
+#: Earlier versions of radt also recorded databases that were never reached, by their address.
+_REPLICAS = text("SELECT target, label, reached_ns FROM replica WHERE target <> label ORDER BY 2")
 _WAITING = text(
     "SELECT run.ended_ns IS NOT NULL, COUNT(*), MIN(COALESCE(run.ended_ns, run.created_ns)) "
     "FROM run LEFT JOIN replicated ON replicated.target = :target "
@@ -141,18 +136,17 @@ def _mlflow_backlog(reader: StoreReader, uri: str) -> Backlog:
     runs = reader.runs_to_deliver(uri)
     workloads = reader.workloads_to_deliver(uri)
     ended = [run for run in runs if run.status.ended]
-    problems: dict[str, Problem] = {}
+    problem, problem_ns = "", None
     if (runs or workloads) and reader.address.path is not None:
-        problems = read_problems(problem_file(reader.address.path, uri))
-    problem = problems.get(EVERYTHING) or latest(problems.values())
+        problem, problem_ns = current_problem(reader.address.path, MLFLOW, uri)
     return Backlog(
         MLFLOW,
         masked(uri),
         len(ended),
         len(runs) - len(ended),
         since_ns=min((run.ended_ns or run.created_ns for run in ended), default=None),
-        problem="" if problem is None else problem.text,
-        problem_ns=None if problem is None else problem.since_ns,
+        problem=problem,
+        problem_ns=problem_ns,
         workloads=sum(workload.ended_ns is not None for workload in workloads),
     )
 
@@ -171,11 +165,13 @@ def postgres_backlogs(store: Path, uri: str = "") -> list[Backlog]:
         StoreError: The store cannot be read.
     """
     with StoreReader(store) as reader, reader.snapshot() as connection:
-        backlogs = list(_postgres_backlogs(connection))
-        address = str(StoreAddress.of(uri)) if uri else ""
-        if address and address not in {backlog.address for backlog in backlogs}:
-            backlogs.append(Backlog(POSTGRES, address, *_waiting(connection, "")))
-        return backlogs
+        replicas = {label: (target, at) for target, label, at in connection.execute(_REPLICAS)}
+        addresses = [*replicas, *failing_addresses(store, POSTGRES)]
+        addresses += [str(StoreAddress.of(uri))] if uri else []
+        return [
+            _postgres_backlog(connection, store, address, *replicas.get(address, ("", None)))
+            for address in dict.fromkeys(addresses)
+        ]
 
 
 def compare_again(store: Path, uri: str) -> None:
@@ -191,25 +187,19 @@ def compare_again(store: Path, uri: str) -> None:
                 cursor.forget(backlog.identity)
 
 
-def _postgres_backlogs(connection: Connection) -> Iterator[Backlog]:
-    rows = connection.execute(_REPLICAS).all()
-    # A process that started while the database was unreachable knows only its address.
-    unidentified = {label: problem for target, label, _, *problem in rows if target == label}
-    identified = {label for target, label, *_ in rows if target != label}
-    for target, label, reached_ns, *known_problem in rows:
-        if target == label and label in identified:
-            continue
-        identity = "" if target == label else target
-        problem, problem_ns = unidentified.get(label, known_problem)
-        yield Backlog(
-            POSTGRES,
-            label,
-            *_waiting(connection, identity),
-            problem=problem,
-            problem_ns=problem_ns,
-            identity=identity,
-            reached_ns=reached_ns,
-        )
+def _postgres_backlog(
+    connection: Connection, store: Path, address: str, identity: str, reached_ns: int | None
+) -> Backlog:
+    problem, problem_ns = current_problem(store, POSTGRES, address)
+    return Backlog(
+        POSTGRES,
+        address,
+        *_waiting(connection, identity),
+        problem=problem,
+        problem_ns=problem_ns,
+        identity=identity,
+        reached_ns=reached_ns,
+    )
 
 
 def _waiting(connection: Connection, identity: str) -> tuple[int, int, int | None]:

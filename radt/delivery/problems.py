@@ -1,7 +1,8 @@
-"""Problems of uploads to MLflow: logged once, kept on disk, and logged when they end.
+"""Problems of uploads: logged once, kept on disk, and logged when they end.
 
-An uploader writes one file per tracking URI, ``delivery/NAME.json`` in the data folder. The backlog
-reads it, even when no uploader runs. It contains no password.
+Each upload process writes one file, ``delivery/NAME.KIND.json`` in the data folder, where even a
+locked store cannot delay it. The backlog reads it, even when no process runs. It contains no
+password.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Callable, Collection
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from radt import units
@@ -19,9 +20,11 @@ from radt.errors import RadtError
 from radt.files import write_whole
 from radt.masking import masked
 
-log = logging.getLogger("radt.delivery.mlflow")
+log = logging.getLogger("radt.delivery")
 
-#: Subject of a problem that affects everything: MLflow cannot be reached.
+#: Kinds of destinations.
+MLFLOW, POSTGRES = "MLflow", "Postgres"
+#: Subject of a problem that affects everything: the destination cannot be reached.
 EVERYTHING = ""
 #: Subject of a problem with radt's own store.
 STORE = "store"
@@ -51,33 +54,46 @@ def destination_name(store: Path, uri: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
-def problem_file(store: Path, tracking_uri: str) -> Path:
-    """Return the file in which the uploader of a store to a tracking URI records its problems."""
-    return store.parent / "delivery" / f"{destination_name(store, tracking_uri)}.json"
+def problem_file(store: Path, kind: str, uri: str) -> Path:
+    """Return the file for the problems of uploads from a store to an address."""
+    return store.parent / "delivery" / f"{destination_name(store, uri)}.{kind.lower()}.json"
 
 
-def read_problems(path: Path) -> dict[str, Problem]:
+def read_problems(store: Path, kind: str, uri: str) -> dict[str, Problem]:
     """Return problems by the id of their run or workload, or `EVERYTHING`; empty if unknown."""
+    return _read(problem_file(store, kind, uri))[1]
+
+
+def failing_addresses(store: Path, kind: str) -> Iterator[str]:
+    """Yield the addresses to which uploads fail."""
+    for path in sorted(store.parent.glob(f"delivery/*.{kind.lower()}.json")):
+        address, problems = _read(path)
+        if problems and path == problem_file(store, kind, address):
+            yield address
+
+
+def _read(path: Path) -> tuple[str, dict[str, Problem]]:
     try:
-        problems = json.loads(path.read_text(encoding="utf-8"))["problems"]
-        return {str(subject): Problem(**fields) for subject, fields in problems.items()}
+        content = json.loads(path.read_text(encoding="utf-8"))
+        problems = content["problems"].items()
+        return str(content["address"]), {str(subject): Problem(**it) for subject, it in problems}
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         # There was no problem yet, or a power failure interrupted writing. The next attempt records
         # it again.
-        return {}
+        return "", {}
 
 
 class ProblemLog:
-    """Keeps the problems of one uploader, for one thread. A full disk causes no error.
+    """Keeps the problems of one upload process, for one thread. A full disk causes no error."""
 
-    ``label`` is the tracking URI for the file and the log; passwords in it are hidden here.
-    """
-
-    def __init__(self, path: Path, label: str, now_ns: Callable[[], int] = time.time_ns) -> None:
-        self._path = path
-        self._label = masked(label)
+    def __init__(
+        self, store: Path, kind: str, uri: str, now_ns: Callable[[], int] = time.time_ns
+    ) -> None:
+        self._path = problem_file(store, kind, uri)
+        self._kind = kind
+        self._address = masked(uri)
         self._now_ns = now_ns
-        self.problems = read_problems(path)
+        self.problems = read_problems(store, kind, uri)
         self._written_ns = 0
         self._logged_ns: dict[tuple[str, str], int] = {}
 
@@ -102,7 +118,7 @@ class ProblemLog:
         # A problem recorded by an earlier process is new in this process's log.
         first = new or (subject, text) not in self._logged_ns
         if logged := first and self._may_log(subject, text, now_ns):
-            log.warning("%s waits: %s", _shown(subject), text)
+            log.warning("%s waits: %s", self._shown(subject), text)
         if new or now_ns - self._written_ns > _REFRESH_NS:
             self._write(now_ns)
         return logged
@@ -118,13 +134,17 @@ class ProblemLog:
             return
         lasted = units.duration(max(0, now_ns - known.since_ns) / 1e9)
         if self._may_log(subject, "over", now_ns):
-            log.warning("%s resumed after %s: %s", _shown(subject), lasted, known.text)
+            log.warning("%s resumed after %s: %s", self._shown(subject), lasted, known.text)
 
     def keep(self, subjects: Collection[str]) -> None:
         """Drop problems of all other runs and workloads: they have nothing left to upload."""
         for subject in list(self.problems):
             if subject not in (EVERYTHING, STORE) and subject not in subjects:
                 self.solved(subject)
+
+    def _shown(self, subject: str) -> str:
+        all_runs = subject in (EVERYTHING, STORE)
+        return f"delivery to {self._kind}" if all_runs else f"delivery of {subject}"
 
     def _may_log(self, subject: str, text: str, now_ns: int) -> bool:
         """Return whether it was not logged recently: an unstable link must not fill a disk."""
@@ -143,19 +163,20 @@ class ProblemLog:
                 return
             self._path.parent.mkdir(exist_ok=True)
             problems = {subject: asdict(problem) for subject, problem in self.problems.items()}
-            content = {"tracking_uri": self._label, "problems": problems}
+            content = {"address": self._address, "problems": problems}
             write_whole(self._path, json.dumps(content, indent=1))
         except OSError as error:
             log.info("cannot write %s: %s", self._path, error.strerror)
 
 
-def _shown(subject: str) -> str:
-    return "delivery to MLflow" if subject in (EVERYTHING, STORE) else f"delivery of {subject}"
+def current_problem(store: Path, kind: str, uri: str) -> tuple[str, int | None]:
+    """Return the problem that affects everything, else the newest one, and the start of the oldest.
 
-
-def latest(problems: Collection[Problem]) -> Problem | None:
-    """Return the newest problem, with the start of the oldest."""
-    if not problems:
-        return None
-    last = max(problems, key=lambda problem: problem.last_ns)
-    return replace(last, since_ns=min(problem.since_ns for problem in problems))
+    Without a problem, return an empty text and None.
+    """
+    problems = read_problems(store, kind, uri)
+    if EVERYTHING in problems:
+        problems = {EVERYTHING: problems[EVERYTHING]}
+    last = max(problems.values(), key=lambda problem: problem.last_ns, default=None)
+    since_ns = min((problem.since_ns for problem in problems.values()), default=None)
+    return "" if last is None else last.text, since_ns

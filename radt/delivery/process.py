@@ -96,58 +96,51 @@ def block_pandas() -> None:
 
 
 @dataclass(slots=True)
-class _Reason:
-    why: str
-    until_s: float
+class _Retry:
+    due_s: float
     backoff: Backoff
 
 
-class Deferred:
-    """Failed runs or workloads with the time of their retry (monotonic) and the reason.
+class Retries:
+    """When tasks may start again (monotonic time), by key; those without an entry may at once.
 
-    ``longest_s`` is the longest wait before a retry.
+    ``longest_s`` is the longest wait after a failure.
     """
 
     def __init__(self, longest_s: float) -> None:
         self._longest_s = longest_s
-        self._reasons: dict[str, _Reason] = {}
+        self._retries: dict[str, _Retry] = {}
 
-    def put(self, run_id: str, why: str) -> None:
-        """Defer a run after a failure."""
-        known = self._reasons.get(run_id)
-        backoff = Backoff(longest_s=self._longest_s) if known is None else known.backoff
-        until_s = time.monotonic() + backoff.next_s()
-        self._reasons[run_id] = _Reason(why, until_s, backoff)
+    def failed(self, key: str) -> None:
+        """Delay a task after a failure, for longer after each one."""
+        retry = self._retries.setdefault(key, _Retry(0.0, Backoff(longest_s=self._longest_s)))
+        retry.due_s = time.monotonic() + retry.backoff.next_s()
 
-    def drop(self, run_id: str) -> None:
-        """Remove a run that succeeded."""
-        self._reasons.pop(run_id, None)
+    def succeeded(self, key: str, again_s: float = 0.0) -> None:
+        """Forget the failures of a task, which may start again after ``again_s``."""
+        self._retries.pop(key, None)
+        if again_s:
+            due_s = time.monotonic() + again_s
+            self._retries[key] = _Retry(due_s, Backoff(longest_s=self._longest_s))
 
-    def keep(self, run_ids: Container[str]) -> None:
-        """Remove all other runs: they have nothing left to upload."""
-        self._reasons = {key: reason for key, reason in self._reasons.items() if key in run_ids}
+    def keep(self, keys: Container[str]) -> None:
+        """Remove all other tasks: they have nothing left to upload."""
+        self._retries = {key: retry for key, retry in self._retries.items() if key in keys}
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Make all retries due now."""
-        for reason in self._reasons.values():
-            reason.until_s = 0.0
+        for retry in self._retries.values():
+            retry.due_s = 0.0
 
-    def waits(self, run_id: str) -> bool:
-        """Return whether it is too early to retry a run."""
-        known = self._reasons.get(run_id)
-        return known is not None and time.monotonic() < known.until_s
+    def wait_s(self, key: str) -> float:
+        """Return the seconds until a task may start; 0 if it may now."""
+        retry = self._retries.get(key)
+        return 0.0 if retry is None else max(0.0, retry.due_s - time.monotonic())
 
-    def __contains__(self, run_id: str) -> bool:
-        return run_id in self._reasons
+    def __contains__(self, key: str) -> bool:
+        return key in self._retries
 
     @property
     def next_s(self) -> float:
         """Return the time of the first retry; infinity without one."""
-        return min((reason.until_s for reason in self._reasons.values()), default=math.inf)
-
-    @property
-    def problem(self) -> str:
-        """Return a description of one of the failures; empty without one."""
-        for run_id, reason in self._reasons.items():
-            return f"run {run_id}: {reason.why}"
-        return ""
+        return min((retry.due_s for retry in self._retries.values()), default=math.inf)

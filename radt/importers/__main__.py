@@ -21,7 +21,7 @@ block_pandas()  # before anything imports Arrow
 
 from radt.errors import RadtError  # noqa: E402
 from radt.importers.importing import ImportStatus, Progress  # noqa: E402
-from radt.importers.mlflow import MlflowReader  # noqa: E402
+from radt.importers.mlflow import MlflowSource  # noqa: E402
 from radt.importers.mlflow_import import MlflowImport  # noqa: E402
 from radt.store.writer import StoreWriter  # noqa: E402
 
@@ -42,7 +42,7 @@ def main() -> None:
         return
     threading.Thread(target=_end_with_input, daemon=True).start()
     os.nice(_NICENESS)
-    source = MlflowReader(str(task["tracking_uri"]))
+    source = MlflowSource(str(task["tracking_uri"]))
     progress = _Progress()
     while True:
         began_s = time.monotonic()
@@ -56,7 +56,7 @@ def _end_with_input() -> None:
     os._exit(0)
 
 
-def _import_once(source: MlflowReader, store: str, progress: Progress) -> ImportStatus:
+def _import_once(source: MlflowSource, store: str, progress: Progress) -> ImportStatus:
     """Import new data; errors are returned, not raised."""
     try:
         source.connect()

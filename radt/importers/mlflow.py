@@ -1,4 +1,4 @@
-"""Read runs from an MLflow server, database or folder, through MLflow's own client.
+"""Runs of an MLflow server, database or folder, read through MLflow's own client.
 
 Importing this module imports MLflow, which takes seconds, so only import processes do it.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from sys import intern
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -29,7 +31,15 @@ from radt.delivery.mlflow.target import MlflowTarget
 from radt.delivery.mlflow.variables import FOR_COMMANDS, set_client_defaults
 from radt.errors import TrackingError, UsageError
 from radt.importers.below import first_link
-from radt.importers.source import RefusedError, SourceRun
+from radt.importers.mlflow_metrics import meaning
+from radt.importers.source import (
+    RefusedError,
+    RunFacts,
+    SourcePiece,
+    SourceRun,
+    SourceSeries,
+    Stored,
+)
 from radt.masking import masked
 from radt.model import RunStatus
 from radt.store.records import Samples
@@ -44,6 +54,8 @@ _PATIENCE = {**FOR_COMMANDS, "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
 #: MLflow's replacement of infinity in its databases (mlflow/store/tracking/sqlalchemy_store.py).
 _LARGEST = 1.7976931348623157e308
 NS_PER_MS = 1_000_000
+#: Number of metrics that are read concurrently.
+_THREADS = 8
 #: Endpoint for points of one metric of up to 100 runs; used by MLflow's pages but not by its
 #: client.
 _BULK = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
@@ -75,17 +87,38 @@ class MlflowRun(SourceRun):
     metrics: tuple[str, ...] = ()
 
 
-class MlflowReader:
-    """Reads from one MLflow. Thread-safe after `connect`.
+@dataclass(slots=True)
+class _Metric:
+    """A metric that is being read, and the position in its points."""
+
+    key: str
+    series: SourceSeries
+    first: int
+    has_steps: bool
+
+
+class MlflowSource:
+    """Runs of one MLflow that radt did not record. Connect it before any other call.
 
     Args:
         uri: ``http(s)://…``, ``sqlite:///FILE``, ``postgresql://…``, or the folder of a file store.
+        wanted: Names of the experiments to read; empty for all.
     """
 
-    def __init__(self, uri: str) -> None:
+    #: Points may be deleted in MLflow.
+    grows_only = False
+    left_out = ()
+
+    def __init__(self, uri: str, wanted: Sequence[str] = ()) -> None:
         self.uri = uri
         self.where = masked(uri)
+        #: Runs that radt recorded, as found by `runs`.
+        self.recorded: list[MlflowRun] = []
+        self._wanted = wanted
         self._target = MlflowTarget(uri)
+        #: Reads several metrics concurrently.
+        self._pool = ThreadPoolExecutor(_THREADS)
+        self._histories: dict[str, dict[str, Samples]] = {}
 
     def connect(self) -> None:
         """Connect to the server, or open the database.
@@ -117,15 +150,98 @@ class MlflowReader:
         search = partial(self._client.search_experiments, ViewType.ACTIVE_ONLY)
         return {str(each.name): str(each.experiment_id) for each in self._all(search)}
 
-    def runs(self, experiment_id: str, experiment: str) -> Iterator[MlflowRun]:
-        """Yield the undeleted runs of an experiment, without parameters and metrics."""
-        search = partial(
-            self._client.search_runs,
-            [experiment_id],
-            run_view_type=ViewType.ACTIVE_ONLY,
-            max_results=RUNS_PER_PAGE,
-        )
-        return (self._run_of(run, experiment) for run in self._all(search))
+    def runs(self) -> Sequence[MlflowRun]:
+        """Return all runs that radt did not record, without parameters and metrics."""
+        foreign: list[MlflowRun] = []
+        self.recorded = []
+        for name, experiment_id in self.experiments().items():
+            if self._wanted and name not in self._wanted:
+                continue
+            search = partial(
+                self._client.search_runs,
+                [experiment_id],
+                run_view_type=ViewType.ACTIVE_ONLY,
+                max_results=RUNS_PER_PAGE,
+            )
+            for found in self._all(search):
+                run = self._run_of(found, name)
+                if run.radt_run_id:
+                    self.recorded.append(run)
+                elif not run.is_of_radt:
+                    foreign.append(run)
+        return foreign
+
+    def prepare(self, runs: Sequence[SourceRun]) -> None:
+        """Read the points of several new runs where few requests suffice."""
+        self._histories = {}
+        run_ids: dict[str, list[str]] = {}
+        for run in runs:
+            assert isinstance(run, MlflowRun)
+            for metric in run.metrics:
+                run_ids.setdefault(metric, []).append(run.run_id)
+        several = {metric: ids for metric, ids in run_ids.items() if len(ids) > 1}
+        answers = self._pool.map(self.histories, several.values(), several)
+        for metric, answer in zip(several, answers, strict=True):
+            for run_id, samples in answer.items():
+                self._histories.setdefault(run_id, {})[metric] = samples
+
+    def read(
+        self, run: SourceRun, stored: Stored, facts: RunFacts, whole: Collection[SourceSeries] = ()
+    ) -> Iterator[SourcePiece]:
+        """Yield a run's points page by page, several metrics concurrently."""
+        fresh, entity = self.details(run.run_id, run.experiment)
+        facts.status = fresh.status or RunStatus.RUNNING
+        if facts.status is not RunStatus.SCHEDULED:
+            facts.started_ns = fresh.started_ns
+        facts.ended_ns, facts.digest = fresh.ended_ns, fresh.digest
+        facts.params, facts.tags = dict(entity.data.params), dict(entity.data.tags)
+        # If the run has changed meanwhile, the points read ahead are outdated.
+        ahead = self._histories.get(run.run_id, {}) if fresh.digest == run.digest else {}
+        waiting = list(self._changed(last_points(entity), stored, facts.status.ended, whole))
+        while waiting:
+            turn, waiting = waiting[:_THREADS], waiting[_THREADS:]
+            pages = self._pool.map(lambda metric: self._page(run.run_id, metric, ahead), turn)
+            for metric, (samples, more) in zip(turn, pages, strict=True):
+                if len(samples):
+                    yield SourcePiece(metric.series, metric.first, _with_steps(metric, samples))
+                if more:
+                    # The last point is read again, to show that no point was inserted before it.
+                    metric.first += len(samples) - 1
+                    waiting.append(metric)
+
+    def _changed(
+        self,
+        last: Mapping[str, Samples],
+        stored: Stored,
+        ended: bool,
+        whole: Collection[SourceSeries],
+    ) -> Iterator[_Metric]:
+        """Yield the metrics that may have new points, each from its last stored point on."""
+        for key in sorted(last):
+            series = meaning(key)
+            count = stored.count(series)
+            has_steps = bool(count) and stored.has_steps(series)
+            if whole:
+                if series in whole:
+                    yield _Metric(key, series, 0, has_steps)
+            # For an ended run, all metrics are read: MLflow's last point is the one with the
+            # highest step, and others may have come later.
+            elif ended or not count or not stored.has(series, last[key]):
+                yield _Metric(key, series, max(0, count - 1), has_steps)
+
+    def _page(
+        self, run_id: str, metric: _Metric, ahead: Mapping[str, Samples]
+    ) -> tuple[Samples, bool]:
+        if metric.key in ahead and not metric.first:
+            return ahead[metric.key], False
+        try:
+            return self.history(run_id, metric.key, metric.first)
+        except RefusedError:
+            if not metric.first:
+                raise
+            # Servers of older MLflow versions do not have pages and return all points at once.
+            metric.first = 0
+            return self.history(run_id, metric.key, 0)
 
     def _all(self, search: Callable[..., Any]) -> Iterator[Any]:
         """Yield the results of a search, page by page."""
@@ -173,7 +289,7 @@ class MlflowReader:
                     query = {"run_id": list(run_ids), "metric_key": metric}
                     answer = _request(store.get_host_creds(), _BULK, "GET", params=query)
                     points = [
-                        (metric["run_id"], _Point(metric))
+                        (metric["run_id"], SimpleNamespace(**metric))
                         for metric in json.loads(answer.content)["metrics"]
                     ]
                 elif hasattr(store, "get_metric_history_bulk"):
@@ -252,13 +368,13 @@ class MlflowReader:
             ) from error
 
 
-class _Point:
-    """A point from JSON, with the attributes of MLflow's points."""
-
-    __slots__ = ("step", "timestamp", "value")
-
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        self.timestamp, self.value, self.step = data["timestamp"], data["value"], data["step"]
+def _with_steps(metric: _Metric, samples: Samples) -> Samples:
+    """Remove the steps if all are 0, MLflow's value for points without a step."""
+    steps = samples.steps
+    metric.has_steps |= steps is not None and bool(
+        steps.any() or (not metric.first and len(steps) == 1)
+    )
+    return samples if metric.has_steps else Samples(samples.times_ns, samples.values)
 
 
 def last_points(run: Run) -> dict[str, Samples]:

@@ -22,7 +22,8 @@ from radt import settings, units
 from radt.collector.client import CollectorClient
 from radt.collector.delivery import Destination, DestinationKind
 from radt.collector.recovery import Recovered, recover_runs
-from radt.delivery.backlog import MLFLOW, POSTGRES, Backlog, backlogs
+from radt.delivery.backlog import Backlog, backlogs
+from radt.delivery.problems import MLFLOW, POSTGRES
 from radt.errors import CollectorError, RadtError, UploadError
 from radt.home import HOME_VARIABLE, STORE_VARIABLE, TRACKING_VARIABLE, Home
 from radt.masking import is_masked, masked

@@ -21,7 +21,7 @@ from pathlib import Path
 from radt.collector.manifest import Manifest
 from radt.collector.protocol import Registration, RunRequest, delivery_env
 from radt.collocation.ledger import ProcessOwner
-from radt.delivery.problems import EVERYTHING, problem_file, read_problems
+from radt.delivery.problems import EVERYTHING, MLFLOW, read_problems
 from radt.environments.spec import LOCAL
 from radt.errors import CollectorError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
@@ -198,8 +198,8 @@ def _known_to_mlflow(context: RunnerContext, run_ids: Sequence[str]) -> dict[str
 
 def _trouble(context: RunnerContext, since_ns: int) -> str:
     """Return the MLflow deliverer's problem since `since_ns`; "" if there is none."""
-    file = problem_file(context.home.store_path, context.tracking_uri)
-    problem = read_problems(file).get(EVERYTHING)
+    problems = read_problems(context.home.store_path, MLFLOW, context.tracking_uri)
+    problem = problems.get(EVERYTHING)
     return problem.text if problem is not None and problem.last_ns >= since_ns else ""
 
 

@@ -143,7 +143,6 @@ class _Window:
 
 #: Takes a quarter of the default level's time and makes the file a fifth larger.
 _COMPRESSION = 3
-_EVENTS_A_WRITE = 2000
 
 Event = Mapping[str, object]
 
@@ -175,7 +174,6 @@ class TraceFile:
         self.events = 0
         self._file = file
         self._numbers = count(1)
-        self._pending: list[str] = []
         self._encode = json.JSONEncoder(
             ensure_ascii=False, allow_nan=False, separators=(",", ":")
         ).encode
@@ -233,22 +231,12 @@ class TraceFile:
         return (at_ns - self.base_ns) / 1000
 
     def close(self, other: Mapping[str, object]) -> None:
-        """Write the pending events and the metadata of the trace."""
-        self._flush()
+        """Write the metadata of the trace."""
         self._file.write('\n],"otherData":' + self._encode(in_json(other)) + "}\n")
 
     def _put(self, text: str) -> None:
+        self._file.write(f",\n{text}" if self.events else text)
         self.events += 1
-        self._pending.append(text)
-        if len(self._pending) >= _EVENTS_A_WRITE:
-            self._flush()
-
-    def _flush(self) -> None:
-        if not self._pending:
-            return
-        first = self.events == len(self._pending)
-        self._file.write(("" if first else ",\n") + ",\n".join(self._pending))
-        self._pending.clear()
 
 
 @contextmanager

@@ -13,16 +13,12 @@ from typing import Any
 
 import pytest
 
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, Start
 from radt.cluster.collecting import Collection
 from radt.cluster.node import NodeStop, ScratchFolder
 from radt.cluster.noderunner import NodeRunner
-from radt.cluster.spool import (
-    MOST_ATTEMPTS,
-    PREEMPTED,
-    TIME_LIMIT,
-    JobKey,
-    Start,
-)
+from radt.cluster.spool import MOST_ATTEMPTS
+from radt.cluster.submission import JobKey
 from radt.collector.client import CollectorClient
 from radt.collocation.busy import BusyPolicy
 from radt.devices.hardware import read_hardware

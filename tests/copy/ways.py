@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,13 +15,16 @@ from botocore.config import Config
 from sqlalchemy import Engine, event
 
 from radt import __version__
+from radt.cluster.attempt import Start
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper
-from radt.cluster.spool import JobArray, JobKey, Spool, Start, Submission
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission
 from radt.delivery.archive import __main__ as exporting
 from radt.delivery.archive.read import find_archives, import_archive
-from radt.delivery.mlflow.archives import ArchiveUploader, Exporter
+from radt.delivery.mlflow import archives
+from radt.delivery.mlflow.archives import ArchiveUploader
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
 from radt.errors import ArchiveError, RadtError
@@ -304,26 +306,14 @@ def way_of(kind: str, lab: Lab, home: Home, request: pytest.FixtureRequest) -> W
 # -- in this process ------------------------------------------------------------------------------
 
 
-@dataclass
-class EndedProcess:
-    """What a process leaves that has exported its runs."""
-
-    output: str
-    returncode: int = 0
-
-    def communicate(self, timeout: float) -> tuple[str, None]:
-        return self.output, None
-
-
 def export_here(patch: pytest.MonkeyPatch) -> None:
     """Have runs exported by this process: another one would import for a second or two first."""
 
-    def start(self: Exporter, run_ids: Sequence[str]) -> EndedProcess:
-        with StoreReader(self._store) as reader:
-            outcomes = [[run_id, *exporting._export(reader, run_id)] for run_id in run_ids]
-        return EndedProcess("".join(json.dumps(each) + "\n" for each in outcomes))
+    def export(store: Path, run_ids: Sequence[str]) -> tuple[dict[str, tuple[str, bool]], bool]:
+        with StoreReader(store) as reader:
+            return {run_id: exporting._export(reader, run_id) for run_id in run_ids}, False
 
-    patch.setattr(Exporter, "_start", start)
+    patch.setattr(archives, "export_runs", export)
 
 
 # -- kills ----------------------------------------------------------------------------------------

@@ -122,6 +122,7 @@ def test_without_measurements_the_page_says_what_to_run(source: Source, lab: Lab
     parts = parts_of(source, experiment="thin")
     assert "Not enough measurements" in parts["advice-body"]
     assert "a: never ran alone" in parts["advice-body"]
+    assert "Predictions" not in parts["advice-body"]
     assert "Next experiment (CSV)" in parts["advice-head"]
 
 
@@ -129,5 +130,5 @@ def test_an_experiment_that_is_not_there_is_named(lab: Lab, source: Source) -> N
     client = create_app(source, Access()).server.test_client()
     headers = {"Host": "localhost"}
     found = client.post("/advice/data", json={"view": {"experiment": "gone"}}, headers=headers)
-    assert found.json["problem"]["cause"] == "There is no experiment gone."
+    assert found.json["problem"]["cause"].startswith("No experiment gone in ")
     assert client.get("/advice/next.csv?e=gone", headers=headers).status_code == 404

@@ -16,6 +16,7 @@ CONTENT = {
     "workload": "#workload-timeline .bars",
     "timeline": "#timeline-graph .bars",
     "report": "#report-table td",
+    "advice": "#advice-body h2",
     "system": ".system-card dl",
 }
 FITS = "width => document.documentElement.scrollWidth <= width"

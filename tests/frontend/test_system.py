@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 from playwright.sync_api import expect
 
-from radt.delivery.problems import EVERYTHING, ProblemLog, problem_file
+from radt.delivery.problems import EVERYTHING, MLFLOW, ProblemLog
 from radt.errors import RadtError, StoreError
 from radt.frontend.data import probe as probes
 from radt.frontend.data.probe import COMMAND_LATE_S, Probe, Reading, ask_radt
@@ -220,7 +220,7 @@ def test_every_card_has_something_to_say(demo, serve, watched, monkeypatch):
     run = Source(demo.store).reader.runs(workload_id=workload_id)[0]
     new = {"run_id": "f" * 32, "workload_id": "e" * 32, "tracking_uri": uri}
     demo.writer.put_run(replace(run, **new))
-    ProblemLog(problem_file(demo.store, uri), uri).note(EVERYTHING, "no connection")
+    ProblemLog(demo.store, MLFLOW, uri).note(EVERYTHING, "no connection")
     watched.page.goto(f"{serve()}/system")
     expect(card(watched, "devices")).to_contain_text("No GPU")
     expect(card(watched, "cluster")).to_contain_text("Nothing is submitted.")

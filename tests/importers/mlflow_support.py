@@ -11,7 +11,7 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy import text
 
 from radt.importers.importing import ImportResult
-from radt.importers.mlflow import MlflowReader
+from radt.importers.mlflow import MlflowSource
 from radt.importers.mlflow_import import MlflowImport
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
@@ -83,10 +83,10 @@ Store = StoreAddress | Path | str
 
 def import_all(uri: str, store: Store, *experiments: str) -> ImportResult:
     """Import once, as a process does that has just started."""
-    source = MlflowReader(uri)
+    source = MlflowSource(uri, experiments)
     source.connect()
     with StoreWriter(store) as writer:
-        return MlflowImport(source, writer, experiments).run()
+        return MlflowImport(source, writer).run()
 
 
 def contents(store: Store) -> dict[str, object]:

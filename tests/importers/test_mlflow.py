@@ -195,13 +195,13 @@ def test_a_running_run_is_read_from_where_it_was(
     run_id = study.run("run", "RUNNING", loss=[float(n) for n in range(10)], best=[0.5])
     import_all(study.uri, store)
     asked: list[tuple[str, int]] = []
-    read = mlflow.MlflowReader.history
+    read = mlflow.MlflowSource.history
 
-    def noting(self: mlflow.MlflowReader, run: str, metric: str, first: int) -> object:
+    def noting(self: mlflow.MlflowSource, run: str, metric: str, first: int) -> object:
         asked.append((metric, first))
         return read(self, run, metric, first)
 
-    monkeypatch.setattr(mlflow.MlflowReader, "history", noting)
+    monkeypatch.setattr(mlflow.MlflowSource, "history", noting)
     study.log(run_id, "loss", [7.0, 8.0], BEGAN_MS + 10_000, 10)
     study.log(run_id, "new", [1.0], BEGAN_MS + 10_000)
     result = import_all(study.uri, store)
@@ -311,10 +311,10 @@ def test_two_importers_at_once_do_no_harm(
     study: Study, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = study.run("run", "RUNNING", loss=[1.0, 2.0, 3.0])
-    details = mlflow.MlflowReader.details
+    details = mlflow.MlflowSource.details
     nested = False
 
-    def with_another(self: mlflow.MlflowReader, run: str, experiment: str) -> object:
+    def with_another(self: mlflow.MlflowSource, run: str, experiment: str) -> object:
         nonlocal nested
         answer = details(self, run, experiment)
         if not nested:
@@ -323,7 +323,7 @@ def test_two_importers_at_once_do_no_harm(
             import_all(study.uri, store)  # between this one's counting and writing
         return answer
 
-    monkeypatch.setattr(mlflow.MlflowReader, "details", with_another)
+    monkeypatch.setattr(mlflow.MlflowSource, "details", with_another)
     import_all(study.uri, store)
     with StoreReader(store) as reader:
         assert history(reader, run_id) == mlflow_history(study.client, run_id)

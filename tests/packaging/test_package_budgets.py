@@ -32,7 +32,7 @@ LIMITS = {
     "radt/integrations": 900,
     "radt/journal": 1_400,
     "radt/loaders": 3_920,
-    "radt/render": 2_020,
+    "radt/render": 1_980,
     "radt/run": 3_680,
     "radt/runner": 5_330,
     "radt/store": 5_410,

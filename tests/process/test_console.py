@@ -96,6 +96,8 @@ def test_lines_of_workloads_stand_below_each_other() -> None:
     lines = stream.getvalue().splitlines()
     assert [line[:9] for line in lines] == ["   1/12  ", "  10/12  ", "  12/12  "]
     assert lines[0].index("1 run") == lines[1].index("1 run") < lines[2].index("1 run")
+    for line, label in zip(lines, labels, strict=True):
+        assert line[9:].startswith(f"{label} 2/3 ")
 
 
 def test_quiet_shows_the_live_table_and_no_output_of_runs() -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import radt
 from radt.collector.ledger import DAMAGE_REASON
-from radt.collector.runs import NO_WORD
+from radt.collector.runs import NO_REPORT
 from radt.files import PidLock
 from radt.journal.format import BLOCK_BYTES, BLOCK_SLOTS, HEAD_BYTES, SEGMENT_SLOTS
 from radt.model import SOFTWARE, RunStatus
@@ -175,7 +175,7 @@ def test_a_lost_runtime_folder_loses_no_run(alone: Alone) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     check_whole(alone, run_id, RunStatus.KILLED)
     (run,) = alone.reader.runs()
-    assert run.end_reason == NO_WORD
+    assert run.end_reason == NO_REPORT
 
 
 def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alone: Alone) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from radt.delivery.backlog import postgres_backlogs
 from radt.delivery.postgres.local import ReplicationCursor
+from radt.delivery.problems import EVERYTHING, POSTGRES, ProblemLog
 from radt.store.backend import StoreAddress
 from radt.store.writer import StoreWriter
 from tests.support.stores import add_runs
@@ -27,12 +28,12 @@ def test_what_is_there_is_not_forgotten_by_who_cannot_reach_it(tmp_path: Path) -
     with closing(ReplicationCursor(store, label)) as notes:
         notes.reached("its identity", everything=False)
         notes.mark("its identity", {first.run_id: 2**40})
-        notes.problem("", f"the database {label} cannot be reached")
+    problems = ProblemLog(store, POSTGRES, URI)
+    problems.note(EVERYTHING, f"the database {label} cannot be reached")
     (one,) = postgres_backlogs(store, URI)
     assert (one.ended, one.identity) == (1, "its identity")
     assert "1 run is not complete in database" in one.sentence()
     assert "): it cannot be reached. It stays on this machine" in one.sentence()
-    with closing(ReplicationCursor(store, label)) as notes:
-        notes.reached("its identity", everything=False)
+    problems.solved(EVERYTHING)
     (one,) = postgres_backlogs(store, URI)
     assert (one.ended, one.problem) == (1, "")

@@ -28,7 +28,7 @@ from radt.delivery.mlflow.variables import (
     longest_request_s,
     set_client_defaults,
 )
-from radt.delivery.problems import EVERYTHING, ProblemLog, destination_name, problem_file
+from radt.delivery.problems import EVERYTHING, MLFLOW, ProblemLog, destination_name
 from radt.delivery.process import block_pandas, give_way, run_alone
 from radt.home import TRACKING_VARIABLE, Home
 from radt.paths import is_database
@@ -103,7 +103,7 @@ def _deliver(order: argparse.Namespace) -> int:
         log.exception("the store cannot be used")
         return 1
     target = MlflowTarget(order.tracking_uri, _artifact_root(order.store, order.tracking_uri))
-    problems = ProblemLog(problem_file(order.store, order.tracking_uri), order.tracking_uri)
+    problems = ProblemLog(order.store, MLFLOW, order.tracking_uri)
     archive_s = archive_interval_s()
     archives = None if archive_s is None else ArchiveUploader(target, reader, writer, archive_s)
     delivery = Delivery(
@@ -122,15 +122,13 @@ def _deliver(order: argparse.Namespace) -> int:
         if has_news or time.monotonic() >= looked_s + order.give_way_s:
             previous, token, looked_s = token, reader.change_token(), time.monotonic()
             if has_news or token != previous:
-                delivery.poke()
+                delivery.notify()
         _check_in_place(writer)
         _check_not_stuck(target, problems)
     delivery.finish()
     while delivery.is_alive():
         delivery.join(POLL_S)
         _check_not_stuck(target, problems)
-    if archives is not None:
-        archives.close()
     return 0
 
 

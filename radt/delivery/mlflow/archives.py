@@ -1,8 +1,7 @@
 """Upload the archives of runs, and start the processes that export runs for people without radt.
 
-A running run gets a bundle every quarter of an hour, an ended run its last one at once. Samples and
-description of all runs that have ended by then are exported together, because a process takes half
-a second to start.
+A running run gets a bundle every quarter of an hour, an ended run its last one at once. All ended
+runs that wait by then are exported by one process, because its start takes half a second.
 """
 
 from __future__ import annotations
@@ -14,11 +13,9 @@ import shutil
 import subprocess
 import tempfile
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 
@@ -28,11 +25,11 @@ from radt.delivery.archive.locations import location_of
 from radt.delivery.archive.spool import ArchiveSpool, Written, progress_of
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.target import MlflowTarget
-from radt.errors import ArchiveError, CodecError, RadtError, UsageError
+from radt.errors import ArchiveError, CodecError, UsageError
 from radt.home import RunDir
 from radt.processes import command
 from radt.store import bundle
-from radt.store.copy import Position, PrunedError
+from radt.store.copy import PrunedError
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
@@ -58,63 +55,27 @@ class ArchiveUploader:
     def __init__(
         self, target: MlflowTarget, reader: StoreReader, writer: StoreWriter, interval_s: float
     ) -> None:
+        self.interval_s = interval_s
         self._target = target
         self._reader = reader
         self._writer = writer
-        self._interval_s = interval_s
-        self._exporter = Exporter(writer.path)
         #: Ensures that points of only one run at a time are in memory.
         self._writing = threading.Lock()
-        #: Time of the last attempt at a bundle of each running run, in seconds of the wall clock.
-        self._tried_s: dict[str, float] = {}
-        #: Last message about each running run, so that an outage is not logged repeatedly.
-        self._logged: dict[str, str] = {}
+        self._exporting = threading.Lock()
+        #: Number of times that the export process was killed while it exported a run.
+        self._kills: Counter[str] = Counter()
 
-    def close(self) -> None:
-        """Stop the export process; the next uploader starts its own."""
-        self._exporter.close()
-
-    def keep_up(self, run: RunRecord, mlflow_id: str) -> None:
-        """Upload the next bundle of a running run when it is due.
+    def keep_up(self, run: RunRecord) -> None:
+        """Upload the next bundle of a running run.
 
         Raises:
-            DeliveryError: MLflow is unreachable or no longer has the run. Other failures are logged
-                and retried, because a running run does not wait for its archive.
+            DeliveryError: It failed and must be retried.
         """
-        if not run.spool:
-            return
-        try:
-            if self.is_due(run) and not self._writing.locked():
-                self._tried_s[run.run_id] = time.time()
-                self._write(run, mlflow_id)
-            self._send_bundles(run, mlflow_id)
-        except DeliveryError as error:
-            if error.kind in (ErrorKind.UNREACHABLE, ErrorKind.GONE):
-                raise
-            self._log_problem(run, error.message)
-        except (ArchiveError, UsageError, OSError) as error:
-            self._log_problem(run, error.message if isinstance(error, RadtError) else str(error))
-        else:
-            self._logged.pop(run.run_id, None)
-
-    def is_due(self, run: RunRecord) -> bool:
-        """Return whether the next bundle of a running run is due.
-
-        An earlier process may have written the last one.
-        """
-        since_ns = run.started_ns or run.created_ns
-        with suppress(OSError):  # no bundle so far
-            since_ns = archive_spool(run).written_file.stat().st_mtime_ns
-        now_s = time.time()
-        times = (since_ns / 1e9, self._tried_s.get(run.run_id, 0.0))
-        # A time in the future was taken before the clock was set back.
-        last_s = max((time_s for time_s in times if time_s <= now_s), default=0.0)
-        return now_s - last_s >= self._interval_s
-
-    def _log_problem(self, run: RunRecord, problem: str) -> None:
-        if self._logged.get(run.run_id) != problem:
-            self._logged[run.run_id] = problem
-            log.warning("the archive of run %s waits: %s", run.run_id, problem)
+        assert run.mlflow_run_id is not None
+        with _retried():
+            if not any(archive_spool(run).waiting(run.run_id)):
+                self._write(run)
+            self._send_bundles(run, run.mlflow_run_id)
 
     def complete(self, run: RunRecord, mlflow_id: str) -> str:
         """Upload the rest of an ended run's archive; return why that will never work, if so.
@@ -124,30 +85,25 @@ class ArchiveUploader:
         """
         if not run.spool:
             return ""
-        self._logged.pop(run.run_id, None)
-        self._tried_s.pop(run.run_id, None)
         try:
-            self._write(run, mlflow_id)
-            self._send_bundles(run, mlflow_id)
-            self._exporter.export(run.run_id, partial(self._unexported, run))
-            self._send_export(run, mlflow_id)
-        except UnarchivableError as error:
-            return error.message
+            with _retried():
+                try:
+                    self._write(run)
+                    self._send_bundles(run, mlflow_id)
+                    self._export(run)
+                    self._send_export(run, mlflow_id)
+                except UnarchivableError as error:
+                    return error.message
         except DeliveryError as error:
             if error.kind is not ErrorKind.REFUSED:
                 raise
             log.warning("the archive of run %s is refused: %s", run.run_id, error.message)
             return f"archive refused: {error.message}"
-        except (ArchiveError, UsageError) as error:
-            raise DeliveryError(ErrorKind.BUSY, f"archive: {error.message}") from error
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise DeliveryError(ErrorKind.BUSY, f"archive: {reason}") from error
         return ""
 
     # -- bundles ----------------------------------------------------------------------------------
 
-    def _write(self, run: RunRecord, mlflow_id: str) -> None:
+    def _write(self, run: RunRecord) -> None:
         """Write the next bundle.
 
         Raises:
@@ -155,43 +111,38 @@ class ArchiveUploader:
             RadtError: It cannot be written now.
             OSError: The same.
         """
-        self._restore(run, mlflow_id)
+        spool = archive_spool(run)
+        if spool.written() is None and (written := self._uploaded(run)):
+            spool.note(written)
         with self._writing:
             try:
-                archive_spool(run).write_bundle(self._reader, run.run_id)
+                spool.write_bundle(self._reader, run.run_id)
             except (CodecError, PrunedError) as error:
                 raise UnarchivableError(f"not archived: {error.message}") from error
 
-    def _restore(self, run: RunRecord, mlflow_id: str) -> None:
-        """Continue from the last uploaded bundle if the run's folder was lost or cleaned.
+    def _uploaded(self, run: RunRecord) -> Written | None:
+        """Return the state after the last uploaded bundle, for a spool that was lost or cleaned.
 
         Raises:
             ArchiveError: The bundle cannot be fetched now.
-            OSError: The folder cannot be written.
         """
-        spool = archive_spool(run)
-        if spool.written() is not None:
-            return
         delivered = self._reader.delivered_artifacts(run.run_id)
         named = (bundle.number_of(path.removeprefix(_DELIVERED)) for path in delivered)
-        last = max((number for run_id, number in filter(None, named)), default=0)
+        last = max((number for _, number in filter(None, named)), default=0)
         if not last:
-            return
+            return None
         self._writer.check_in_place()
         name = bundle.name_of(run.run_id, last)
-        place = location_of(f"runs:/{mlflow_id}/{ARCHIVE_FOLDER}", self._target.uri)
-        until, problem = Position(), f"{name} is gone"
+        place = location_of(f"runs:/{run.mlflow_run_id}/{ARCHIVE_FOLDER}", self._target.uri)
         if name in place.sizes():
             with tempfile.TemporaryDirectory(prefix="radt-archive-") as folder:
                 place.fetch(name, Path(folder) / name)
                 try:
                     with bundle.open(Path(folder) / name) as opened:
-                        until, problem = opened.until, ""
+                        return Written(last, opened.until)
                 except ArchiveError as error:
-                    problem = error.message
-        if problem:  # the next bundle contains the whole run
-            log.warning("run %s is archived from the start: %s", run.run_id, problem)
-        spool.note(Written(last, until))
+                    log.warning("archiving run %s from the start: %s", run.run_id, error.message)
+        return Written(last)  # the next bundle contains the whole run
 
     def _send_bundles(self, run: RunRecord, mlflow_id: str) -> None:
         """Upload the waiting bundles.
@@ -210,6 +161,29 @@ class ArchiveUploader:
         self._target.log_artifact(mlflow_id, file, ARCHIVE_FOLDER)
 
     # -- export -----------------------------------------------------------------------------------
+
+    def _export(self, run: RunRecord) -> None:
+        """Export an ended run, and others that wait for it.
+
+        Raises:
+            UnarchivableError: The run can never be exported.
+            ArchiveError: The export failed and may be retried.
+        """
+        with self._exporting:
+            if not (run_ids := self._unexported(run)):
+                return
+            outcomes, was_killed = export_runs(self._writer.path, run_ids)
+        if run.run_id in outcomes:
+            problem, is_final = outcomes[run.run_id]
+        else:
+            self._kills[run.run_id] += was_killed
+            is_final = self._kills[run.run_id] >= _MOST_KILLS
+            problem = "the export process " + ("was killed" if was_killed else "failed")
+            problem += f" {_MOST_KILLS} times" if is_final else ""
+        if is_final:
+            raise UnarchivableError(f"not exported: {problem}")
+        if problem:
+            raise ArchiveError(problem)
 
     def _unexported(self, run: RunRecord) -> list[str]:
         """Return an ended run and others to export with it; none if it is already exported."""
@@ -270,77 +244,51 @@ def archive_spool(run: RunRecord) -> ArchiveSpool:
     return ArchiveSpool.of(RunDir(Path(run.spool)))
 
 
-class Exporter:
-    """Starts the processes that export runs that have ended. Thread-safe."""
-
-    def __init__(self, store: Path) -> None:
-        self._store = store
-        self._exporting = threading.Lock()
-        self._process: subprocess.Popen[str] | None = None
-        #: Number of times that the process was killed while it exported a run.
-        self._kills: Counter[str] = Counter()
-
-    def export(self, run_id: str, wanted: Callable[[], Sequence[str]]) -> None:
-        """Export an ended run before returning.
-
-        `wanted` returns the ids of all runs to export, this run's first; none if it is already
-        exported. It is called when no other process is exporting.
-
-        Raises:
-            UnarchivableError: The run can never be exported.
-            ArchiveError: The export failed and may be retried.
-        """
-        with self._exporting:
-            if not (run_ids := wanted()):
-                return
-            self._process = self._start(run_ids)
-            outcomes = _outcomes(self._process)
-            was_killed = self._process.returncode < 0
-            self._process = None
-        if run_id not in outcomes:
-            problem = "the export process was killed" if was_killed else "the export process failed"
-            self._kills[run_id] += was_killed
-            if self._kills[run_id] >= _MOST_KILLS:
-                raise UnarchivableError(f"not exported: {problem} {_MOST_KILLS} times")
-            raise ArchiveError(problem)
-        self._kills.pop(run_id, None)
-        problem, is_final = outcomes[run_id]
-        if is_final:
-            raise UnarchivableError(f"not exported: {problem}")
-        if problem:
-            raise ArchiveError(problem)
-
-    def close(self) -> None:
-        if (process := self._process) is not None:
-            process.kill()
-
-    def _start(self, run_ids: Sequence[str]) -> subprocess.Popen[str]:
-        try:
-            return subprocess.Popen(
-                command("radt.delivery.archive", "--store", str(self._store), *run_ids),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
-                start_new_session=True,  # its own session, for its own weight (`give_way`)
-            )
-        except OSError as error:
-            raise ArchiveError(f"cannot start the export process: {error.strerror}") from error
-
-
-def _outcomes(process: subprocess.Popen[str]) -> dict[str, tuple[str, bool]]:
-    """Wait for the process; return problems by run, empty for none, and whether they are final."""
+@contextmanager
+def _retried() -> Iterator[None]:
+    """Turn failures of this machine into a `DeliveryError`, so that the archive is retried."""
     try:
-        output, _ = process.communicate(timeout=_LONGEST_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        output, _ = process.communicate()
-    outcomes = {}
-    for line in output.splitlines():
-        with suppress(ValueError, TypeError):  # killed in mid-line, or a library's output
-            run_id, problem, is_final = json.loads(line)
-            outcomes[run_id] = (problem, is_final)
+        yield
+    except (ArchiveError, UsageError) as error:
+        raise DeliveryError(ErrorKind.BUSY, f"archive: {error.message}") from error
+    except OSError as error:
+        raise DeliveryError(ErrorKind.BUSY, f"archive: {error.strerror or error}") from error
+
+
+def export_runs(store: Path, run_ids: Sequence[str]) -> tuple[dict[str, tuple[str, bool]], bool]:
+    """Export runs that have ended in a separate process.
+
+    Return the problem of each run that it came to (empty for none) and whether it is final, and
+    whether the process was killed.
+
+    Raises:
+        ArchiveError: The process cannot be started.
+    """
+    try:
+        process = subprocess.run(
+            command("radt.delivery.archive", "--store", str(store), *run_ids),
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_LONGEST_S,
+            start_new_session=True,  # its own session, for its own weight (`give_way`)
+        )
+    except OSError as error:
+        raise ArchiveError(f"cannot start the export process: {error.strerror}") from error
+    except subprocess.TimeoutExpired as error:
+        raise ArchiveError(f"the export process took more than {_LONGEST_S:.0f} s") from error
     if process.returncode:
         log.warning("the process that exports archives ended with %d", process.returncode)
+    return outcomes_in(process.stdout), process.returncode < 0
+
+
+def outcomes_in(output: str) -> dict[str, tuple[str, bool]]:
+    """Parse the lines of an export process, without those of a library or cut by a kill."""
+    outcomes = {}
+    for line in output.splitlines():
+        with suppress(ValueError, TypeError):
+            run_id, problem, is_final = json.loads(line)
+            outcomes[run_id] = (problem, is_final)
     return outcomes

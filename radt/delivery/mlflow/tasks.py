@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
@@ -20,10 +20,11 @@ from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.runs import RunCreator, missing_runs
 from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.problems import EVERYTHING, STORE, ProblemLog
-from radt.delivery.process import last_tries
+from radt.delivery.process import Retries, last_tries
 from radt.errors import RadtError, StoreError
 from radt.processes import Backoff
 from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
 
 #: Interval of sending new points of running runs; ended and new runs are handled at once.
 LIVE_INTERVAL_S = 10.0
@@ -33,7 +34,7 @@ _LONGEST_DELAY_S = 60.0
 _LOOK_SHARE = 5
 
 
-class Kind(Enum):
+class TaskKind(Enum):
     """Kind of a task, with its number of workers.
 
     Each kind has its own workers, so that a starting workload never waits for uploads, and the
@@ -52,14 +53,20 @@ class Task:
 
     Two tasks with the same ``subject``, the id of a run or workload, never run at the same time.
     The ``key`` distinguishes an ended run's task from its earlier ones. A task that succeeded is
-    repeated after ``repeat_s`` if it is still needed.
+    repeated after ``repeat_s`` if it is still needed. ``name`` is the subject of its problems.
     """
 
     subject: str
     key: str
-    kind: Kind
+    kind: TaskKind
     action: Callable[[], object]
     repeat_s: float = 0.0
+    name: str = ""
+
+    @property
+    def problem(self) -> str:
+        """Return the subject of its problems."""
+        return self.name or self.subject
 
 
 class Delivery(threading.Thread):
@@ -87,19 +94,18 @@ class Delivery(threading.Thread):
         self._answers = answers
         self._answers_then = 0
         self._live_interval_s = live_interval_s
-        self._pool = ThreadPoolExecutor(sum(kind.value for kind in Kind), "uploader")
+        self._pool = ThreadPoolExecutor(sum(kind.value for kind in TaskKind), "uploader")
         self._wake = threading.Event()
         self._finishing = False
         self._done: deque[tuple[Task, Exception | None]] = deque()
         self._busy: dict[str, Task] = {}
-        self._due_s: dict[str, float] = {}
-        self._backoffs: dict[str, Backoff] = {}
+        self._retries = Retries(_LONGEST_DELAY_S)
         self._next_look_s = 0.0
         #: Time at which all tasks may resume after a failure that affects them all.
         self._resume_s = 0.0
         self._backoff = Backoff()
 
-    def poke(self) -> None:
+    def notify(self) -> None:
         """Look for new data now, unless everything pauses."""
         self._wake.set()
 
@@ -119,8 +125,7 @@ class Delivery(threading.Thread):
                 wait_s = 0.0
             self._wait(wait_s)
         for _ in last_tries():
-            # First create all MLflow runs, then fill them.
-            if self._do_all({Kind.CREATE}) and self._do_all({Kind.ENDED, Kind.RUNNING}):
+            if self._do_all():
                 break
         self._pool.shutdown()
 
@@ -143,8 +148,8 @@ class Delivery(threading.Thread):
         for task in self._look():
             # A due task that is not started waits for a worker, which wakes this thread when it is
             # free.
-            if (due_s := self._due_s.get(task.key, 0.0)) > now_s:
-                later_s.append(due_s - now_s)
+            if wait_s := self._retries.wait_s(task.key):
+                later_s.append(wait_s)
             else:
                 self._start(task)
         ended_s = time.monotonic()
@@ -154,14 +159,12 @@ class Delivery(threading.Thread):
     def _look(self) -> list[Task]:
         """Read the tasks from the store."""
         tasks = self._tasks()
-        keys = {task.key for task in [*tasks, *self._busy.values()]}
-        self._due_s = {key: due_s for key, due_s in self._due_s.items() if key in keys}
-        self._backoffs = {key: backoff for key, backoff in self._backoffs.items() if key in keys}
-        self._problems.keep({task.subject for task in tasks})
+        self._retries.keep({task.key for task in [*tasks, *self._busy.values()]})
+        self._problems.keep({task.problem for task in tasks})
         return tasks
 
     def _tasks(self) -> list[Task]:
-        """Return tasks in order: runs to create, ended runs, workloads to close, running runs.
+        """Return tasks in order: create, ended runs, workloads to close, running runs, archives.
 
         Users wait for ended runs.
         """
@@ -174,34 +177,48 @@ class Delivery(threading.Thread):
         close, often_s = self._uploader.close_workload, self._live_interval_s
         create = [
             Task(
-                own.workload_id, f"{own.workload_id} new", Kind.CREATE, partial(register, own, new)
+                own.workload_id,
+                f"{own.workload_id} new",
+                TaskKind.CREATE,
+                partial(register, own, new),
             )
             for own, new in missing_runs(due, workloads)
         ]
         # The end of a run makes it a different task, which is due at once.
         ended = [
-            Task(run.run_id, f"{run.run_id} ended", Kind.ENDED, partial(deliver, run))
+            Task(run.run_id, f"{run.run_id} ended", TaskKind.ENDED, partial(deliver, run))
             for run in there
             if run.status.ended
         ]
         closing = [
-            Task(own_id, own_id, Kind.ENDED, partial(close, own_id), often_s)
+            Task(own_id, own_id, TaskKind.ENDED, partial(close, own_id), often_s)
             for own_id in (workload.workload_id for workload in workloads)
             if own_id not in open_ids
         ]
         running = [
-            Task(run.run_id, run.run_id, Kind.RUNNING, partial(deliver, run), often_s)
+            Task(run.run_id, run.run_id, TaskKind.RUNNING, partial(deliver, run), often_s)
             for run in there
             if not run.status.ended
         ]
-        return [*create, *ended, *closing, *running]
+        return [*create, *ended, *closing, *running, *self._archiving(there)]
+
+    def _archiving(self, runs: Sequence[RunRecord]) -> Iterator[Task]:
+        """Yield the tasks that archive running runs, which begin an interval after their start."""
+        archives = self._uploader.archives
+        if archives is None:
+            return
+        until_ns = time.time_ns() - round(archives.interval_s * 1e9)
+        for run in runs:
+            if run.spool and not run.status.ended and (run.started_ns or run.created_ns) < until_ns:
+                name = f"{run.run_id} archive"
+                action = partial(archives.keep_up, run)
+                yield Task(run.run_id, name, TaskKind.RUNNING, action, archives.interval_s, name)
 
     def _start(self, task: Task) -> bool:
         """Start a task if a worker is free and no other task of its subject is running."""
         same_kind = sum(other.kind is task.kind for other in self._busy.values())
         if task.subject in self._busy or same_kind >= task.kind.value:
             return False
-        self._due_s.pop(task.key, None)
         self._busy[task.subject] = task
         self._pool.submit(self._do, task)
         return True
@@ -215,26 +232,22 @@ class Delivery(threading.Thread):
         self._done.append((task, error))
         self._wake.set()
 
-    def _do_all(self, kinds: Collection[Kind]) -> bool:
-        """Do all tasks of some kinds, due or not; return whether none failed."""
+    def _do_all(self) -> bool:
+        """Do all tasks, due or not, and those that follow from them; return whether none failed."""
         complete = True
-        try:
-            self._settle()
-            while self._busy:  # tasks that were started before `finish`
-                self._wait(None)
-                self._settle()
-            self._resume_s = 0.0
-            tasks = [task for task in self._look() if task.kind in kinds]
-            while tasks or self._busy:
-                tasks = [task for task in tasks if not self._start(task)]
-                self._wait(None)
+        self._retries.flush()
+        self._resume_s = 0.0
+        while True:
+            self._next_look_s = 0.0
+            try:
                 complete = self._settle() and complete
-                if time.monotonic() < self._resume_s:
-                    tasks = []  # the others would fail in the same way
-        except Exception as error:  # noqa: BLE001 - reported
-            self._pause(error)
-            return False
-        return complete
+                self._start_due()
+            except Exception as error:  # noqa: BLE001 - reported
+                self._pause(error)
+                complete = False
+            if not self._busy:
+                return complete
+            self._wait(None)
 
     # -- outcomes ---------------------------------------------------------------------------------
 
@@ -252,24 +265,21 @@ class Delivery(threading.Thread):
         return complete
 
     def _succeeded(self, task: Task) -> None:
-        self._problems.solved(task.subject)
+        self._problems.solved(task.problem)
         self._problems.solved(STORE)
         if self._answers() > self._answers_then:  # the task has sent data to MLflow
             self._problems.solved(EVERYTHING)
         self._backoff.reset()
-        self._backoffs.pop(task.key, None)
-        if task.repeat_s:
-            self._due_s[task.key] = time.monotonic() + task.repeat_s
+        self._retries.succeeded(task.key, task.repeat_s)
 
     def _failed(self, task: Task, error: Exception) -> None:
         # Also if everything pauses, so that the next task is another run's: the server may be
         # unable to handle this one.
-        backoff = self._backoffs.setdefault(task.key, Backoff(longest_s=_LONGEST_DELAY_S))
-        self._due_s[task.key] = time.monotonic() + backoff.next_s()
+        self._retries.failed(task.key)
         if _concerns_all(error):
             self._pause(error)
         else:
-            self._problems.failed(task.subject, error)
+            self._problems.failed(task.problem, error)
 
     def _pause(self, error: Exception) -> None:
         """Pause all tasks; those in progress may finish."""

@@ -70,7 +70,7 @@ class Uploader:
         self._writer = writer
         # A store that was moved has another uploader at its new place.
         self._before_request = writer.check_in_place
-        self._archives = archives
+        self.archives = archives
         self._points = PointUploader(target, reader, writer)
         self._texts = Batches(MAX_PARAMS, writer.check_in_place)
         self._sent: dict[str, _Sent] = {}
@@ -129,8 +129,6 @@ class Uploader:
         key_of = {number: keys[name] for number, name in names.items()}
         self._points.send_new(run, mlflow_id, series, key_of, sent.notes)
         if not run.status.ended:
-            if self._archives is not None:
-                self._archives.keep_up(run, mlflow_id)
             return
         if sent.summary is None:
             sent.summary = self._points.send_summary(run, mlflow_id, sent.notes)
@@ -148,7 +146,7 @@ class Uploader:
         self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // NS_PER_MS)
         if artifact_error is not None:
             raise artifact_error
-        if self._archives is not None and (note := self._archives.complete(run, mlflow_id)):
+        if self.archives is not None and (note := self.archives.complete(run, mlflow_id)):
             sent.notes[note] = None
 
     def _is_superseded(self, run: RunRecord, mlflow_id: str) -> bool:

@@ -59,34 +59,27 @@ def contents(connection: Connection, run_ids: Sequence[str]) -> dict[str, Conten
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Parts of a copy that are missing or different from the original.
+    """Parts of a copy that have to be sent again, besides those that it lacks at its end.
 
     ``series`` are the numbers of series with equally many but different points. Additional data in
     the copy is not a difference: this side may have lost or thinned it, and the copy keeps it.
     """
 
-    missing_points: bool = False
-    series: tuple[int, ...] = ()
-    markers: bool = False
-    rows: bool = False
-
-    @property
-    def none(self) -> bool:
-        return not (self.missing_points or self.series or self.markers or self.rows)
+    series: tuple[int, ...]
+    markers: bool
 
 
-def compare(original: Content, copy: Content) -> Difference:
-    """Return the parts that a copy lacks to hold all of a run."""
-    nothing = (0,)
-    missing = any(
-        copy.points.get(number, nothing)[0] < numbers[0]
-        for number, numbers in original.points.items()
-    )
+def compare(original: Content, copy: Content) -> Difference | None:
+    """Return how a copy differs from a run; None if it has all of it."""
+    counts = {number: copy.points.get(number, (0,))[0] for number in original.points}
+    lacks_points = any(counts[number] < ours[0] for number, ours in original.points.items())
     different = tuple(
         number
-        for number, numbers in original.points.items()
-        if (theirs := copy.points.get(number, nothing))[0] == numbers[0] and theirs != numbers
+        for number, ours in original.points.items()
+        if counts[number] == ours[0] and copy.points.get(number) != ours
     )
-    fewer = any(theirs < ours for ours, theirs in zip(original.rows, copy.rows, strict=True))
+    lacks_rows = any(theirs < ours for ours, theirs in zip(original.rows, copy.rows, strict=True))
     markers = copy.markers[0] <= original.markers[0] and copy.markers != original.markers
-    return Difference(missing, different, markers, fewer)
+    if not (lacks_points or different or lacks_rows or markers):
+        return None
+    return Difference(different, markers)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import bindparam, text
+from sqlalchemy import Connection, bindparam, text
 
-from radt.delivery.postgres.contents import Content, contents
-from radt.masking import masked
 from radt.store.backend import StoreAddress, backend_of
-from radt.store.place import COPIED, OpenFile
+from radt.store.place import COPIED
 from radt.store.reader import StoreReader
 from radt.store.records import WorkloadRecord
 from radt.store.tables import WORKLOADS
@@ -34,6 +33,9 @@ _DUE_WORKLOADS = text(
     "WHERE replicated.revision IS NULL OR replicated.revision < workload.revision "
     "ORDER BY workload.created_ns DESC, workload.workload_id"
 )
+_WORKLOADS = text(f"{WORKLOADS.select} WHERE workload_id IN :ids").bindparams(
+    bindparam("ids", expanding=True)
+)
 _MARK = text(
     "INSERT INTO replicated (target, key, revision) VALUES (:target, :key, :revision) "
     "ON CONFLICT (target, key) DO UPDATE SET revision = excluded.revision"
@@ -43,16 +45,8 @@ _FORGET_OTHERS = text("DELETE FROM replica WHERE label = :label AND target <> :t
 _REACHED = text(
     "INSERT INTO replica (target, label, reached_ns) VALUES (:target, :label, :now_ns) "
     "ON CONFLICT (target) DO UPDATE SET label = excluded.label, "
-    "reached_ns = COALESCE(excluded.reached_ns, replica.reached_ns), "
-    "problem = '', problem_ns = NULL"
+    "reached_ns = COALESCE(excluded.reached_ns, replica.reached_ns)"
 )
-_PROBLEM = text(
-    "INSERT INTO replica (target, label, problem, problem_ns) "
-    "VALUES (:target, :label, :problem, :now_ns) ON CONFLICT (target) DO UPDATE SET "
-    "label = excluded.label, problem = excluded.problem, "
-    "problem_ns = COALESCE(replica.problem_ns, excluded.problem_ns)"
-)
-_PROBLEM_LIMIT = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,53 +58,25 @@ class DueRun:
     ended: bool
 
 
-class LocalStore:
-    """Reads a store on this machine; ``reader`` reads its runs.
+def due_runs(store: StoreReader, target: str) -> list[DueRun]:
+    """Return the runs that are new or changed for another store: live ones, then the newest."""
+    with store.snapshot() as connection:
+        rows = connection.execute(_DUE_RUNS, {"target": target}).all()
+    return [DueRun(str(run_id), int(rev), bool(ended)) for run_id, rev, ended in rows]
 
-    Raises:
-        StoreError: The file does not exist or cannot be read.
-    """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.reader = StoreReader(path)
-        self._file = OpenFile.at(path)
+def due_workloads(store: StoreReader, target: str) -> dict[str, int]:
+    """Return the workloads that are new or changed, with their revisions."""
+    with store.snapshot() as connection:
+        rows = connection.execute(_DUE_WORKLOADS, {"target": target}).all()
+    return {str(workload_id): int(revision) for workload_id, revision in rows}
 
-    def close(self) -> None:
-        self.reader.close()
 
-    @property
-    def vanished(self) -> bool:
-        return self._file.vanished
-
-    def change_token(self) -> int:
-        """Return a number that changes with every write."""
-        return self.reader.change_token()
-
-    def due_runs(self, target: str) -> list[DueRun]:
-        """Return the runs that are new or changed for another store: live ones, then the newest."""
-        with self.reader.snapshot() as connection:
-            rows = connection.execute(_DUE_RUNS, {"target": target}).all()
-        return [DueRun(str(run_id), int(rev), bool(ended)) for run_id, rev, ended in rows]
-
-    def due_workloads(self, target: str) -> dict[str, int]:
-        """Return the workloads that are new or changed, with their revisions."""
-        with self.reader.snapshot() as connection:
-            rows = connection.execute(_DUE_WORKLOADS, {"target": target}).all()
-        return {str(workload_id): int(revision) for workload_id, revision in rows}
-
-    def workloads(self, workload_ids: Sequence[str]) -> list[WorkloadRecord]:
-        statement = text(f"{WORKLOADS.select} WHERE workload_id IN :ids").bindparams(
-            bindparam("ids", expanding=True)
-        )
-        with self.reader.snapshot() as connection:
-            rows = connection.execute(statement, {"ids": list(workload_ids)}).all()
-        return [WORKLOADS.read(row) for row in rows]
-
-    def contents(self, run_ids: Sequence[str]) -> dict[str, Content]:
-        """Return summaries of runs for comparison."""
-        with self.reader.snapshot() as connection:
-            return contents(connection, run_ids)
+def workloads(store: StoreReader, workload_ids: Sequence[str]) -> list[WorkloadRecord]:
+    """Return the workloads with these ids; one may have been removed meanwhile."""
+    with store.snapshot() as connection:
+        rows = connection.execute(_WORKLOADS, {"ids": list(workload_ids)}).all()
+    return [WORKLOADS.read(row) for row in rows]
 
 
 class ReplicationCursor:
@@ -120,48 +86,31 @@ class ReplicationCursor:
         self._backend = backend_of(StoreAddress.of(path))
         self._engine = self._backend.writer_engine()
         self._label = label
-        self._last_problem = ""
 
     def close(self) -> None:
         self._engine.dispose()
 
     def mark(self, target: str, revisions: Mapping[str, int]) -> None:
         """Record that the other store has these revisions of runs or workloads."""
-        if revisions:
-            rows = [
-                {"target": target, "key": key, "revision": revision}
-                for key, revision in revisions.items()
-            ]
-            with self._backend.translated_errors(), self._engine.begin() as connection:
+        rows = [{"target": target, "key": key, "revision": rev} for key, rev in revisions.items()]
+        if rows:
+            with self._transaction() as connection:
                 connection.execute(_MARK, rows)
 
     def reached(self, target: str, *, everything: bool) -> None:
         """Record that the other store works, and that it is complete if ``everything``."""
         now_ns = time.time_ns() if everything else None
-        with self._backend.translated_errors(), self._engine.begin() as connection:
-            row = {"target": target, "label": self._label, "now_ns": now_ns}
-            # Rows from before its identity was known, or of another database at the address.
-            connection.execute(_FORGET_OTHERS, row)
+        row = {"target": target, "label": self._label, "now_ns": now_ns}
+        with self._transaction() as connection:
+            connection.execute(_FORGET_OTHERS, row)  # another database at the address
             connection.execute(_REACHED, row)
-        self._last_problem = ""
-
-    def problem(self, target: str, why: str) -> bool:
-        """Record why copying fails; return whether that is new. ``target`` is empty if unknown."""
-        why = masked(" ".join(why.split()))[:_PROBLEM_LIMIT]
-        if why == self._last_problem:
-            return False
-        row = {
-            "target": target or self._label,
-            "label": self._label,
-            "problem": why,
-            "now_ns": time.time_ns(),
-        }
-        with self._backend.translated_errors(), self._engine.begin() as connection:
-            connection.execute(_PROBLEM, row)
-        self._last_problem = why
-        return True
 
     def forget(self, target: str) -> None:
         """Forget what the other store has, so that every run is compared again."""
-        with self._backend.translated_errors(), self._engine.begin() as connection:
+        with self._transaction() as connection:
             connection.execute(_UNMARK, {"target": target})
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._backend.translated_errors(), self._engine.begin() as connection:
+            yield connection

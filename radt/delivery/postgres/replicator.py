@@ -13,16 +13,24 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from radt.delivery.postgres.contents import Difference, compare
+from radt.delivery.postgres.contents import Difference, compare, contents
 from radt.delivery.postgres.kinds import EXPERIMENT, row_of
-from radt.delivery.postgres.local import DueRun, LocalStore, ReplicationCursor
+from radt.delivery.postgres.local import (
+    DueRun,
+    ReplicationCursor,
+    due_runs,
+    due_workloads,
+    workloads,
+)
 from radt.delivery.postgres.run_copy import Pace, RunCopy
 from radt.delivery.postgres.shipment import Shipment
 from radt.delivery.postgres.target import Outcome, Target
-from radt.delivery.process import Deferred
+from radt.delivery.problems import EVERYTHING, POSTGRES, ProblemLog
+from radt.delivery.process import Retries
 from radt.errors import CodecError, StoreError
-from radt.masking import masked
 from radt.store.backend import StoreAddress
+from radt.store.place import OpenFile
+from radt.store.reader import StoreReader
 from radt.store.tables import to_column
 
 log = logging.getLogger(__name__)
@@ -53,12 +61,14 @@ class Replicator:
     def __init__(self, store: Path, address: StoreAddress, pace: Pace) -> None:
         self._address = address
         self._pace = pace
-        self._local = LocalStore(store)
+        self._reader = StoreReader(store)
+        self._file = OpenFile.at(store)
         self._cursor_log = ReplicationCursor(store, str(address))
         self._remote: Target | None = None
         self._target = ""
         self._copies: dict[str, RunCopy] = {}
-        self._deferred = Deferred(_LONGEST_DELAY_S)
+        self._problems = ProblemLog(store, POSTGRES, str(address))
+        self._retries = Retries(_LONGEST_DELAY_S)
         self._token: int | None = None
         self._look_after_s = 0.0
         self._live: list[DueRun] = []
@@ -66,14 +76,13 @@ class Replicator:
         self._workloads: dict[str, int] = {}
         self._used_s = 0.0
         self._noted_s = -_NOTE_S
-        self._copied = False
-        self._failed = True  # until it is known to work
-        self._had_problem = False
+        #: Whether anything was copied since `ReplicationCursor.reached`.
+        self._copied = True
 
     def close(self) -> None:
         self._disconnect()
         self._cursor_log.close()
-        self._local.close()
+        self._reader.close()
 
     # -- one turn ---------------------------------------------------------------------------------
 
@@ -90,22 +99,23 @@ class Replicator:
             wait_s = self._turn(everything=everything)
         except StoreError as error:
             self._disconnect()
-            if self._local.vanished:
-                raise GoneError(f"the store {self._local.path} is gone") from error
-            self._report_problem(str(error))
+            if self._file.vanished:
+                raise GoneError(f"the store {self._file.path} is gone") from error
+            self._problems.failed(EVERYTHING, error)
             raise
         except Exception as error:
-            self._report_problem(f"internal error of radt: {type(error).__name__}: {error}")
+            self._problems.failed(EVERYTHING, error)
             raise
+        self._problems.solved(EVERYTHING)
         return wait_s
 
     def _turn(self, *, everything: bool) -> float | None:
-        if self._local.vanished:
+        if self._file.vanished:
             raise StoreError("deleted")
         if everything:
-            self._deferred.hurry()
+            self._retries.flush()
             for copy in self._copies.values():
-                copy.hurry()
+                copy.flush()
         self._look(everything=everything)
         if self._remote is None and (not self._target or self._anything_due):
             self._connect()
@@ -115,7 +125,7 @@ class Replicator:
         self._copy_workloads()
         self._copy_live()
         self._copy_ended(everything=everything)
-        self._report_success()
+        self._record_complete()
         return self._wait_s()
 
     @property
@@ -141,32 +151,33 @@ class Replicator:
         now_s = time.monotonic()
         if not self._target or (now_s < self._look_after_s and not everything):
             return
-        token = self._local.change_token()
+        token = self._reader.change_token()
         if token == self._token and not everything:
             return
         self._token = token
-        self._workloads = self._local.due_workloads(self._target)
-        due = self._local.due_runs(self._target)
+        self._workloads = due_workloads(self._reader, self._target)
+        due = due_runs(self._reader, self._target)
         self._live = [run for run in due if not run.ended]
         self._ended = [run for run in due if run.ended]
         known = {run.run_id for run in due}
         for run_id in [run_id for run_id in self._copies if run_id not in known]:
             del self._copies[run_id]
-        self._deferred.keep(known)
+        self._retries.keep(known)
+        self._problems.keep(known)
         for run in self._ended:  # a run that has just ended is due
             if run.run_id in self._copies:
-                self._copies[run.run_id].hurry()
+                self._copies[run.run_id].flush()
         took_s = time.monotonic() - now_s
         self._look_after_s = now_s + max(self._pace.look_s, took_s / self._pace.look_share)
 
     def _wait_s(self) -> float | None:
         now_s = time.monotonic()
-        if any(run.run_id not in self._deferred for run in self._ended):
+        if any(run.run_id not in self._retries for run in self._ended):
             return 0.0
         times_s = [
-            self._copies[run.run_id].due_s for run in self._live if run.run_id not in self._deferred
+            self._copies[run.run_id].due_s for run in self._live if run.run_id not in self._retries
         ]
-        next_s = min(*times_s, self._deferred.next_s, math.inf)
+        next_s = min(*times_s, self._retries.next_s, math.inf)
         if next_s == math.inf:
             next_s = self._used_s + _IDLE_S
             if now_s >= next_s:
@@ -179,6 +190,7 @@ class Replicator:
     def _connect(self) -> None:
         self._remote = Target(self._address)
         self._target = self._remote.identity
+        self._cursor_log.reached(self._target, everything=False)
         self._used_s = time.monotonic()
 
     def _disconnect(self, *, idle: bool = False) -> None:
@@ -191,26 +203,12 @@ class Replicator:
             else:
                 copy.lost()
 
-    def _report_success(self) -> None:
-        """Record success, but rarely, because the record changes the local store, too."""
+    def _record_complete(self) -> None:
+        """Record that the copy is complete, but rarely: this changes the local store, too."""
         now_s = time.monotonic()
-        done = not self._ended
-        if problem := self._deferred.problem:
-            self._report_problem(problem)
-        elif self._failed or (self._copied and done and now_s - self._noted_s >= _NOTE_S):
-            if self._had_problem:
-                log.warning("the database %s is complete again", self._address)
-                self._had_problem = False
-            self._cursor_log.reached(self._target, everything=done)
-            self._failed = self._copied = False
-            self._noted_s = now_s
-
-    def _report_problem(self, why: str) -> None:
-        """Record a failure; log it if it is new."""
-        self._failed = True
-        if self._cursor_log.problem(self._target, why):
-            self._had_problem = True
-            log.warning("%s", masked(why))
+        if self._copied and not self._ended and now_s - self._noted_s >= _NOTE_S:
+            self._cursor_log.reached(self._target, everything=True)
+            self._copied, self._noted_s = False, now_s
 
     # -- copying ----------------------------------------------------------------------------------
 
@@ -220,7 +218,7 @@ class Replicator:
         for start in range(0, len(ids), _WORKLOADS_AT_A_TIME):
             some = ids[start : start + _WORKLOADS_AT_A_TIME]
             shipment = Shipment(durable=True)
-            for workload in self._local.workloads(some):
+            for workload in workloads(self._reader, some):
                 experiment = to_column(workload.experiment)
                 shipment.add(EXPERIMENT, (experiment, workload.created_ns))
                 shipment.add(*row_of(workload))
@@ -234,9 +232,9 @@ class Replicator:
         now_s = time.monotonic()
         for run in self._live:
             if run.run_id not in self._copies:
-                self._copies[run.run_id] = RunCopy(run.run_id, self._local.reader, self._pace)
+                self._copies[run.run_id] = RunCopy(run.run_id, self._reader, self._pace)
             self._copies[run.run_id].seen_revision = run.revision
-        live = [run.run_id for run in self._live if not self._deferred.waits(run.run_id)]
+        live = [run.run_id for run in self._live if not self._retries.wait_s(run.run_id)]
         due = [copy for run_id in live if (copy := self._copies[run_id]).due_s <= now_s]
         while due:
             due = self._copy_together(due)
@@ -261,7 +259,7 @@ class Replicator:
                 copy.stale_tries = 0
                 self._arrived(copy, shipment, final=final and copy not in left)
                 if not final:
-                    self._deferred.drop(copy.run_id)
+                    self._succeeded(copy.run_id)
             return left
         left = [copy for copy in left if copy not in inside]
         return left + self._not_stored(inside, outcome, final=final)
@@ -285,7 +283,7 @@ class Replicator:
             return [copy]
         copy.stale_tries = 0
         why = self._refusal if outcome is Outcome.REFUSED else "another process writes it"
-        self._deferred.put(copy.run_id, why)
+        self._defer(copy.run_id, why)
         return []
 
     def _copy_alone(self, copy: RunCopy, *, final: bool = False) -> None:
@@ -311,7 +309,7 @@ class Replicator:
 
     def _copy_ended(self, *, everything: bool) -> None:
         """Copy the ended runs, the newest first, until new data is due."""
-        due = [run for run in self._ended if not self._deferred.waits(run.run_id)]
+        due = [run for run in self._ended if not self._retries.wait_s(run.run_id)]
         for start in range(0, len(due), _RUNS_AT_A_TIME):
             some = due[start : start + _RUNS_AT_A_TIME]
             assert self._remote is not None
@@ -319,7 +317,7 @@ class Replicator:
             done = removed | self._complete(
                 [
                     self._copies.setdefault(
-                        run.run_id, RunCopy(run.run_id, self._local.reader, self._pace)
+                        run.run_id, RunCopy(run.run_id, self._reader, self._pace)
                     )
                     for run in some
                     if run.run_id not in removed
@@ -329,7 +327,7 @@ class Replicator:
             self._cursor_log.mark(self._target, marks)
             for run_id in done:
                 self._copies.pop(run_id, None)
-                self._deferred.drop(run_id)
+                self._succeeded(run_id)
             self._copied = self._copied or bool(done)
             self._ended = [run for run in self._ended if run.run_id not in done]
             if not everything and time.monotonic() >= self._look_after_s:
@@ -347,15 +345,17 @@ class Replicator:
             while left:
                 left = self._copy_together(left, final=True)
                 self._copy_live()  # live runs must not wait for long ended ones
-            copies = [copy for copy in copies if not self._deferred.waits(copy.run_id)]
+            copies = [copy for copy in copies if not self._retries.wait_s(copy.run_id)]
             ids = [copy.run_id for copy in copies]
             if not ids:
                 break
-            original, copied = self._local.contents(ids), self._remote.contents(ids)
+            with self._reader.snapshot() as connection:
+                original = contents(connection, ids)
+            copied = self._remote.contents(ids)
             different = {
                 copy: difference
                 for copy in copies
-                if not (difference := compare(original[copy.run_id], copied[copy.run_id])).none
+                if (difference := compare(original[copy.run_id], copied[copy.run_id])) is not None
             }
             done |= {copy.run_id for copy in copies if copy not in different}
             copies = [copy for copy in different if self._redo(copy, different[copy], again=again)]
@@ -365,10 +365,10 @@ class Replicator:
         """Schedule different parts of a copy to be sent again; return False if that cannot help."""
         if copy.damaged:
             series, why = next(iter(copy.damaged.items()))
-            self._deferred.put(copy.run_id, f"series {series}: {why}")
+            self._defer(copy.run_id, f"series {series}: {why}")
             return False
         if again:
-            self._deferred.put(copy.run_id, "its copy differs")
+            self._defer(copy.run_id, "its copy differs")
             return False
         log.warning("run %s differs in the database; copying it again", copy.run_id)
         copy.lost()
@@ -376,10 +376,18 @@ class Replicator:
         try:
             copy.redo(difference)
         except CodecError as error:
-            self._deferred.put(copy.run_id, error.message)
+            self._defer(copy.run_id, error.message)
         return True
 
     # -- helpers ----------------------------------------------------------------------------------
+
+    def _defer(self, run_id: str, why: str) -> None:
+        self._retries.failed(run_id)
+        self._problems.note(run_id, why)
+
+    def _succeeded(self, run_id: str) -> None:
+        self._retries.succeeded(run_id)
+        self._problems.solved(run_id)
 
     def _ask(self, copies: Sequence[RunCopy]) -> None:
         """Query the other store for runs whose progress is unknown."""

@@ -61,7 +61,7 @@ class RunCopy:
             return math.inf
         return min(self._texts_due_s, self._samples_due_s)
 
-    def hurry(self) -> None:
+    def flush(self) -> None:
         """Make the run due now: it has ended, or everything has to be copied."""
         self._texts_due_s = self._samples_due_s = 0.0
 
@@ -112,7 +112,7 @@ class RunCopy:
         """Forget what was copied: the shipment may or may not have arrived."""
         self.forget()
         self.sent_revision = -1
-        self.hurry()
+        self.flush()
 
     def forget(self) -> None:
         """Forget what was copied while idle, because another process may write, too."""
@@ -132,7 +132,7 @@ class RunCopy:
             return False
         self.copied.rewind(ends)
         self._batches = None
-        self.hurry()
+        self.flush()
         return True
 
     def redo(self, difference: Difference) -> None:

@@ -21,7 +21,7 @@ from radt.delivery.mlflow.runs import RunCreator, missing_runs
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.delivery.mlflow.tasks import LIVE_INTERVAL_S, Delivery
 from radt.delivery.mlflow.uploader import Uploader
-from radt.delivery.problems import ProblemLog, problem_file
+from radt.delivery.problems import MLFLOW, ProblemLog
 from radt.home import Home
 from radt.masking import with_driver
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
@@ -207,7 +207,7 @@ class Threads(Delivery):
             lab.uploader(),
             lab.reader,
             lab.tracking_uri,
-            ProblemLog(problem_file(lab.home.store_path, lab.tracking_uri), lab.tracking_uri),
+            ProblemLog(lab.home.store_path, MLFLOW, lab.tracking_uri),
             lambda: lab.target.answers,
             live_interval_s,
         )
@@ -219,7 +219,7 @@ class Threads(Delivery):
         assert not self.is_alive()
 
 
-def poke(process: subprocess.Popen[bytes]) -> None:
+def notify(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     process.stdin.write(b"\n")
     process.stdin.flush()

@@ -5,25 +5,27 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from radt.delivery.archive.locations import MlflowLocation
 from radt.delivery.archive.read import find_archive, import_archive
+from radt.delivery.mlflow import archives as archiving
 from radt.delivery.mlflow.archives import (
     ArchiveUploader,
-    Exporter,
-    _outcomes,
     archive_interval_s,
     archive_spool,
+    outcomes_in,
 )
 from radt.delivery.mlflow.target import DeliveryError, ErrorKind, MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.mlflow.variables import DESTINATION
+from radt.delivery.problems import MLFLOW, read_problems
 from radt.errors import ArchiveError
 from radt.home import Home, RunDir
 from radt.model import MarkerKind, RunStatus
@@ -31,18 +33,21 @@ from radt.store.records import MarkerRecord, RunRecord
 from radt.store.writer import StoreWriter
 from tests.copy import kit
 from tests.copy.ways import export_here
-from tests.delivery.mlflow.lab import START_NS, Lab, closing, finish, make_lab, wait_until
+from tests.delivery.mlflow.lab import START_NS, Lab, Threads, closing, finish, make_lab, wait_until
 from tests.support.http_links import HttpLink
 from tests.support.mlflow_server import Bucket, MlflowServer
 from tests.support.waiting import TIMEOUT_S
 
+#: Problem of each run, whether it is final, and whether the process was killed.
+Outcomes = tuple[dict[str, tuple[str, bool]], bool]
 
-def uploader(lab: Lab, interval_s: float = 3600.0) -> Uploader:
-    return Uploader(lab.target, lab.reader, lab.writer, archives_of(lab, interval_s))
+
+def uploader(lab: Lab) -> Uploader:
+    return Uploader(lab.target, lab.reader, lab.writer, archives_of(lab))
 
 
-def archives_of(lab: Lab, interval_s: float) -> ArchiveUploader:
-    return ArchiveUploader(lab.target, lab.reader, lab.writer, interval_s)
+def archives_of(lab: Lab) -> ArchiveUploader:
+    return ArchiveUploader(lab.target, lab.reader, lab.writer, 3600.0)
 
 
 def started(lab: Lab) -> RunRecord:
@@ -154,13 +159,13 @@ def test_runs_that_end_together_are_exported_by_one_process(
         lab.end(run)
     lab.creator().register_pending()
     processes: list[int] = []
-    start = Exporter._start
+    export = archiving.export_runs
 
-    def counted(exporter: Exporter, run_ids: list[str]) -> subprocess.Popen[str]:
+    def counted(store: Path, run_ids: list[str]) -> Outcomes:
         processes.append(len(run_ids))
-        return start(exporter, run_ids)
+        return export(store, run_ids)
 
-    monkeypatch.setattr(Exporter, "_start", counted)
+    monkeypatch.setattr(archiving, "export_runs", counted)
     one = uploader(lab)
     for run in runs:
         one.deliver(lab.record(run))
@@ -221,7 +226,8 @@ def test_a_lost_spool_is_gone_on_from_what_was_delivered(
     """Without a last bundle that can be read, the next one has all of the run."""
     run = started(lab)
     lab.writer.put_markers([MarkerRecord(run.run_id, 0, MarkerKind.EVENT, "one", START_NS)])
-    uploader(lab, interval_s=0.0).deliver(lab.record(run))
+    uploader(lab).deliver(lab.record(run))
+    archives_of(lab).keep_up(lab.record(run))
     first = artifacts(lab, run) / "radt" / f"{run.run_id}.1.radt"
     before = first.read_bytes()
     archive_spool(run).remove()
@@ -244,15 +250,15 @@ def test_a_run_that_is_written_during_its_export_is_exported_again(
 ) -> None:
     run = started(lab)
     lab.end(run)
-    start = Exporter._start
+    export = archiving.export_runs
 
-    def written(exporter: Exporter, run_ids: list[str]) -> subprocess.Popen[str]:
-        process = start(exporter, run_ids)
+    def written(store: Path, run_ids: list[str]) -> Outcomes:
+        outcomes = export(store, run_ids)
         lab.log(run, "loss", [4.0], first_ns=START_NS + 10)
-        return process
+        return outcomes
 
     with monkeypatch.context() as patch, pytest.raises(DeliveryError, match="written") as caught:
-        patch.setattr(Exporter, "_start", written)
+        patch.setattr(archiving, "export_runs", written)
         uploader(lab).deliver(lab.record(run))
     assert caught.value.kind is ErrorKind.BUSY
     uploader(lab).deliver(lab.record(run))
@@ -262,16 +268,17 @@ def test_a_run_that_is_written_during_its_export_is_exported_again(
 def test_running_runs_do_not_wait_for_an_export(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     running, ended = started(lab), started(lab)
     lab.end(ended)
-    one = uploader(lab, interval_s=0.0)
-    other = threading.Thread(target=one.deliver, args=[running], daemon=True)
+    one = uploader(lab)
+    assert one.archives is not None
+    other = threading.Thread(target=one.archives.keep_up, args=[running], daemon=True)
 
-    def start(*_: object) -> subprocess.Popen[str]:
+    def export(*_: object) -> Outcomes:
         other.start()
         other.join(TIMEOUT_S)
         assert bundles(artifacts(lab, running)) == [f"radt/{running.run_id}.1.radt"]
         raise ArchiveError("that is all")
 
-    monkeypatch.setattr(Exporter, "_start", start)
+    monkeypatch.setattr(archiving, "export_runs", export)
     with pytest.raises(DeliveryError, match="that is all"):
         one.deliver(lab.record(ended))
 
@@ -284,10 +291,7 @@ def test_an_export_that_is_killed_again_and_again_is_a_note(
     run = started(lab)
     lab.end(run)
     one = uploader(lab)
-    command = ["sh", "-c", "kill -KILL $$"]
-    monkeypatch.setattr(
-        Exporter, "_start", lambda *_: subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    )
+    monkeypatch.setattr(archiving, "command", lambda *_: ["sh", "-c", "kill -KILL $$"])
     for _ in range(4):
         with pytest.raises(DeliveryError, match="the export process was killed"):
             one.deliver(lab.record(run))
@@ -317,35 +321,40 @@ def test_nothing_is_left_where_a_kill_came_before_the_mark(
     assert not archive_spool(run).path.exists()
 
 
-def test_an_archive_that_is_due_is_due_for_the_next_process_too(lab: Lab) -> None:
+def test_running_runs_are_archived_at_intervals(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure is a problem that does not delay anything else."""
+    monkeypatch.setattr(Lab, "uploader", uploader)
+    run, new = started(lab), started(lab)
+    lab.writer.update_run(new.run_id, started_ns=time.time_ns())
+    archive_spool(run).path.write_text("in the way")
+    threads = Threads(lab)
+    store = lab.home.store_path
+    name = f"{run.run_id} archive"
+    wait_until(lambda: name in read_problems(store, MLFLOW, lab.tracking_uri), "a problem")
+    wait_until(lambda: len(lab.history(run, "loss")) == 3, "the points are there")
+    archive_spool(run).path.unlink()
+    wait_until(lambda: bundles(artifacts(lab, run)), "the bundle is there")
+    wait_until(lambda: not read_problems(store, MLFLOW, lab.tracking_uri), "the problem is solved")
+    threads.finish()
+    assert bundles(artifacts(lab, run)) == [f"radt/{run.run_id}.1.radt"]
+    assert not bundles(artifacts(lab, new)), "not due yet"
+
+
+def test_no_bundle_is_added_while_one_waits(lab: Lab, uploads: Uploads) -> None:
+    """A server that is down for long does not turn an archive into many small files."""
     run = started(lab)
-    archives = archives_of(lab, 3600.0)
-    assert archives.is_due(run), "it began long ago"
-    archives.keep_up(run, lab.mlflow_id(run))
-    assert not archives.is_due(run)
-    assert not archives_of(lab, 3600.0).is_due(run), "another one has just done it"
+    for fail_at in (0, 0, -1):
+        uploads.fail_at = fail_at
+        lab.log(run, "loss", [4.0])
+        with suppress(DeliveryError):
+            archives_of(lab).keep_up(lab.record(run))
+    assert uploads.done == [f"radt/{run.run_id}.1.radt"]
 
 
-def test_a_clock_that_was_set_back_stops_no_archive(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = started(lab)
-    archives = archives_of(lab, 3600.0)
-    archives.keep_up(run, lab.mlflow_id(run))
-    written = archive_spool(run).written_file.stat().st_mtime
-    monkeypatch.setattr("time.time", lambda: written - 7200.0)
-    assert archives.is_due(run)
-    archives._tried_s[run.run_id] = written - 7200.0
-    assert not archives.is_due(run), "it was tried just now"
-
-
-def test_lines_that_are_no_outcome_hide_no_other(caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_that_are_no_outcome_hide_no_other() -> None:
     """A library prints, and a kill comes within a line."""
     lines = ["a warning", "7", '["a", "", false]', "[]", '["b", "damaged", true]', '["c", ""']
-    command = ["sh", "-c", 'printf "%s\\n" "$@"; exit 3', "sh", *lines]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert _outcomes(process) == {"a": ("", False), "b": ("damaged", True)}
-    assert "ended with 3" in caplog.text
+    assert outcomes_in("\n".join(lines)) == {"a": ("", False), "b": ("damaged", True)}
 
 
 def test_what_cannot_be_archived_now_is_tried_again(lab: Lab, other: StoreWriter) -> None:
@@ -368,6 +377,7 @@ def test_what_can_never_be_archived_is_a_note(lab: Lab) -> None:
     (RunDir(Path(run.spool)).artifacts / "model.pt").write_text("weights")
     one = uploader(lab)
     one.deliver(lab.record(run))
+    archives_of(lab).keep_up(lab.record(run))
     lab.end(run)
     lab.writer.seal(run.run_id)
     with lab.writer._engine.begin() as connection:

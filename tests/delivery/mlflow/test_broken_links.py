@@ -56,7 +56,7 @@ def begin(lab: Lab, threads: Threads, runs: int = 2) -> list[RunRecord]:
         lab.start(run)
         lab.writer.put_params(run.run_id, {"lr": "0.1", "Params": "--lr 0.1", "long": "x" * 900})
         lab.writer.put_tags(run.run_id, {"team": run.letter})
-    threads.poke()
+    threads.notify()
     return made
 
 
@@ -80,7 +80,7 @@ def end(lab: Lab, threads: Threads, run: RunRecord, size: int = 3000) -> None:
     spool.output_log.write_text(f"{run.letter}\n" * 100)
     (spool.artifacts / "model.bin").write_bytes(content(run, size))
     lab.end(run, RunStatus.FINISHED)
-    threads.poke()
+    threads.notify()
 
 
 def content(run: RunRecord, size: int) -> bytes:
@@ -172,7 +172,7 @@ def test_answers_that_are_none(
         wait_until(lambda: all(lab.record(run).mlflow_run_id for run in runs), "created")
         for run in runs:
             train(lab, run, 0, POINTS)
-        threads.poke()
+        threads.notify()
         for run in runs:
             end(lab, threads, run)
         wait_until(delivered(lab), "delivered")
@@ -194,7 +194,7 @@ def test_a_proxy_that_refuses_everything_for_its_size_drops_nothing(
         wait_until(lambda: lab.record(run).mlflow_run_id, "created")
         link.answer(http_links.TOO_LARGE, times=None, path=LOG_BATCH)
         train(lab, run, 0, POINTS)
-        threads.poke()
+        threads.notify()
         wait_until(lambda: mlflow_backlogs(lab.reader)[0].problem, "noticed")
         problem = mlflow_backlogs(lab.reader)[0].problem
         assert problem == "the server refuses requests of any size as too large (413)"
@@ -216,7 +216,7 @@ def test_a_link_that_drops_every_third_connection_and_cuts(
         runs = begin(lab, threads, 3)
         for run in runs:
             train(lab, run, 0, POINTS)
-        threads.poke()
+        threads.notify()
         for run in runs:
             end(lab, threads, run)
         wait_until(delivered(lab), "delivered")
@@ -237,7 +237,7 @@ def test_a_link_that_stalls(
         with monkeypatch.context() as impatient:  # a busy server takes longer
             impatient.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
             train(lab, first, 0, POINTS)
-            threads.poke()
+            threads.notify()
             wait_until(lambda: mlflow_backlogs(lab.reader)[0].problem, "noticed")
         assert lab.reader.delivered(first.run_id).get(0, 0) == 0
         link.pass_through()
@@ -327,7 +327,7 @@ def test_s3_is_killed_in_mid_upload_and_comes_back(
     with delivering_to_s3(mlflow_server.uri, tmp_path) as (lab, threads):
         (run,) = lab.add_workload(experiment="in S3")
         lab.start(run)
-        threads.poke()
+        threads.notify()
         wait_until(lambda: lab.record(run).mlflow_run_id, "created")
         s3_link.cut_after(6 * 2**20)
         end(lab, threads, run, size)

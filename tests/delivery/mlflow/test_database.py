@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 
 from radt.delivery.mlflow import database as building
 from radt.delivery.mlflow.database import prepare
-from radt.delivery.problems import problem_file, read_problems
+from radt.delivery.problems import MLFLOW, read_problems
 from radt.home import Home
 from radt.paths import sqlite_uri
 from tests.delivery.mlflow.lab import Lab, finish, make_lab, wait_until
@@ -79,7 +79,7 @@ def fresh(tmp_path: Path) -> Home:
 
 
 def problem_of(lab: Lab) -> str:
-    problems = read_problems(problem_file(lab.home.store_path, lab.tracking_uri))
+    problems = read_problems(lab.home.store_path, MLFLOW, lab.tracking_uri)
     return " ".join(problem.text for problem in problems.values())
 
 

@@ -18,7 +18,15 @@ from mlflow.tracking import MlflowClient
 from radt.delivery.problems import destination_name
 from radt.home import Home, RunDir
 from radt.model import RunStatus
-from tests.delivery.mlflow.lab import Lab, closing, count_points, finish, make_lab, poke, wait_until
+from tests.delivery.mlflow.lab import (
+    Lab,
+    closing,
+    count_points,
+    finish,
+    make_lab,
+    notify,
+    wait_until,
+)
 
 
 def test_killed_in_the_middle_of_many_points_and_started_again(lab: Lab) -> None:
@@ -53,12 +61,12 @@ def test_killed_in_the_middle_of_many_points_and_started_again(lab: Lab) -> None
 
 @pytest.mark.long
 def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path) -> None:
-    """No database yet; nothing may reach the console; ids come on a poke, the end at once."""
+    """No database yet; nothing may reach the console; ids come on a notify, the end at once."""
     home = Home(tmp_path / "a folder\nof 'Zoë' 100 %").create()
     with closing(make_lab(home, home.default_tracking_uri)) as lab:
         process = lab.start_deliverer("--live-interval-s", "3600")
         runs = lab.add_workload(8)
-        poke(process)
+        notify(process)
         wait_until(lambda: all(lab.record(run).mlflow_run_id for run in runs), "all have ids")
         for run in runs:
             lab.start(run)
@@ -66,7 +74,7 @@ def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path
         RunDir(Path(runs[0].spool)).output_log.write_text("hello\n")
         for run in runs:
             lab.end(run, RunStatus.KILLED)
-        poke(process)
+        notify(process)
         wait_until(lambda: not lab.reader.workloads_to_deliver(lab.tracking_uri), "all delivered")
         wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "all delivered")
         assert {lab.mlflow_run(run).info.status for run in runs} == {"KILLED"}
@@ -83,7 +91,7 @@ def test_changes_of_the_store_are_noticed_without_a_poke(lab: Lab) -> None:
     address = ("--tracking-uri", lab.tracking_uri)  # may also be an option
     process = lab.start_deliverer("--live-interval-s", "3600", *address)
     (run,) = lab.add_workload()
-    poke(process)
+    notify(process)
     wait_until(lambda: lab.record(run).mlflow_run_id, "registered: the deliverer is up")
     lab.start(run)
     lab.end(run)

@@ -13,7 +13,7 @@ import pytest
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.runs import RunCreator
 from radt.delivery.mlflow.target import MlflowTarget
-from radt.delivery.mlflow.tasks import Delivery, Kind
+from radt.delivery.mlflow.tasks import Delivery, TaskKind
 from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.process import LAST_TRIES
 from radt.errors import StoreError
@@ -94,7 +94,7 @@ def test_a_workload_is_closed_once_and_not_tried_before(
     threads = start()
     wait_until(lambda: {first.workload_id, second.workload_id} <= set(tried), "two closed")
     lab.end(running)
-    threads.poke()
+    threads.notify()
     wait_until(lambda: running.workload_id in tried, "the third one")
     assert sorted(tried) == sorted(run.workload_id for run in (running, first, second))
 
@@ -186,7 +186,7 @@ def test_unreachable_stops_the_round_and_finishing_gives_up_in_the_end(
     threads = Threads(lab)
     Delivery.finish(threads)
     Delivery.run(threads)
-    workers = Kind.ENDED.value
+    workers = TaskKind.ENDED.value
     assert LAST_TRIES <= len(asked) <= workers * LAST_TRIES, "others would meet the same"
     assert len(lab.reader.runs_to_deliver(lab.tracking_uri)) == 5, "left to the next deliverer"
 

@@ -13,7 +13,7 @@ from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.home import Home, RunDir
 from radt.model import RunStatus
-from tests.delivery.mlflow.lab import Lab, closing, finish, make_lab, poke, wait_until
+from tests.delivery.mlflow.lab import Lab, closing, finish, make_lab, notify, wait_until
 from tests.support.links import Link
 from tests.support.mlflow_server import MlflowServer
 
@@ -43,7 +43,7 @@ def test_server_down_at_the_start_then_up(tmp_path: Path, mlflow_server: MlflowS
             "it met nobody",
         )
         (late,) = lab.add_workload(label="2")
-        poke(process)
+        notify(process)
         lab.log(early, "loss", [1.0, 2.0])
         lab.end(early, RunStatus.KILLED)
         link.pass_through()

@@ -10,7 +10,7 @@ import pytest
 
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.limits import Batches
-from radt.delivery.problems import EVERYTHING, ProblemLog, read_problems
+from radt.delivery.problems import EVERYTHING, MLFLOW, ProblemLog, problem_file, read_problems
 
 MINUTE_NS = 60 * 10**9
 
@@ -25,32 +25,33 @@ class Clock:
 
 def test_said_once_kept_on_disk_and_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    file = tmp_path / "delivery" / "x.json"
-    problem_log = ProblemLog(file, "https://me:secret@mlflow", clock)
+    store, uri = tmp_path / "radt.db", "https://me:secret@mlflow"
+    file = problem_file(store, MLFLOW, uri)
+    problem_log = ProblemLog(store, MLFLOW, uri, clock)
     for _ in range(100):
         problem_log.note(EVERYTHING, "no connection to https://me:secret@mlflow")
         clock.ns += MINUTE_NS // 4
     assert caplog.text.count("no connection") == 1
     assert "secret" not in caplog.text + file.read_text()
-    (problem,) = read_problems(file).values()
+    (problem,) = read_problems(store, MLFLOW, uri).values()
     assert problem.since_ns == 10**18
     assert problem.last_ns > problem.since_ns
 
-    again = ProblemLog(file, "", clock)  # the next process
+    again = ProblemLog(store, MLFLOW, uri, clock)  # the next process
     again.note(EVERYTHING, "no connection to https://me:secret@mlflow")
     assert again.problems[EVERYTHING].since_ns == 10**18
     with caplog.at_level(logging.WARNING):
         again.solved(EVERYTHING)
     assert "resumed after 25:00" in caplog.text
     assert not file.exists()
-    assert read_problems(file) == {}
+    assert read_problems(store, MLFLOW, uri) == {}
 
 
 def test_a_link_that_comes_and_goes_fills_no_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = Clock()
-    problem_log = ProblemLog(tmp_path / "x.json", "", clock)
+    problem_log = ProblemLog(tmp_path / "radt.db", MLFLOW, "", clock)
     for _ in range(50):
         problem_log.note("run", "the connection broke")
         problem_log.solved("run")
@@ -62,10 +63,12 @@ def test_a_link_that_comes_and_goes_fills_no_log(
 
 
 def test_a_damaged_file_and_a_full_disk_change_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "x.json"
+    store = tmp_path / "radt.db"
+    file = problem_file(store, MLFLOW, "")
+    file.parent.mkdir()
     file.write_text('{"problems": {"": {"text"')
-    assert read_problems(file) == {}
-    problem_log = ProblemLog(Path("/proc/none/x.json"), "")
+    assert read_problems(store, MLFLOW, "") == {}
+    problem_log = ProblemLog(Path("/proc/none/radt.db"), MLFLOW, "")
     problem_log.note(EVERYTHING, "away")
     assert problem_log.problems[EVERYTHING].text == "away"
 

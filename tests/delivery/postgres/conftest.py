@@ -13,6 +13,7 @@ import pytest
 
 from radt.delivery.postgres.replicator import Replicator
 from radt.delivery.postgres.run_copy import Pace
+from radt.delivery.problems import POSTGRES, current_problem, failing_addresses
 from radt.errors import StoreError
 from radt.store.backend import StoreAddress
 from radt.store.writer import StoreWriter
@@ -98,7 +99,7 @@ class Processes:
         return process
 
     @staticmethod
-    def poke(process: subprocess.Popen[bytes]) -> None:
+    def notify(process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
         process.stdin.write(b"\n")
 
@@ -122,6 +123,12 @@ def processes() -> Iterator[Processes]:
     for one in processes.started:
         one.kill()
         one.wait()
+
+
+def problem_of(store: Path) -> str:
+    """Return what is recorded about the databases of a store."""
+    failing = failing_addresses(store, POSTGRES)
+    return " ".join(current_problem(store, POSTGRES, address)[0] for address in failing)
 
 
 def log_text() -> str:
