@@ -178,11 +178,7 @@
           },
         }), mark, h("span", { class: "metric-name" }, line.label));
     }));
-    const narrow = () => {
-      for (const row of rows.children)
-        row.hidden = !row.dataset.words.includes(wanted.toLowerCase());
-    };
-    narrow();
+    page.narrow(rows, wanted);
     return h("div", { class: "lines" },
       h("div", { class: "lines-head" }, h("h3", {}, "Lines"),
         action("all", () => change({ hidden: null }), "Show all lines"),
@@ -192,7 +188,7 @@
         "data-focus": "find line", value: wanted,
         oninput: (event) => {
           wanted = event.target.value;
-          narrow();
+          page.narrow(rows, wanted);
         },
       }) : "",
       rows);

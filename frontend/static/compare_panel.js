@@ -33,6 +33,17 @@
 
   page.closePanel = closePanel;
 
+  /* Show only the rows that contain all words of a text, and the sections with such rows. Return
+     whether there are any. */
+  page.narrow = (holder, text) => {
+    const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+    const rows = [...holder.querySelectorAll("[data-words]")];
+    for (const row of rows) row.hidden = !words.every((word) => row.dataset.words.includes(word));
+    for (const section of holder.querySelectorAll("section"))
+      section.hidden = !section.querySelector("[data-words]:not([hidden])");
+    return rows.some((row) => !row.hidden);
+  };
+
   function closePanel() {
     if (!open) return;
     const { button, element } = open;

@@ -215,7 +215,7 @@
       "aria-label": "Search metrics", "data-focus": "search", autofocus: true, value: wanted,
       oninput: (event) => {
         wanted = event.target.value;
-        narrow(rows, none);
+        none.hidden = page.narrow(rows, wanted);
       },
       onkeydown: (event) => {
         if (event.key !== "Enter") return;
@@ -224,27 +224,12 @@
       },
     });
     const panel = h("div", { class: "metric-panel", onkeydown: arrows }, search, rows, none);
-    narrow(rows, none);
+    none.hidden = page.narrow(rows, wanted);
     return panel;
   }
 
   const UNITS = { 1: "ratio", "1/s": "/s", By: "B", "By/s": "B/s", Cel: "°C" };
   const unitText = (unit) => UNITS[unit] || unit.replace(/[{}]/g, "");
-
-  function narrow(rows, none) {
-    const words = wanted.toLowerCase().split(/\s+/).filter(Boolean);
-    let any = false;
-    for (const section of rows.children) {
-      let inside = false;
-      for (const row of section.querySelectorAll(".metric-row")) {
-        row.hidden = !words.every((word) => row.dataset.words.includes(word));
-        inside = inside || !row.hidden;
-      }
-      section.hidden = !inside;
-      any = any || inside;
-    }
-    none.hidden = any;
-  }
 
   function toggle(metric, shown) {
     if (!shown) page.changeCharts((charts) => charts.filter((one) => one.metric !== metric));
