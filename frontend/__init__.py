@@ -9,8 +9,8 @@ kept by the browser and shown in the address, never by the server.
 scripts and styles of ``static`` as bundles with their hash in the address; pages with charts load a
 part of Plotly from ``vendor``. Fields with a list are our own (`pages.page.choice_field`,
 ``fields.js``). ``scheme.js`` sets ``data-theme`` before anything is drawn, and colours are the
-``--radt-*`` of ``core.css``. System and Report are HTML from ``templates``, which one route per
-page renders (`pages.parts`). Other pages have JSON routes (`pages.json_routes`) where Dash's
+``--radt-*`` of ``core.css``. System, Report and Run are HTML from ``templates``, which one route
+per page renders (`pages.parts`). Other pages have JSON routes (`pages.json_routes`) where Dash's
 callbacks, which wait for each other, would be slow.
 
 **Runs.** `data.run_columns` has each column as an array over all runs, made when it is first shown.
@@ -20,8 +20,8 @@ edition has no groups.
 
 **Compare** is a small application in plain JavaScript, so that adding a chart, hiding a run or
 moving a card does not wait for the server. ``compare.js`` has the state, the requests and the
-charts; the other ``compare_*.js`` are one control each. It asks ``/compare/facts`` as the selection
-or the store changes and ``/compare/figure`` for each visible chart, which answers 204 if none of
+charts; the other ``compare_*.js`` are one control each. It asks ``compare/facts`` as the selection
+or the store changes and ``compare/figure`` for each visible chart, which answers 204 if none of
 its runs has changed.
 
 **Explore** draws on canvases, because Plotly's traces for it need WebGL and code from strings,
@@ -29,7 +29,7 @@ which the content security policy forbids. A brush is a range of a column, in th
 
 **Timeline and Workload** share axis, zoom and cursor (``workload.js``).
 
-**Run** gets facts from Dash and the rest from `run_routes`: parts of the log, beginnings of files,
+**Run** gets from `run_routes` what no template renders: parts of the log, beginnings of files,
 which helper processes read (`data.run.previews`), and what was logged by name and step, found by
 paths of artifacts (`data.run.media`). Contents of files reach the page as text nodes; `files` sends
 only the media types of `data.run.kinds` to be shown, in a sandbox.

@@ -14,14 +14,27 @@ from typing import Any
 from dash import ALL, Dash, Input, Output, State, dcc, html, no_update
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
+from flask import Response
 
 from radt.errors import RadtError
 from radt.frontend import notes
+from radt.frontend.addresses import address, from_request
 from radt.frontend.auth import Access, Guard
 from radt.frontend.data.source import Source
 from radt.frontend.export import routes as export
-from radt.frontend.pages import compare, explore, report, run, runs, system, timeline, workload
+from radt.frontend.pages import (
+    advice,
+    compare,
+    explore,
+    report,
+    run,
+    runs,
+    system,
+    timeline,
+    workload,
+)
 from radt.frontend.pages.page import Page, attributes, error_page, in_browser, outage, triggers
+from radt.frontend.pages.parts import template
 from radt.frontend.static_files import PLOTLY, SCHEME, SCRIPTS, STYLES, Compressed
 from radt.frontend.view import View
 from radt.model import RunStatus
@@ -30,7 +43,7 @@ from radt.units import plural
 
 PAGES: tuple[Page, ...] = (
     *(runs.PAGE, compare.PAGE, explore.PAGE, run.PAGE, workload.PAGE),
-    *(timeline.PAGE, report.PAGE, system.PAGE),
+    *(timeline.PAGE, report.PAGE, advice.PAGE, system.PAGE),
 )
 
 #: Polling intervals of a page, while runs are running and otherwise.
@@ -61,9 +74,20 @@ _INDEX = """<!DOCTYPE html>
 </html>""".replace("SCHEME", SCHEME.address)
 
 
+class _Application(Dash):
+    """Serves its frame for the addresses of pages only."""
+
+    def index(self, path: str = "") -> Any:
+        if any(page.path == path for page in PAGES):
+            frame: Any = super().index  # Dash does not declare its type
+            return frame()
+        macros: Any = template("alone.html")
+        return Response(macros.missing(path, from_request()), 404)
+
+
 def create_app(source: Source, access: Access) -> Dash:
     """Return the dashboard over one store (``.server`` is its WSGI application)."""
-    app = Dash(
+    app = _Application(
         "radt",
         include_assets_files=False,
         external_scripts=[{"src": SCRIPTS.address, "data-plotly": PLOTLY.address}],
@@ -76,6 +100,8 @@ def create_app(source: Source, access: Access) -> Dash:
         add_log_handler=False,
         index_string=_INDEX,
     )
+    # Relative, as all addresses are; the constructor takes only absolute ones.
+    app.init_app(requests_pathname_prefix=address())
     Guard(access).install(app)
     Compressed().install(app)
     for bundle in (SCHEME, SCRIPTS, STYLES, PLOTLY):
@@ -109,11 +135,13 @@ def _frame(source: Source) -> Component:
             dcc.Store(id="attempt"),
             html.Header(
                 [
-                    html.A("radt", href="/", className="wordmark"),
+                    html.A("radt", href=address(), className="wordmark"),
                     html.Nav(
                         [
                             dcc.Link(
-                                page.title, href=page.path, id={"type": "nav", "page": page.path}
+                                page.title,
+                                href=address(page.path),
+                                id={"type": "nav", "page": page.path},
                             )
                             for page in PAGES
                         ],
@@ -237,15 +265,24 @@ def _register_router(app: Dash, source: Source) -> None:
         view = View.from_json(known) if again and known else View.from_query(search)
         revision = source.revision()
         try:
-            content = page.layout(source, view)
+            content = [*_problems(view), page.layout(source, view)]
             trouble = None
         except RadtError as error:
-            content, trouble = error_page(error, source.address), revision
+            content, trouble = [error_page(error, source.address)], revision
         return content, trouble, no_update if again else view.to_json()
 
 
+def _problems(view: View) -> list[Component]:
+    """Return a note on the parts of the address that are ignored, if there are any."""
+    if not view.problems:
+        return []
+    return [html.P(". ".join(view.problems), className="address-problems", role="status")]
+
+
 def _page(pathname: str | None) -> Page:
-    return next((page for page in PAGES if page.path == pathname), PAGES[0])
+    """Return the page of an address; only its end is known if a proxy serves it below a path."""
+    path = (pathname or "").rpartition("/")[2]
+    return next((page for page in PAGES if page.path == path), PAGES[0])
 
 
 def _register_address(app: Dash, source: Source) -> None:

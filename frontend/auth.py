@@ -13,8 +13,8 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, cast
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import unquote, urlencode
 
 from flask import Flask, redirect, request
 from flask import Response as FlaskResponse
@@ -23,10 +23,13 @@ from werkzeug.exceptions import RequestEntityTooLarge
 from werkzeug.wrappers import Response
 
 from radt.errors import UsageError
+from radt.frontend.addresses import from_request, own_path
+from radt.frontend.pages.parts import template
 from radt.frontend.security import (
     IS_PROXY,
     LOCAL_NAMES,
     REFUSED,
+    BelowPath,
     StrictJson,
     TrustedProxies,
     content_policy,
@@ -37,7 +40,6 @@ from radt.frontend.security import (
     is_numeric,
     networks,
     own_names,
-    own_path,
     refusal,
 )
 from radt.settings import DASHBOARD_TOKEN
@@ -46,14 +48,15 @@ if TYPE_CHECKING:
     from dash import Dash
 
 MIN_TOKEN_LENGTH = 16
-LOGIN_PATH = "/_login"
-LOGOUT_PATH = "/_logout"
+LOGIN_PATH, LOGOUT_PATH = "_login", "_logout"
 #: A browser has to present the token again after this time.
 SESSION_S = 7 * 24 * 3600
 #: The limit on a request's size, 100 times a view with hundreds of charts.
 MAX_BODY_BYTES = 4 * 2**20
 _MAX_ENDED = 4096
 _PARAMETER = "token"
+#: The field of the login form with the path and query that the visitor asked for.
+_NEXT = "next"
 _METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 #: The key of the guard in the application's configuration.
 _KEY = "guard"
@@ -79,6 +82,7 @@ class Access:
         names: Further names by which visitors call the dashboard.
         write_token: The token that visitors must present to change notes and saved views.
         is_read_only: Nobody may change them.
+        base_path: As `parse_base_path` returns it.
 
     Raises:
         UsageError: These arguments conflict, or would admit everybody.
@@ -91,6 +95,7 @@ class Access:
     names: tuple[str, ...] = ()
     write_token: str | None = field(default=None, repr=False)
     is_read_only: bool = False
+    base_path: str = ""
 
     def __post_init__(self) -> None:
         networks(self.proxies)
@@ -185,17 +190,19 @@ class _Token(Authenticator):
         self._ended: OrderedDict[str, None] = OrderedDict()
 
     def admit(self) -> Response | None:
-        if request.path == LOGOUT_PATH and request.method == "POST":
+        if request.path == f"/{LOGOUT_PATH}" and request.method == "POST":
             return self._log_out()
-        given = request.args.get(_PARAMETER)
-        if request.path == LOGIN_PATH and request.method == "POST":
+        given, target = request.args.get(_PARAMETER), _asked_page()
+        if request.path == f"/{LOGIN_PATH}" and request.method == "POST":
             given = request.form.get(_PARAMETER, "").strip()
+            target = request.form.get(_NEXT, "")
         if given is None:
-            return None if self._holds(request.cookies.get(_cookie(), "")) else _ask_for_token()
+            is_in = self._holds(request.cookies.get(_cookie(), ""))
+            return None if is_in else _ask_for_token(target)
         # Compare in constant time.
         if not hmac.compare_digest(given.encode(), self._token.encode()):
-            return _ask_for_token(wrong=True)
-        return self._let_in()
+            return _ask_for_token(target, wrong=True)
+        return self._let_in(target)
 
     def _holds(self, proof: str) -> bool:
         """Return whether a proof was signed here, has not expired and was not revoked."""
@@ -205,11 +212,10 @@ class _Token(Authenticator):
             return False
         return nonce not in self._ended
 
-    def _let_in(self) -> Response:
-        """Put a proof into a cookie, and remove the token from the address bar and history."""
-        rest = [(k, v) for k, v in request.args.items(multi=True) if k != _PARAMETER]
-        path = "/" if request.path == LOGIN_PATH else own_path(request.path)
-        response = redirect(f"{path}?{urlencode(rest)}" if rest else path, 303)
+    def _let_in(self, target: str) -> Response:
+        """Put a proof into a cookie, and lead to the page without the token in its address."""
+        path, _, query = target.partition("?")
+        response = redirect(from_request(own_path(unquote(path)), query), 303)
         # Lax, so that links in messages work. Harmful requests from other sites are refused by
         # their origin (`radt.frontend.security.is_from_elsewhere`).
         response.set_cookie(
@@ -217,6 +223,7 @@ class _Token(Authenticator):
             self._signer.sign(secrets.token_hex(16)).decode(),
             max_age=SESSION_S,
             httponly=True,
+            path=_cookie_path(),
             samesite="Lax",
             secure=request.is_secure,
         )
@@ -228,8 +235,10 @@ class _Token(Authenticator):
             self._ended[self._signer.unsign(proof).decode()] = None
             while len(self._ended) > _MAX_ENDED:
                 self._ended.popitem(last=False)
-        response = redirect("/", 303)
-        response.delete_cookie(_cookie(), httponly=True, samesite="Lax", secure=request.is_secure)
+        response = redirect(from_request(), 303)
+        response.delete_cookie(
+            *(_cookie(), _cookie_path()), httponly=True, samesite="Lax", secure=request.is_secure
+        )
         return response
 
 
@@ -284,8 +293,10 @@ class Guard:
         server.register_error_handler(RequestEntityTooLarge, _too_large)
         # Before the page's route, which matches all other paths.
         for path in (LOGIN_PATH, LOGOUT_PATH):
-            server.add_url_rule(path, path, _nothing_here, methods=["POST"])
-        server.wsgi_app = TrustedProxies(server.wsgi_app, networks(self.access.proxies))
+            server.add_url_rule(f"/{path}", path, _nothing_here, methods=["POST"])
+        server.wsgi_app = TrustedProxies(
+            BelowPath(server.wsgi_app, self.access.base_path), networks(self.access.proxies)
+        )
 
     def check(self) -> Response | None:
         """Return None for a request that may pass, else the answer."""
@@ -314,6 +325,23 @@ def _cookie() -> str:
     return f"radt-dashboard-{port}" if port.isdigit() else "radt-dashboard"
 
 
+def _cookie_path() -> str | None:
+    """Return the cookie's path: the dashboard's root.
+
+    None leaves it to the browser, which takes the folder of the request: below a path that the
+    proxy strips, only the browser knows the root.
+    """
+    is_below_root = request.path.count("/") == 1
+    return None if is_below_root else f"{request.script_root}/"
+
+
+def _asked_page() -> str:
+    """Return the path and query of the request, without the token."""
+    rest = [(k, v) for k, v in request.args.items(multi=True) if k != _PARAMETER]
+    path = own_path(request.path)
+    return f"{path}?{urlencode(rest)}" if rest else path
+
+
 def _too_large(_: RequestEntityTooLarge | None = None) -> Response:
     return refusal(f"The request is larger than {MAX_BODY_BYTES >> 20} MiB.", 413)
 
@@ -322,41 +350,12 @@ def _nothing_here() -> Response:
     return refusal("This dashboard does not ask for a token.", 404)
 
 
-_LOGIN_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>Log in · radt</title>
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<style>
-:root {{ color-scheme: light dark; }}
-body {{ margin: 15vh auto 0; max-width: 480px; padding: 0 24px;
-  font: 13px/20px system-ui, "Segoe UI", Roboto, sans-serif;
-  background: light-dark(#f6f7f9, #14161a); color: light-dark(#23272d, #dfe3e8); }}
-h1 {{ font-size: 16px; margin: 0 0 8px; font-weight: 650; }}
-p {{ margin: 0 0 16px; color: light-dark(#68707b, #949da8); }}
-p[role=alert] {{ color: light-dark(#c22f2f, #ff8080); }}
-form {{ display: flex; gap: 8px; }}
-input, button {{ font: inherit; height: 32px; box-sizing: border-box; border-radius: 4px;
-  border: 1px solid light-dark(#a0a7b0, #5c6570); background: light-dark(#fff, #1b1e22);
-  color: inherit; padding: 0 8px; }}
-input {{ flex: 1; min-width: 0; }}
-button {{ padding: 0 16px; background: light-dark(#4263eb, #748ffc); border-color: transparent;
-  color: light-dark(#fff, #14161a); cursor: pointer; }}
-:focus-visible {{ outline: 2px solid light-dark(#4263eb, #748ffc); outline-offset: 1px; }}
-</style></head><body><main><h1>Log in</h1>
-<p>Enter the token: that of <code>RADT_DASHBOARD_TOKEN</code> where the dashboard starts (in
-<code>.env</code> of a team's server), or with <code>--token</code> the one in the address that
-<code>radt dashboard</code> printed, new with each start.</p>{wrong}
-<form method="post" action="/_login"><input type="password" name="token" aria-label="Token"
- placeholder="Token" autocomplete="current-password" required autofocus><button>Log in</button>
-</form></main></body></html>
-"""
-_WRONG = '<p role="alert">Wrong token.</p>'
-
-
-def _ask_for_token(*, wrong: bool = False) -> Response:
-    """Answer browsers with a form, programs with a sentence."""
+def _ask_for_token(target: str, *, wrong: bool = False) -> Response:
+    """Answer browsers with a form that leads to the page asked for, programs with a sentence."""
     if request.accept_mimetypes.best_match(["text/plain", "text/html"]) != "text/html":
         return refusal("Open the dashboard's address with ?token=, its RADT_DASHBOARD_TOKEN.")
-    page = _LOGIN_PAGE.format(wrong=_WRONG if wrong else "")
+    macros: Any = template("alone.html")
+    page = macros.login(from_request(LOGIN_PATH), target, wrong)
     response = Response(page, status=403, mimetype="text/html")
     response.headers[REFUSED] = "yes"
     return response

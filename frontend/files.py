@@ -27,6 +27,8 @@ from flask import Response, request
 from werkzeug.wsgi import FileWrapper, wrap_file
 
 from radt.errors import RadtError, RunNotFoundError, StoreError
+from radt.frontend.addresses import address
+from radt.frontend.answers import content_disposition, text_answer
 from radt.frontend.data.run.images import too_large
 from radt.frontend.data.run.kinds import MEDIA_TYPES, suffix_of
 from radt.frontend.data.run.previews import BusyError
@@ -51,17 +53,19 @@ _tracing = threading.Lock()
 
 def log_address(run_id: str) -> str:
     """Return the address of a run's complete log."""
-    return f"/files/{quote(run_id, safe='')}/log"
+    return address(f"files/{quote(run_id, safe='')}/log")
 
 
 def artifact_address(run_id: str, path: str) -> str:
     """Return the address of an artifact."""
-    return f"/files/{quote(run_id, safe='')}/artifact?{urlencode({'path': os.fsencode(path)})}"
+    return address(
+        f"files/{quote(run_id, safe='')}/artifact", urlencode({"path": os.fsencode(path)})
+    )
 
 
 def trace_address(run_id: str) -> str:
     """Return the address of a run's trace for ui.perfetto.dev."""
-    return f"/files/{quote(run_id, safe='')}/trace"
+    return address(f"files/{quote(run_id, safe='')}/trace")
 
 
 def register(app: Dash, source: Source) -> None:
@@ -100,21 +104,23 @@ def refused() -> Response | None:
     """Refuse requests caused by other sites, such as links and images."""
     if request.headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none"):
         return None
-    return _text("Only the dashboard's own pages may load files.", _HTTP_REFUSED)
+    return text_answer("Only the dashboard's own pages may load files.", _HTTP_REFUSED)
 
 
 def answered(make: Callable[[], Response]) -> Response:
     try:
         return make()
     except RunNotFoundError as error:
-        return _text(str(error), _HTTP_MISSING)
+        return text_answer(str(error), _HTTP_MISSING)
     except BusyError as error:
         return _busy(str(error), 1)
     except RadtError as error:
-        return _text(str(error), _HTTP_BUSY if isinstance(error, StoreError) else _HTTP_FAILED)
+        return text_answer(
+            str(error), _HTTP_BUSY if isinstance(error, StoreError) else _HTTP_FAILED
+        )
     except OSError as error:
         log.warning("a file could not be read: %s", error)
-        return _text(f"The file cannot be read: {error.strerror}.", _HTTP_FAILED)
+        return text_answer(f"The file cannot be read: {error.strerror}.", _HTTP_FAILED)
 
 
 def _record(source: Source, run_id: str) -> RunRecord:
@@ -195,7 +201,7 @@ def _view(source: Source, run_id: str, path: str) -> Response:
     file = open_artifact(source, _record(source, run_id), path)
     if reason := too_large(file, media_type):
         file.close()
-        return _text(f"{reason}. Download it to see it.", _HTTP_UNSHOWN)
+        return text_answer(f"{reason}. Download it to see it.", _HTTP_UNSHOWN)
     status = os.fstat(file.fileno())
     # Werkzeug's wrapper supports range requests, which players send.
     response = Response(FileWrapper(file), mimetype=media_type, direct_passthrough=True)
@@ -247,31 +253,14 @@ def _sent(file: BinaryIO, name: str, mimetype: str) -> Response:
     )
     # If the log grows meanwhile, send it up to its current size.
     response.content_length = size_bytes
-    response.headers["Content-Disposition"] = disposition(name)
+    response.headers["Content-Disposition"] = content_disposition(name)
     response.headers["Content-Security-Policy"] = "default-src 'none'; sandbox"
     response.headers["Cache-Control"] = "no-store"
     response.call_on_close(file.close)
     return response
 
 
-def disposition(name: str) -> str:
-    """Return the header that makes a response a download, for any file name (RFC 6266).
-
-    >>> disposition('a"b.txt')
-    'attachment; filename="a_b.txt"; filename*=UTF-8\\'\\'a%22b.txt'
-    """
-    text = name.encode("utf-8", "replace").decode("utf-8")
-    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_. ()") else "_" for c in text)
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(text, safe='')}"
-
-
 def _busy(message: str, again_s: int) -> Response:
-    response = _text(message, _HTTP_BUSY)
+    response = text_answer(message, _HTTP_BUSY)
     response.headers["Retry-After"] = str(again_s)
-    return response
-
-
-def _text(message: str, status: int) -> Response:
-    response = Response(f"{message}\n", status=status, mimetype="text/plain")
-    response.headers["Cache-Control"] = "no-store"
     return response

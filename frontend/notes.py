@@ -13,17 +13,16 @@ from dataclasses import asdict
 from typing import Any
 from urllib.parse import unquote
 
-from dash import Dash, Input, Output, dcc, html
-from dash.development.base_component import Component
+from dash import Dash
 from flask import Response, current_app, jsonify, redirect, request
 from werkzeug.wrappers import Response as BaseResponse
 
 from radt.delivery.notes import send_notes
 from radt.errors import RadtError, RunNotFoundError, UsageError
+from radt.frontend.addresses import from_request, own_path
 from radt.frontend.auth import Guard
 from radt.frontend.data.source import Source
-from radt.frontend.pages.page import attributes, in_browser, sentence
-from radt.frontend.security import own_path
+from radt.frontend.pages.page import sentence
 from radt.settings import DASHBOARD_WRITE_TOKEN
 from radt.store.notes import Edit, edit_notes, read_notes
 from radt.store.records import SavedView
@@ -37,24 +36,8 @@ _MAX_TAGS, _MAX_TAG_CHARS = 100, 50_000
 _BAD, _FORBIDDEN, _NOT_FOUND, _TOO_LARGE, _AWAY = 400, 403, 404, 413, 503
 
 
-def notes_card(run_id: str) -> Component:
-    """Return the placeholder of a run's notes, which ``static/notes.js`` fills."""
-    return html.Section(
-        [
-            dcc.Store(id="notes-run", data=run_id),
-            dcc.Store(id="notes-done"),
-            html.Div(id="notes", className="notes"),
-        ],
-        **attributes(aria_label="Notes"),
-    )
-
-
 def install(app: Dash, source: Source) -> None:
-    """Add the routes to the application. Fill `notes_card`, also when the store changes."""
-    in_browser(
-        *(app, "notes", Output("notes-done", "data"), Input("notes-run", "data")),
-        Input("revision", "data"),
-    )
+    """Add the routes to the application."""
 
     def show_notes(run_id: str) -> Response:
         notes = read_notes(source.reader, run_id)
@@ -90,17 +73,19 @@ def install(app: Dash, source: Source) -> None:
     def open_view(name: str) -> BaseResponse:
         for view in source.reader.saved_views():
             if view.name == name:
-                return redirect(_own(view.address), 303)
+                return redirect(from_request(_own(view.address)), 303)
         raise RunNotFoundError(f"there is no saved view {name[:_MAX_NAME]!r} in {source.address}")
 
     for path, method, answer in (
-        ("/notes/<run_id>", "GET", show_notes),
-        ("/notes", "POST", change_notes),
-        ("/views", "GET", show_views),
-        ("/views", "POST", change_views),
-        ("/view/<path:name>", "GET", open_view),
+        ("notes/<run_id>", "GET", show_notes),
+        ("notes", "POST", change_notes),
+        ("views", "GET", show_views),
+        ("views", "POST", change_views),
+        ("view/<path:name>", "GET", open_view),
     ):
-        app.server.add_url_rule(path, f"{method} {path}", _answering(answer), methods=[method])
+        app.server.add_url_rule(
+            f"/{path}", f"{method} {path}", _answering(answer), methods=[method]
+        )
 
 
 class _ForbiddenError(UsageError):

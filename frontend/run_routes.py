@@ -16,7 +16,9 @@ from urllib.parse import quote
 from dash import Dash
 from flask import Response, request
 
+from radt import units
 from radt.errors import ArchiveError, RunNotFoundError
+from radt.frontend.answers import json_answer
 from radt.frontend.data.run import log
 from radt.frontend.data.run.kinds import kind_of
 from radt.frontend.data.run.media import (
@@ -76,7 +78,7 @@ def _files(source: Source, record: RunRecord) -> Response:
     sequences = sequences_of(is_here, is_logged)
     in_steps = {item.path for each in sequences for item in each.items if len(each.items) > 1}
     files = [
-        [_encoded(file.path), file.size_bytes, kind_of(file.path)]
+        [_encoded(file.path), units.size(file.size_bytes), kind_of(file.path)]
         for file in listing.files
         if file.path not in in_steps and not is_copy(file.path)
     ]
@@ -90,7 +92,7 @@ def _files(source: Source, record: RunRecord) -> Response:
     digest = hashlib.blake2b(data.encode(), digest_size=8).hexdigest()
     if request.args.get("known") == digest:
         return Response(status=_HTTP_SAME)
-    return _json(content | {"digest": digest})
+    return json_answer(content | {"digest": digest})
 
 
 def _with_remote(listing: Listing, sizes: Mapping[str, int]) -> Listing:
@@ -123,7 +125,7 @@ def _encoded(path: str) -> str:
 def _preview(source: Source, record: RunRecord) -> Response:
     path = path_asked()
     with open_artifact(source, record, path) as file:
-        return _answer(source.previews.read(file, path))
+        return json_answer(source.previews.read(file, path))
 
 
 def _log(source: Source, record: RunRecord) -> Response:
@@ -132,27 +134,17 @@ def _log(source: Source, record: RunRecord) -> Response:
         with open_any_log(source, record) as file:
             part = log.part_before(file, before) if after is None else log.part_after(file, after)
     except (RunNotFoundError, ArchiveError) as error:  # not a failure: many runs have no log
-        return _json({"missing": str(error)})
-    return _json(asdict(part))
+        return json_answer({"missing": str(error)})
+    return json_answer(asdict(part) | {"size_text": units.size(part.size)})
 
 
 def _search(source: Source, record: RunRecord) -> Response:
     text = request.args.get("text", "")[:_MAX_QUERY]
     with open_any_log(source, record) as file:
         found = log.search(file, text, _place("scanned") or 0, _place("lines") or 0)
-    return _json(asdict(found))
+    return json_answer(asdict(found))
 
 
 def _place(name: str) -> int | None:
     given = request.args.get(name, "")
     return int(given) if given.isdecimal() and len(given) < 19 else None
-
-
-def _json(content: dict[str, Any]) -> Response:
-    return _answer(json.dumps(content))
-
-
-def _answer(content: str | bytes) -> Response:
-    response = Response(content, mimetype="application/json")
-    response.headers["Cache-Control"] = "no-store"
-    return response

@@ -20,7 +20,7 @@ import socket
 import threading
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote_to_bytes, urlsplit
 
 from flask import Response, request
 from flask.json.provider import DefaultJSONProvider
@@ -59,14 +59,6 @@ def refusal(message: str, status: int = 403) -> BaseResponse:
     response = BaseResponse(message + "\n", status=status, mimetype="text/plain")
     response.headers[REFUSED] = "yes"
     return response
-
-
-def own_path(path: str) -> str:
-    """Return the address of a path of this site, whatever characters the path has.
-
-    Each segment is quoted and none is empty, so that browsers cannot mistake it for another site's.
-    """
-    return "/" + "/".join(quote(part, safe="") for part in path.split("/") if part)
 
 
 class StrictJson(DefaultJSONProvider):
@@ -185,13 +177,14 @@ def networks(addresses: Iterable[str]) -> tuple[Network, ...]:
 class TrustedProxies:
     """Applies Werkzeug's `ProxyFix` only to requests from known proxies.
 
-    The visitor's address and scheme are those that the proxy itself added. The Host header is the
-    one that the proxy passes on, as ``X-Forwarded-Host`` may come from the visitor.
+    The visitor's address and scheme, and the path below which the proxy serves the dashboard, are
+    those that the proxy itself added. The Host header is the one that the proxy passes on, as
+    ``X-Forwarded-Host`` may come from the visitor.
     """
 
     def __init__(self, application: WSGIApplication, proxies: Sequence[Network]) -> None:
         self._application = application
-        self._fixed = ProxyFix(application, x_for=1, x_proto=1, x_host=0)
+        self._fixed = ProxyFix(application, x_for=1, x_proto=1, x_host=0, x_prefix=1)
         self._proxies = proxies
 
     def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
@@ -207,6 +200,52 @@ class TrustedProxies:
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
         return any(address in network for network in self._proxies)
+
+
+def parse_base_path(text: str) -> str:
+    """Return a path below which a proxy serves the dashboard, ``/team/radt``; empty for the root.
+
+    Raises:
+        UsageError: It is not a path.
+    """
+    path = text.strip("/")
+    if not path.isprintable() or any(character in path for character in "?#:\\ "):
+        raise UsageError(
+            f"Expected a path for the dashboard's base path, got {text!r}",
+            "Use for example --base-path /team/radt",
+        )
+    return f"/{path}" if path else ""
+
+
+class BelowPath:
+    """Serves an application below a path, whether or not the proxy strips that path.
+
+    The path is that of a trusted proxy's X-Forwarded-Prefix, or the one given.
+    """
+
+    def __init__(self, application: WSGIApplication, path: str) -> None:
+        self._application = application
+        self._path = _wsgi_text(path)
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        # TrustedProxies sets SCRIPT_NAME.
+        base = str(environ.get("SCRIPT_NAME", "")).rstrip("/") or self._path
+        path = str(environ.get("PATH_INFO", ""))
+        if base and path == base:  # addresses in pages are relative to the path with a slash
+            query = environ.get("QUERY_STRING", "")
+            folder = quote(base.rpartition("/")[2], safe="", encoding="latin-1")
+            target = f"./{folder}/?{query}" if query else f"./{folder}/"
+            start_response("308 Permanent Redirect", [("Location", target)])
+            return []
+        if base and path.startswith(f"{base}/"):
+            environ["PATH_INFO"] = path[len(base) :]
+        environ["SCRIPT_NAME"] = base
+        return self._application(environ, start_response)
+
+
+def _wsgi_text(path: str) -> str:
+    """Return a path in WSGI's form: decoded, one character for each byte (PEP 3333)."""
+    return unquote_to_bytes(path).decode("latin-1")
 
 
 def content_policy(script_hashes: Sequence[str]) -> str:

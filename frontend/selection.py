@@ -13,8 +13,9 @@ from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from radt.analysis.collocated import output_params
 from radt.analysis.names import brief_names
-from radt.errors import UsageError
+from radt.errors import RunNotFoundError, UsageError
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -23,7 +24,7 @@ from radt.frontend.data.catalog import (
     read_experiments,
 )
 from radt.frontend.data.connections import NothingRecordedError
-from radt.frontend.data.lines import params_of
+from radt.frontend.data.lines import params_of, without
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import MAX_PICKS, Level, Pick, PickKind
 from radt.units import plural
@@ -95,10 +96,11 @@ def read_selection(source: Source, view: View) -> Selection:
 
     Raises:
         NothingRecordedError: The store has no experiment.
+        RunNotFoundError: The store does not have the view's experiment.
         StoreError: The store cannot be read.
     """
     if view.picks is None:
-        catalog = read_catalog(source, view.experiment or latest_experiment(source))
+        catalog = read_catalog(source, focused_experiment(source, view))
         picks = [Pick.run(catalog.experiment, run_id) for run_id in catalog.automatic()]
         return replace(_selection(source, [(catalog, picks)]), automatic=True)
     return resolve(source, view.picks)
@@ -116,6 +118,23 @@ def resolve(source: Source, picks: Iterable[Pick]) -> Selection:
     return _selection(
         source, [(read_catalog(source, name), own) for name, own in by_experiment.items()]
     )
+
+
+def focused_experiment(source: Source, view: View) -> str:
+    """Return the experiment of a view, by default the most recently active one.
+
+    Raises:
+        NothingRecordedError: The store has no experiment.
+        RunNotFoundError: The store does not have the view's experiment.
+    """
+    if not view.experiment:
+        return latest_experiment(source)
+    if all(known.name != view.experiment for known in read_experiments(source)):
+        raise RunNotFoundError(
+            f"no experiment {view.experiment[:80]} in {source.address}",
+            "It may have been deleted or be in another store. Choose one on the Runs page",
+        )
+    return view.experiment
 
 
 def latest_experiment(source: Source) -> str:
@@ -160,29 +179,9 @@ def _selection(source: Source, picked: Sequence[tuple[Catalog, Iterable[Pick]]])
 
 
 def _labelled(source: Source, units: Sequence[Unit]) -> tuple[Unit, ...]:
-    """Label the runs of sweeps by the parameters that differ between them."""
-    runs = [
-        run
-        for unit in units
-        for run in unit.runs
-        if not (unit.collocated or run.is_service or run.parent)
-    ]
-    params = params_of(source, tuple(run.run_id for run in runs))
-    names = brief_names([run.record for run in runs], params)
-    count = Counter(names.values())
-    if len(count) < 2:
-        return tuple(units)
-    labels = {}
-    for run in runs:
-        workload, name = run.record.workload, names[run.run_id]
-        is_numbered = not workload or workload.isdecimal()
-        if count[name] > 1:
-            # Repeats: a script's own name has a number, a row has its workload and letter.
-            labels[run.run_id] = f"{name} ({run.short})" if workload else run.record.name
-        elif is_numbered:
-            labels[run.run_id] = name
-        elif not run.alone:
-            labels[run.run_id] = f"{workload} {name}"
+    """Label the runs of sweeps."""
+    runs = [run for unit in units if not unit.collocated for run in unit.runs]
+    labels = sweep_labels(runs, params_of(source, tuple(run.run_id for run in runs)))
     return tuple(
         replace(
             unit,
@@ -193,6 +192,33 @@ def _labelled(source: Source, units: Sequence[Unit]) -> tuple[Unit, ...]:
         )
         for unit in units
     )
+
+
+def sweep_labels(
+    runs: Iterable[RunEntry], params: Mapping[str, Mapping[str, str]]
+) -> Mapping[str, str]:
+    """Return for runs of sweeps, by id, the parameters that differ between them: ``lr 0.1``.
+
+    Paths of output do not count. Runs that their workload's name tells apart, services and child
+    runs have no label.
+    """
+    runs = [run for run in runs if not (run.is_service or run.parent)]
+    names = brief_names([run.record for run in runs], without(params, output_params()))
+    count = Counter(names.values())
+    labels: dict[str, str] = {}
+    if len(count) < 2:
+        return labels
+    for run in runs:
+        workload, name = run.record.workload, names[run.run_id]
+        is_numbered = not workload or workload.isdecimal()
+        if count[name] > 1:
+            # Repeats: a script's own name has a number, a row has its workload and letter.
+            labels[run.run_id] = f"{name} ({run.short})" if workload else run.record.name
+        elif is_numbered:
+            labels[run.run_id] = name
+        elif not run.alone:
+            labels[run.run_id] = f"{workload} {name}"
+    return labels
 
 
 def _picked_of(

@@ -9,7 +9,7 @@ import re
 import socket
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlencode
 
@@ -120,6 +120,7 @@ class Address:
     host: str
     port: int
     token: str | None = None
+    base_path: str = ""
 
     @property
     def url(self) -> str:
@@ -127,12 +128,14 @@ class Address:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104
         host = f"[{host}]" if ":" in host else host
         query = f"?{urlencode({'token': self.token})}" if self.token else ""
-        return f"http://{host}:{self.port}/{query}"
+        return f"http://{host}:{self.port}{self.base_path}/{query}"
 
     def published(self, names: Sequence[str]) -> Address:
         """Return the address with the first name that has a port, else itself."""
         match = next(filter(None, map(_WITH_PORT.fullmatch, names)), None)
-        return self if match is None else Address(match[1].strip("[]"), int(match[2]), self.token)
+        if match is None:
+            return self
+        return replace(self, host=match[1].strip("[]"), port=int(match[2]))
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -185,7 +188,7 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
     server = patient_server(app.server, listener, MAX_BODY_BYTES)
     try:
         token = access.token if access.mode is Auth.TOKEN else None
-        ready(Address(access.host, listener.getsockname()[1], token))
+        ready(Address(access.host, listener.getsockname()[1], token, access.base_path))
         server.run()
     except KeyboardInterrupt:
         pass

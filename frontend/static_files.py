@@ -11,6 +11,7 @@ from pathlib import Path
 from dash import Dash
 from flask import Flask, Response, request
 
+from radt.frontend.addresses import address
 from radt.render.markup import resource
 
 FOLDER = Path(__file__).parent / "static"
@@ -23,7 +24,7 @@ class Bundle:
     """All static files of one kind: ``core`` first, the others sorted by name.
 
     Attributes:
-        path: The path of its address.
+        path: Its path.
         mimetype: The media type.
         content: The files, each preceded by its name.
     """
@@ -45,7 +46,7 @@ class Bundle:
             )
             if file != _IN_HEAD
         ]
-        return Bundle(f"/static/radt-all.{suffix}", mimetype, "\n".join([*parts, more]).encode())
+        return Bundle(f"static/radt-all.{suffix}", mimetype, "\n".join([*parts, more]).encode())
 
     @property
     def etag(self) -> str:
@@ -54,7 +55,7 @@ class Bundle:
     @property
     def address(self) -> str:
         """The bundle's address, with a hash of its content, so that browsers cache it forever."""
-        return f"{self.path}?m={self.etag}"
+        return address(self.path, f"m={self.etag}")
 
     def serve(self, server: Flask) -> None:
         """Add the route of the bundle to a server."""
@@ -67,15 +68,15 @@ class Bundle:
             response.make_conditional(request)
             return response
 
-        server.add_url_rule(self.path, self.path, answer)
+        server.add_url_rule(f"/{self.path}", self.path, answer)
 
 
-SCHEME = Bundle("/static/scheme.js", "text/javascript", _IN_HEAD.read_bytes())
+SCHEME = Bundle("static/scheme.js", "text/javascript", _IN_HEAD.read_bytes())
 SCRIPTS = Bundle.of("js", "text/javascript")
 STYLES = Bundle.of("css", "text/css", more=resource("bars.css"))
 #: Plotly with 2D charts only. Pages with charts load it (``static/core.js``).
 PLOTLY = Bundle(
-    "/static/plotly-cartesian.min.js",
+    "static/plotly-cartesian.min.js",
     "text/javascript",
     (Path(__file__).parent / "vendor" / "plotly-cartesian.min.js").read_bytes(),
 )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
@@ -81,7 +81,8 @@ class View:
     """The picks, the charts and the settings of all pages.
 
     If ``picks``, ``charts`` or ``columns`` is None, the dashboard chooses. ``options`` are texts by
-    name, for single pages (``report.sort``).
+    name, for single pages (``report.sort``). ``problems`` says which parts of the address are
+    ignored.
     """
 
     picks: tuple[Pick, ...] | None = None
@@ -94,12 +95,16 @@ class View:
     windows: Mapping[str, Window] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[ColumnChoice, ...] | None = None
+    problems: tuple[str, ...] = ()
 
     # -- addresses -------------------------------------------------------------------------------
 
     @classmethod
     def from_query(cls, search: str | None) -> Self:
-        """Parse the part of an address after ``?``; invalid parameters are ignored."""
+        """Parse the part of an address after ``?``; invalid parameters are ignored.
+
+        Ignored windows are in ``problems``.
+        """
         text = (search or "").lstrip("?")[:MAX_QUERY]
         pairs = parse_qsl(text, keep_blank_values=True)
         several: dict[str, list[str]] = {}
@@ -121,7 +126,13 @@ class View:
             content["charts"] = [_chart(text) for text in several["c"]]
         if "col" in several:
             content["columns"] = several["col"]
-        return cls.from_json(content)
+        view = cls.from_json(content)
+        problems = (
+            f"“t.{axis[:80]}={window[:80]}” is ignored: expected an axis of the page and START,END"
+            for axis, window in content["windows"].items()
+            if axis not in view.windows
+        )
+        return replace(view, problems=tuple(problems))
 
     def to_query(self) -> str:
         """Return the part of an address after ``?``, without defaults."""

@@ -41,15 +41,7 @@ from radt.listeners.dcgm_dmon import (
     Key,
     Snapshot,
 )
-from radt.listeners.dcgm_fields import (
-    ALL,
-    COUNTERS_REMEDY,
-    FIELDS,
-    METRICS,
-    PROFILING,
-    XID,
-    Field,
-)
+from radt.listeners.dcgm_fields import ALL, COUNTERS_REMEDY, FIELDS, METRICS, PROFILING, XID, Field
 from radt.listeners.nvidia import DeviceHandles, GpuHandle, MigHandle, Named, missing, probe_nvml
 from radt.listeners.smi_card import ENERGY, EnergyCounters, Value
 from radt.listeners.smi_events import LossWatch, error_of

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from radt.devices.nvml import NO_INSTANCE, NOT_AVAILABLE
+from radt.devices.nvml import MPS_SERVER, NO_INSTANCE, NOT_AVAILABLE
 from radt.listeners.nvidia import MigHandle, missing
 from radt.model import MissingReason
+from radt.procfs import executes
 
 #: The kernel truncates names to 15 characters. The control daemon's is the same, but uses no card.
-_MPS_SERVER = "nvidia-cuda-mps-server"[:15]
 #: The driver samples every sixth of a second to one second. A busy card without a sample for longer
 #: than this does not report any.
 _PATIENCE_NS = 3_000_000_000
@@ -80,7 +80,7 @@ def _processes(nvml: Any, handle: Any, mig: MigHandle | None) -> Processes | Mis
             return reason
         clients = []
     memory = {one.pid: one.usedGpuMemory for one in (*plain, *clients) if _on(one, mig)}
-    servers = filter(_is_mps_server, memory) if clients else ()
+    servers = (pid for pid in memory if clients and executes(pid, MPS_SERVER))
     on_device = frozenset(client.pid for client in clients if _on(client, mig))
     return Processes(memory, on_device, frozenset(servers))
 
@@ -211,10 +211,3 @@ def _wall_us() -> int:
 
 def _absent(pids: Iterable[int]) -> Iterator[int]:
     return (pid for pid in pids if not Path(f"/proc/{pid}").exists())
-
-
-def _is_mps_server(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8").strip() == _MPS_SERVER
-    except OSError:
-        return False

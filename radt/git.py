@@ -8,6 +8,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from radt.processes import run_command
+
 _TIMEOUT_S = 10.0
 #: Variables that would make Git look at another repository.
 _VARIABLES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY")
@@ -20,7 +22,7 @@ def repository_of(folder: Path) -> Path | None:
     return next((place for place in candidates if os.path.lexists(place)), None)
 
 
-def ask_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+def ask_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Git in a folder, without changing anything in its repository.
 
     Git refuses repositories of other users, because their settings could name programs to run. A
@@ -39,15 +41,7 @@ def ask_git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]
     repository = repository_of(folder)
     if repository is not None and repository.lstat().st_uid in (folder.stat().st_uid, 0):
         settings += ["-c", "safe.directory=*"]
-    return subprocess.run(
-        ["git", *settings, *arguments],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
+    return run_command(["git", *settings, *arguments], _TIMEOUT_S, cwd=folder, env=environment)
 
 
 #: Rows of one workload are prepared within this time and share one reading.
@@ -90,11 +84,11 @@ def _ask_git(folder: Path) -> GitState:
     except (OSError, subprocess.TimeoutExpired) as error:
         return GitState(problem=f"the git commit is unknown: {error}")
     if answer.returncode != 0:
-        complaint = " ".join(answer.stderr.decode(errors="replace").split())
+        complaint = " ".join(answer.stderr.split())
         if "not a git repository" in complaint:
             return GitState()
         return GitState(problem=f"the git commit is unknown: {complaint}")
-    lines = answer.stdout.decode(errors="replace").splitlines()
+    lines = answer.stdout.splitlines()
     commits = [line.split()[-1] for line in lines if line.startswith("# branch.oid ")]
     commit = commits[0] if commits and commits[0] != "(initial)" else None
     return GitState(commit, dirty=any(not line.startswith("#") for line in lines))

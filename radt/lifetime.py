@@ -13,7 +13,7 @@ from itertools import dropwhile
 from pathlib import PurePath
 
 from radt import procfs, settings
-from radt.settings import Level, Settings
+from radt.settings import SettingLevel, Settings
 
 #: Inits of containers and launchers of one command: they end as soon as that command has ended.
 _RUN_ONE_COMMAND = frozenset(
@@ -40,7 +40,7 @@ class Wait(StrEnum):
 def waits(values: Settings) -> Wait:
     """Return how to wait: as the setting says, else as `waits_here` decides."""
     found = values.find(settings.WAIT)
-    if found.level is Level.DEFAULT:
+    if found.level is SettingLevel.DEFAULT:
         return waits_here()
     return Wait.MUST if found.value else Wait.NO
 
@@ -71,8 +71,7 @@ def waits_here() -> Wait:
 
 def _command_of(pid: int) -> Sequence[str]:
     """Return a process's program name and arguments; for Python, the script or module."""
-    text = procfs.read(f"/proc/{pid}/cmdline").decode("utf-8", "surrogateescape")
-    command = text.removesuffix("\0").split("\0")
+    command = procfs.command_line(pid) or [""]
     if PurePath(command[0]).name.startswith("python"):
         command = list(dropwhile(lambda word: word.startswith("-"), command[1:])) or [""]
     return [PurePath(command[0]).name, *command[1:]]

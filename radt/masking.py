@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-_HIDDEN = "***"
+HIDDEN = "***"
 #: Matches nothing without a host, as in sqlite:///me@work.db. A password may contain a literal
 #: space. A number after the colon that ends the address is a port, not a password. The match does
 #: not extend into the next URI of a text.
@@ -24,12 +24,37 @@ def masked(text: str) -> str:
     >>> masked("radt a.csv --tracking-uri https://me:p@ss/word@mlflow.org/x"), masked("sqlite:///a")
     ('radt a.csv --tracking-uri https://***@mlflow.org/x', 'sqlite:///a')
     """
-    return _IN_QUERY.sub(rf"\1{_HIDDEN}", _CREDENTIALS.sub(f"://{_HIDDEN}@", text))
+    return _IN_QUERY.sub(rf"\1{HIDDEN}", _CREDENTIALS.sub(f"://{HIDDEN}@", text))
+
+
+#: Addresses of notifications carry secrets in user, path and query; those of chat services also in
+#: the host.
+_SHOWN_HOSTS = ("http://", "https://", "json://", "jsons://")
+_ADDRESS = re.compile(
+    r"([a-z][a-z0-9+.-]*://)(?:\S*@)?([^\s/?#'\"]+)[^\s'\"]*?(?=[:,.;)]*(?:[\s'\"]|$))",
+    re.IGNORECASE,
+)
+
+
+def masked_addresses(text: str) -> str:
+    """Reduce each address in a text to its scheme and, for web servers, its host.
+
+    >>> masked_addresses("curl https://me:pw@hooks.example.org/T0/secret?a=b failed")
+    'curl https://hooks.example.org/*** failed'
+    >>> masked_addresses("slack://token/token2/token3")
+    'slack://***'
+    """
+
+    def shown(match: re.Match[str]) -> str:
+        is_web = match[1].lower() in _SHOWN_HOSTS
+        return f"{match[1]}{match[2]}/{HIDDEN}" if is_web else f"{match[1]}{HIDDEN}"
+
+    return masked(_ADDRESS.sub(shown, text))
 
 
 def is_masked(uri: str) -> bool:
     """Return True if parts of a URI are hidden, so that it cannot be used to connect."""
-    return _HIDDEN in uri
+    return HIDDEN in uri
 
 
 def unmasked(uri: str, known: Iterable[str]) -> str:

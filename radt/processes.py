@@ -10,8 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from radt import procfs
@@ -30,6 +32,42 @@ def command(module: str, *arguments: str) -> list[str]:
     """Return the command line that runs a module of radt."""
     # -P: do not mistake a user's file of the same name for the module.
     return [sys.executable, "-P", "-m", module, *arguments]
+
+
+def run_command(
+    command: Sequence[str],
+    timeout_s: float,
+    *,
+    text: str = "",
+    env: Mapping[str, str] | None = None,
+    cwd: Path | str | None = None,
+    errors: str = "replace",
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and return its output and exit code.
+
+    Args:
+        command: The program, looked up on PATH, and its arguments.
+        timeout_s: Limit after which it is killed.
+        text: Its standard input.
+        env: Its environment; None for that of this process.
+        cwd: Its working folder; None for that of this process.
+        errors: How its output is decoded, as for `bytes.decode`.
+
+    Raises:
+        OSError: It cannot be started.
+        subprocess.TimeoutExpired: It took too long.
+    """
+    return subprocess.run(
+        list(command),
+        input=text,
+        capture_output=True,
+        encoding="utf-8",
+        errors=errors,
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        timeout=timeout_s,
+        check=False,
+    )
 
 
 def reap(process: subprocess.Popen[Any]) -> threading.Thread:

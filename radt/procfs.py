@@ -316,6 +316,45 @@ def own_start_ticks() -> int:
     return start_ticks(os.getpid()) or 0
 
 
+def command_line(pid: int) -> list[str]:
+    """Return a process's program and its arguments; empty if it is gone."""
+    text = read(f"/proc/{pid}/cmdline").decode("utf-8", "surrogateescape")
+    return text.removesuffix("\0").split("\0") if text else []
+
+
+#: The kernel truncates a program's name to this length.
+COMM_CHARS = 15
+
+
+def program_name(pid: int) -> str:
+    """Return the kernel's name of a process: the file that it executes, truncated."""
+    return read(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
+
+
+def executes(pid: int, program: str) -> bool:
+    """Return True if a process executes a program of this name, itself or as a script."""
+    words = [os.path.basename(word) for word in command_line(pid)[:3]]  # noqa: PTH119 - as above
+    # For a script, the interpreter comes first, and the kernel's name is the script's.
+    is_script = program in words and program_name(pid) == program[:COMM_CHARS]
+    return words[:1] == [program] or is_script
+
+
+def status_mask(pid: int | str, field: str) -> int | None:
+    """Return a set of signals or capabilities in ``/proc/PID/status`` (``SigIgn``, ``CapEff``)."""
+    for line in read(f"/proc/{pid}/status").splitlines():
+        name, _, value = line.partition(b":")
+        if name.decode() == field:
+            return int(value, 16)
+    return None
+
+
+def variable(pid: int, name: str) -> str:
+    """Return a variable of a process; empty if it has none, or belongs to another user."""
+    prefix = f"{name}=".encode()
+    entries = (entry for entry in environment(pid) if entry.startswith(prefix))
+    return next(entries, prefix)[len(prefix) :].decode(errors="replace")
+
+
 def environment(pid: int) -> list[bytes]:
     """Return a process's initial ``NAME=value`` entries; empty if it is gone or not readable."""
     return read(f"/proc/{pid}/environ").split(b"\0")

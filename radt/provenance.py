@@ -17,6 +17,7 @@ from pathlib import Path
 from radt.devices.hardware import Hardware, read_hardware
 from radt.git import GitState, read_git
 from radt.packages import LIST_PACKAGES, installed
+from radt.processes import run_command
 from radt.tags import (
     CPU,
     CPU_COUNT,
@@ -105,25 +106,16 @@ def list_packages(interpreter: str = sys.executable) -> Packages:
     ``interpreter`` is not resolved: that of a virtual environment is a link to one that has other
     packages.
     """
-    if interpreter == sys.executable:
-        try:
-            return Packages(tuple(installed()))
-        except (OSError, ValueError) as error:  # damaged metadata
-            return Packages(problem=f"the packages of {interpreter} could not be listed: {error}")
     try:
-        answer = subprocess.run(
-            [interpreter, "-c", LIST_PACKAGES],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_PACKAGES_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        own = interpreter == sys.executable
+        return Packages(tuple(installed() if own else _packages_of(interpreter)))
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:  # ValueError: bad metadata
         return Packages(problem=f"the packages of {interpreter} could not be listed: {error}")
+
+
+def _packages_of(interpreter: str) -> list[str]:
+    answer = run_command([interpreter, "-c", LIST_PACKAGES], _PACKAGES_TIMEOUT_S)
     if answer.returncode != 0:
-        complaint = answer.stderr.decode(errors="replace").strip().splitlines()
-        return Packages(
-            problem=f"the packages of {interpreter} could not be listed: "
-            f"{complaint[-1] if complaint else f'exit code {answer.returncode}'}"
-        )
-    return Packages(tuple(answer.stdout.decode("utf-8", errors="replace").splitlines()))
+        complaint = answer.stderr.strip().splitlines()
+        raise OSError(complaint[-1] if complaint else f"exit code {answer.returncode}")
+    return answer.stdout.splitlines()

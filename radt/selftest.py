@@ -11,7 +11,6 @@ import json
 import math
 import os
 import random
-import signal
 import statistics
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from radt.collector.protocol import CollectorStatus, Registration
 from radt.errors import LaunchError, RadtError
 from radt.home import HOME_VARIABLE, RUN_ID_VARIABLE, RUNTIME_VARIABLE, Home, runtime_dir
 from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
-from radt.processes import command, stop_run
+from radt.processes import command, run_command, stop_child, stop_run
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
@@ -93,7 +92,7 @@ print(json.dumps(took_s))
 """
 
 
-class Verdict(StrEnum):
+class LimitVerdict(StrEnum):
     """Position of a measurement relative to its limit."""
 
     WITHIN = "within the limit"
@@ -103,7 +102,7 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Measurement:
+class OverheadMeasurement:
     """A measured quantity.
 
     Attributes:
@@ -128,15 +127,15 @@ class Measurement:
     error: str = ""
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> LimitVerdict:
         """Return a verdict; within or over the limit only if the whole interval is."""
         if self.value is None:
-            return Verdict.FAILED
+            return LimitVerdict.FAILED
         low = self.value if self.low is None else self.low
         high = self.value if self.high is None else self.high
         if high <= self.limit:
-            return Verdict.WITHIN
-        return Verdict.OVER if low > self.limit else Verdict.INCONCLUSIVE
+            return LimitVerdict.WITHIN
+        return LimitVerdict.OVER if low > self.limit else LimitVerdict.INCONCLUSIVE
 
     def document(self) -> dict[str, Any]:
         """Return the measurement for JSON: seconds and ratios, without a unit."""
@@ -146,8 +145,8 @@ class Measurement:
 
 
 def run_selftest(
-    pairs: int, seconds: float, seed: int, report: Callable[[Measurement], None]
-) -> list[Measurement]:
+    pairs: int, seconds: float, seed: int, report: Callable[[OverheadMeasurement], None]
+) -> list[OverheadMeasurement]:
     """Measure start skew, sampling, and the run time with radt relative to without.
 
     Args:
@@ -159,9 +158,9 @@ def run_selftest(
     Raises:
         RadtError: The temporary folders cannot be created.
     """
-    measurements: list[Measurement] = []
+    measurements: list[OverheadMeasurement] = []
     with _sandbox() as home:
-        steps: list[tuple[str, str, Callable[[], list[Measurement]]]] = [
+        steps: list[tuple[str, str, Callable[[], list[OverheadMeasurement]]]] = [
             ("start_skew", f"start skew of {RUNS} rows", lambda: _start_skew(home)),
             ("sampling", f"sampling {RUNS} runs at 1 Hz", lambda: _sampling(home, seconds)),
             ("time_ratio", "run time with radt", lambda: _time_ratio(home, pairs, seconds, seed)),
@@ -170,7 +169,7 @@ def run_selftest(
             try:
                 made = measure()
             except (RadtError, OSError) as error:
-                made = [Measurement(key, label, error=str(error))]
+                made = [OverheadMeasurement(key, label, error=str(error))]
             for measurement in made:
                 measurements.append(measurement)
                 report(measurement)
@@ -205,7 +204,7 @@ def _sandbox() -> Iterator[Home]:
 # Start skew of a workload's rows ------------------------------------------------------------------
 
 
-def _start_skew(home: Home) -> list[Measurement]:
+def _start_skew(home: Home) -> list[OverheadMeasurement]:
     script = home.path / "row.py"
     script.write_text("", encoding="utf-8")
     lines = ["Experiment,Workload,Name,Devices,Listeners,File,Status,Run"]
@@ -226,7 +225,7 @@ def _start_skew(home: Home) -> list[Measurement]:
         raise LaunchError(f"{len(skews_s)} of {WORKLOADS} workloads started", "Run: radt doctor")
     low, high = min(skews_s), max(skews_s)
     return [
-        Measurement(
+        OverheadMeasurement(
             "start_skew",
             f"start skew of {RUNS} rows",
             statistics.median(skews_s),
@@ -241,7 +240,7 @@ def _start_skew(home: Home) -> list[Measurement]:
 # Cost of sampling ---------------------------------------------------------------------------------
 
 
-def _sampling(home: Home, seconds: float) -> list[Measurement]:
+def _sampling(home: Home, seconds: float) -> list[OverheadMeasurement]:
     """Record idle processes without uploads, so that sampling is the collector's only work."""
     run_ids = [uuid.uuid4().hex for _ in range(RUNS)]
     idle: list[subprocess.Popen[bytes]] = []
@@ -263,8 +262,7 @@ def _sampling(home: Home, seconds: float) -> list[Measurement]:
             after, took_s = client.status(), time.monotonic() - begun_s
         finally:
             for process in idle:
-                process.send_signal(signal.SIGKILL)
-                process.wait()
+                stop_child(process, 0.0)
         for run_id in run_ids:
             client.finish(run_id, RunStatus.FINISHED)
     return _sampled(home, run_ids, before, after, took_s)
@@ -291,7 +289,7 @@ def _sampled(
     before: CollectorStatus,
     after: CollectorStatus,
     took_s: float,
-) -> list[Measurement]:
+) -> list[OverheadMeasurement]:
     with StoreReader(home.store_path) as reader:
         ledger = reader.ledger(run_ids)
     expected, missed = sum(row.expected for row in ledger), sum(row.missed for row in ledger)
@@ -299,7 +297,7 @@ def _sampled(
         raise LaunchError("the collector recorded no readings", "Run: radt listeners")
     listeners = ", ".join(sorted({row.listener for row in ledger}))
     return [
-        Measurement(
+        OverheadMeasurement(
             "sampling.cpu",
             f"sampling {RUNS} runs at 1 Hz",
             (after.cpu_s - before.cpu_s) / took_s,
@@ -307,7 +305,7 @@ def _sampled(
             units.percent,
             detail=f"of one core, {units.size(after.rss_bytes)} of memory; {listeners}",
         ),
-        Measurement(
+        OverheadMeasurement(
             "sampling.missed",
             "readings missed",
             missed / expected,
@@ -321,7 +319,7 @@ def _sampled(
 # The same work with and without radt --------------------------------------------------------------
 
 
-def _time_ratio(home: Home, pairs: int, seconds: float, seed: int) -> list[Measurement]:
+def _time_ratio(home: Home, pairs: int, seconds: float, seed: int) -> list[OverheadMeasurement]:
     """Return the geometric mean of the ratios with the t interval of their logarithms."""
     script = home.path / "work.py"
     script.write_text(_WORK, encoding="utf-8")
@@ -340,7 +338,7 @@ def _time_ratio(home: Home, pairs: int, seconds: float, seed: int) -> list[Measu
         logs.append(math.log(took_s[True] / took_s[False]))
     interval = mean_interval(logs)
     return [
-        Measurement(
+        OverheadMeasurement(
             "time_ratio",
             "run time with radt",
             math.exp(statistics.fmean(logs)),
@@ -394,16 +392,7 @@ def _run(command: Sequence[str], home: Home) -> str:
     """Run a program to completion in the data folder; return its output."""
     name = "radt" if "-m" in command else command[2]
     try:
-        result = subprocess.run(
-            command,
-            cwd=home.path,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        result = run_command(command, _TIMEOUT_S, cwd=home.path)
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{name} took longer than {_TIMEOUT_S:.0f} s") from None
     if result.returncode != 0:

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
-from urllib.parse import urlsplit
 
 from radt.errors import UsageError
-from radt.masking import is_postgres, masked, with_driver
+from radt.masking import is_postgres, masked, masked_addresses, with_driver
 from radt.paths import expanded, uri_path
 from radt.units import duration_text, memory_text, parse_duration_s, parse_memory_bytes
 
@@ -25,7 +24,6 @@ T = TypeVar("T")
 
 #: Means "no limit", for settings that have one.
 NONE = "none"
-HIDDEN = "***"
 
 _SWITCHES = {"true": True, "yes": True, "on": True, "1": True}
 _SWITCHES |= {"false": False, "no": False, "off": False, "0": False}
@@ -33,7 +31,7 @@ _RELATIVE_SQLITE = re.compile(r"(sqlite:///)(?![/?]|:memory:)(.+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Kind(Generic[T]):
+class SettingKind(Generic[T]):
     """Type of a setting's values.
 
     Args:
@@ -114,7 +112,7 @@ def _parse_positive(text: str, folder: Path) -> float:
     return number
 
 
-def choice(*names: str) -> Kind[str]:
+def choice(*names: str) -> SettingKind[str]:
     def parse(text: str, _folder: Path) -> str:
         chosen = text.strip().lower()
         if chosen not in names:
@@ -125,10 +123,10 @@ def choice(*names: str) -> Kind[str]:
             )
         return chosen
 
-    return Kind(parse, f"[{'|'.join(names)}]")
+    return SettingKind(parse, f"[{'|'.join(names)}]")
 
 
-def _or_none(kind: Kind[T]) -> Kind[T | None]:
+def _or_none(kind: SettingKind[T]) -> SettingKind[T | None]:
     """Return a kind whose values may also be "no limit"."""
 
     def parse(text: str, folder: Path) -> T | None:
@@ -137,33 +135,24 @@ def _or_none(kind: Kind[T]) -> Kind[T | None]:
     def show(value: T | None) -> str:
         return NONE if value is None else kind.show(value)
 
-    return Kind(parse, kind.metavar, kind.in_toml, show)
+    return SettingKind(parse, kind.metavar, kind.in_toml, show)
 
 
-def _show_notify(value: str) -> str:
-    """Hide the secrets of an address: from the path on; for chat services also the host."""
-    scheme, separator, _ = value.partition("://")
-    if not separator or not scheme.isalnum():
-        return masked(value)
-    is_web = scheme.lower() in ("http", "https", "json", "jsons")
-    return f"{scheme}://{urlsplit(value).hostname}/{HIDDEN}" if is_web else f"{scheme}://{HIDDEN}"
-
-
-TEXT: Kind[str] = Kind(lambda text, _folder: text.strip(), "TEXT")
+TEXT: SettingKind[str] = SettingKind(lambda text, _folder: text.strip(), "TEXT")
 CLUSTER = replace(TEXT, metavar="CLUSTER")
-PATH = Kind(_parse_path, "FOLDER")
-URI = Kind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
+PATH = SettingKind(_parse_path, "FOLDER")
+URI = SettingKind(_parse_uri, "URI", show=lambda value: masked(value) if value else "")
 STORE_URI = replace(URI, parse=_parse_store_uri)
-NOTIFY_TARGET = replace(TEXT, metavar="COMMAND|URL", show=_show_notify)
-COUNT = Kind(_parse_count, "N", (int,))
+NOTIFY_TARGET = replace(TEXT, metavar="COMMAND|URL", show=masked_addresses)
+COUNT = SettingKind(_parse_count, "N", (int,))
 LIMIT_COUNT = _or_none(replace(COUNT, show=lambda value: f"{value:,}"))
-SECONDS = Kind(
+SECONDS = SettingKind(
     lambda text, _folder: parse_duration_s(text), "TIME", (int, float), show=duration_text
 )
 LIMIT_SECONDS = _or_none(replace(SECONDS, parse=_parse_limit_s))
-SWITCH = Kind(_parse_switch, "", (bool,), show=lambda value: "on" if value else "off")
-MEMORY = Kind(lambda text, _folder: parse_memory_bytes(text), "SIZE", show=memory_text)
-NUMBER = Kind(_parse_number, "NUMBER", show=lambda value: f"{value:,g}")
+SWITCH = SettingKind(_parse_switch, "", (bool,), show=lambda value: "on" if value else "off")
+MEMORY = SettingKind(lambda text, _folder: parse_memory_bytes(text), "SIZE", show=memory_text)
+NUMBER = SettingKind(_parse_number, "NUMBER", show=lambda value: f"{value:,g}")
 POSITIVE = replace(NUMBER, parse=_parse_positive)
 
 

@@ -16,11 +16,11 @@ from typing import Any, Generic, TypeVar
 
 from radt import setting_values
 from radt.errors import UsageError
+from radt.masking import HIDDEN
 from radt.paths import start_folder
 from radt.setting_values import (
     CLUSTER,
     COUNT,
-    HIDDEN,
     LIMIT_COUNT,
     LIMIT_SECONDS,
     NOTIFY_TARGET,
@@ -31,7 +31,7 @@ from radt.setting_values import (
     SWITCH,
     TEXT,
     URI,
-    Kind,
+    SettingKind,
     SettingsFile,
     choice,
     find_settings,
@@ -43,7 +43,7 @@ T = TypeVar("T")
 OTHER_TABLES = frozenset({"models", "environments", "cluster"})
 
 
-class Level(StrEnum):
+class SettingLevel(StrEnum):
     """Source of a value, highest precedence first."""
 
     COMMAND_LINE = "command line"
@@ -65,7 +65,7 @@ class Setting(Generic[T]):
 
     name: str
     variables: tuple[str, ...]
-    kind: Kind[T]
+    kind: SettingKind[T]
     default: T
     help: str
     default_text: str = ""
@@ -81,7 +81,13 @@ class Setting(Generic[T]):
 
 
 def _option(
-    name: str, kind: Kind[T], default: T, help_text: str, *, default_text: str = "", also: str = ""
+    name: str,
+    kind: SettingKind[T],
+    default: T,
+    help_text: str,
+    *,
+    default_text: str = "",
+    also: str = "",
 ) -> Setting[T]:
     """Return a setting with an option, a file key and a variable; ``also`` is a second variable."""
     own = f"RADT_{name.upper().replace('-', '_')}"
@@ -91,7 +97,7 @@ def _option(
 
 def _variable(
     name: str,
-    kind: Kind[T],
+    kind: SettingKind[T],
     default: T,
     help_text: str,
     *,
@@ -208,6 +214,13 @@ DASHBOARD_WRITE_TOKEN = _variable(
     "Token that visitors of the dashboard must enter to change notes and saved views.",
     default_text="none: only the owner of a local store may",
     secret=True,
+)
+DASHBOARD_BASE_PATH = _variable(
+    "RADT_DASHBOARD_BASE_PATH",
+    TEXT,
+    "",
+    "Path below which a reverse proxy serves the dashboard, as with `radt dashboard --base-path`.",
+    default_text="none: the proxy strips it, or there is none",
 )
 DASHBOARD_ARTIFACT_ROOT = _variable(
     "RADT_DASHBOARD_ARTIFACT_ROOT",
@@ -342,7 +355,7 @@ VARIABLES = tuple(setting for setting in SETTINGS if not setting.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
+class FoundSetting(Generic[T]):
     """A setting's value and its source; ``place`` names the option, variable or file.
 
     With a ``problem``, the text at that place is invalid and the value is the default.
@@ -350,14 +363,14 @@ class Found(Generic[T]):
 
     setting: Setting[T]
     value: T
-    level: Level = Level.DEFAULT
+    level: SettingLevel = SettingLevel.DEFAULT
     place: str = ""
     problem: UsageError | None = None
 
     @property
     def shown(self) -> str:
         """Return the value for display, with passwords hidden."""
-        if self.level is Level.DEFAULT and self.setting.default_text:
+        if self.level is SettingLevel.DEFAULT and self.setting.default_text:
             return self.setting.default_text
         return self.setting.shown(self.value)
 
@@ -409,19 +422,19 @@ class Settings:
             raise resolved.problem
         return resolved.value
 
-    def find(self, setting: Setting[T]) -> Found[T]:
+    def find(self, setting: Setting[T]) -> FoundSetting[T]:
         """Return the value with its source; a problem is returned, not raised."""
         text = self._given.get(setting)
         if text is not None:
-            return self._parsed(setting, text, Level.COMMAND_LINE, f"--{setting.name}")
+            return self._parsed(setting, text, SettingLevel.COMMAND_LINE, f"--{setting.name}")
         for variable in setting.variables:
             if text := self._environ.get(variable):
-                return self._parsed(setting, text, Level.VARIABLE, variable)
+                return self._parsed(setting, text, SettingLevel.VARIABLE, variable)
         if setting.name and self.file is not None:
             value = self.file.table.get(setting.name)
             if value not in (None, ""):
                 return self._from_file(setting, self.file, value)
-        return Found(setting, self._default(setting))
+        return FoundSetting(setting, self._default(setting))
 
     def problems(self) -> Iterator[UsageError]:
         """Yield every invalid value of a setting and every unknown key of the settings file."""
@@ -453,26 +466,33 @@ class Settings:
             return setting.kind.parse(str(value), self._folder)
         return value
 
-    def _from_file(self, setting: Setting[T], file: SettingsFile, value: object) -> Found[T]:
+    def _from_file(self, setting: Setting[T], file: SettingsFile, value: object) -> FoundSetting[T]:
         place = f"{file.where}: {setting.name}"
         if type(value) not in (str, *setting.kind.in_toml):
             problem = UsageError(f"{place}: {value!r} is not a valid value", setting.help)
-            return Found(setting, self._default(setting), Level.FILE, file.where, problem)
-        parsed = self._parsed(setting, str(value), Level.FILE, place, file.path.parent)
+            return FoundSetting(
+                setting, self._default(setting), SettingLevel.FILE, file.where, problem
+            )
+        parsed = self._parsed(setting, str(value), SettingLevel.FILE, place, file.path.parent)
         return replace(parsed, place=file.where)
 
     def _parsed(
-        self, setting: Setting[T], text: str, level: Level, place: str, folder: Path | None = None
-    ) -> Found[T]:
+        self,
+        setting: Setting[T],
+        text: str,
+        level: SettingLevel,
+        place: str,
+        folder: Path | None = None,
+    ) -> FoundSetting[T]:
         try:
             value = setting.kind.parse(text, folder or self._folder)
         except UsageError as error:
             problem = UsageError(f"{place}: {error.message}", error.remedy)
-            return Found(setting, self._default(setting), level, place, problem)
-        return Found(setting, value, level, place)
+            return FoundSetting(setting, self._default(setting), level, place, problem)
+        return FoundSetting(setting, value, level, place)
 
 
-def variable(setting: Setting[T], environ: Mapping[str, str] = os.environ) -> Found[T]:
+def variable(setting: Setting[T], environ: Mapping[str, str] = os.environ) -> FoundSetting[T]:
     """Return a setting's value from the environment alone."""
     return Settings(None, environ=environ).find(setting)
 

@@ -43,7 +43,7 @@ DEVICES = "radt.devices"
 COLLOCATION = "radt.collocation"
 #: Listeners of the run, with plus signs between them.
 LISTENERS = "radt.listeners"
-#: The process responsible for the run until the collector knows it (`Owner`).
+#: The process responsible for the run until the collector knows it (`ProcessOwner`).
 RUNNER = "radt.runner"
 #: Options of the start that ran it, such as ``--repeat 3``, for the resume hint of `radt status`.
 START = "radt.start"
@@ -51,7 +51,8 @@ START = "radt.start"
 REPEAT = "radt.repeat"
 #: Name shared by the repeats of a workload.
 SERIES = "radt.series"
-#: On a cluster: the submission, its job (`radt.cluster.spool.JobKey`) and the attempt's number.
+#: On a cluster: the submission, its job (`radt.cluster.submission.JobKey`) and the number of the
+#: attempt.
 CLUSTER_SUBMISSION = "radt.cluster.submission"
 CLUSTER_JOB = "radt.cluster.job"
 CLUSTER_ATTEMPT = "radt.cluster.attempt"

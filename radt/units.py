@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeGuard
@@ -201,6 +201,12 @@ def factor(value: float | None) -> str:
 def plural(count: int, noun: str, nouns: str = "") -> str:
     """Format a count: ``1 run``, ``12,480 runs``. ``nouns`` is the plural if it is not noun + s."""
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+
+
+def joined(texts: Iterable[str]) -> str:
+    """Return ``a, b and c``."""
+    words = list(texts)
+    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def listed(texts: Sequence[str], most: int, separator: str = ", ") -> str:

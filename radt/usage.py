@@ -25,7 +25,7 @@ IO_READ, IO_WRITTEN = "io_read_bytes", "io_written_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class UsageTotal:
     """A total: its key in files and in `radt.totals`, and the metric that it is stored as."""
 
     key: str
@@ -34,19 +34,18 @@ class Total:
     is_peak: bool = False
 
 
+_RUSAGE_FIELDS = {
+    "context_switches_voluntary": "ru_nvcsw",
+    "context_switches_involuntary": "ru_nivcsw",
+    "page_faults_minor": "ru_minflt",
+    "page_faults_major": "ru_majflt",
+}
 TOTALS = (
-    Total(CPU_TIME, "process.cpu.time", "s"),
-    Total(RSS_PEAK, "process.memory.rss.peak", "By", is_peak=True),
-    Total(IO_READ, "process.io.read", "By"),
-    Total(IO_WRITTEN, "process.io.written", "By"),
-    *(
-        Total(f"context_switches_{way}", f"process.context_switches.{way}", "1")
-        for way in ("voluntary", "involuntary")
-    ),
-    *(
-        Total(f"page_faults_{kind}", f"process.page_faults.{kind}", "1")
-        for kind in ("minor", "major")
-    ),
+    UsageTotal(CPU_TIME, "process.cpu.time", "s"),
+    UsageTotal(RSS_PEAK, "process.memory.rss.peak", "By", is_peak=True),
+    UsageTotal(IO_READ, "process.io.read", "By"),
+    UsageTotal(IO_WRITTEN, "process.io.written", "By"),
+    *(UsageTotal(key, f"process.{'.'.join(key.rsplit('_', 1))}", "1") for key in _RUSAGE_FIELDS),
 )
 _KEYS = {total.key: total for total in TOTALS}
 
@@ -81,13 +80,8 @@ def own_usage() -> dict[str, float]:
         counted = resource.getrusage(who)
         usage[CPU_TIME] += counted.ru_utime + counted.ru_stime
         usage[RSS_PEAK] = max(usage[RSS_PEAK], counted.ru_maxrss * 1024)
-        for key, count in (
-            ("context_switches_voluntary", counted.ru_nvcsw),
-            ("context_switches_involuntary", counted.ru_nivcsw),
-            ("page_faults_minor", counted.ru_minflt),
-            ("page_faults_major", counted.ru_majflt),
-        ):
-            usage[key] = usage.get(key, 0) + count
+        for key, field in _RUSAGE_FIELDS.items():
+            usage[key] = usage.get(key, 0) + getattr(counted, field)
     try:
         lines = Path("/proc/self/io").read_text(encoding="ascii").splitlines()
         io = dict(line.split(": ") for line in lines)

@@ -45,7 +45,7 @@ _REAPER = pytest.StashKey[subprocess.Popen[bytes]]()
 #: Folders with tests that take long. They are begun first: last, they would keep one process busy
 #: for minutes while the others are done.
 _LONG = (
-    *("cluster", "chaos", "team", "experiments", "selftest", "faults", "postgres"),
+    *("chaos", "team", "cluster", "experiments", "selftest", "faults", "postgres"),
     *("frontend", "mlflow", "process", "archive", "support", "training", "loaders"),
 )
 

@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs what is needed beside Python packages, on Debian and its kin: the packages named, or
 # what the tests need: a browser for the dashboard, a C compiler for the stand-in of NVIDIA's
-# library, Postgres, tc for slow links, and Slurm, whose daemons tests start themselves. Where it may
-# not install, it says what to do. Root also gets a Docker engine, which only root can start, where
-# one can be installed: tests do without.
+# library, Postgres, nginx, tc for slow links, and Slurm, whose daemons tests start themselves.
+# Where it may not install, it says what to do. Root also gets a Docker engine, which only root can
+# start, where one can be installed: tests do without.
 # --missing: only prints the packages that tests cannot do without and that are not there.
 set -eu
 install_docker() {
@@ -37,6 +37,7 @@ if [ -z "$missing" ]; then
     PATH="$PATH:/usr/sbin:/sbin" # of daemons, which users need not have there
     command -v chromium >/dev/null 2>&1 || missing="$missing chromium"
     command -v tc >/dev/null 2>&1 || missing="$missing iproute2"
+    command -v nginx >/dev/null 2>&1 || missing="$missing nginx-light"
     command -v cc >/dev/null 2>&1 || missing="$missing gcc libc6-dev"
     if ! command -v pg_ctl >/dev/null 2>&1; then
         ls /usr/lib/postgresql/*/bin/pg_ctl >/dev/null 2>&1 || missing="$missing postgresql"

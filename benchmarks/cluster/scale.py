@@ -21,8 +21,10 @@ from radt.cluster.executor import submitted_rows, submitted_table
 from radt.cluster.follow import WRITE_S, Follower
 from radt.cluster.monitor import POLL_S, SubmissionMonitor
 from radt.cluster.shaping import arrays_of
-from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, Request, Submission
 from radt.cluster.submit import Submitter
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus, StatusWriter
 from radt.home import Home
 from radt.runner.active import StopRequest

@@ -28,7 +28,7 @@ def measure(folder: Path, size: Size) -> Findings:
         return found
     table = Table("First visit, bytes over the network", ("page", "files", "data", "requests"))
     with served(folder / "wide" / "radt.db") as server, chromium() as browser:
-        weights = {page.title: weigh(browser, server.url + page.path) for page in PAGES}
+        weights = {page.title: weigh(browser, f"{server.url}/{page.path}") for page in PAGES}
     for title, weight in weights.items():
         table.rows.append(
             (title, f"{weight.file_bytes:,}", f"{weight.data_bytes:,}", f"{weight.requests}")

@@ -116,14 +116,18 @@ def _fields(found: type) -> Iterator[str]:
 
 
 def _members(found: type, name: str, level: int) -> Iterator[str]:
-    for attribute, annotation, comment in _commented(found):
-        yield markdown.heading(level, f"{name}.{attribute}", f"{name}.{attribute}")
-        yield markdown.fenced(f"{attribute}: {annotation}", "python")
-        yield docstrings.as_markdown(comment)
-    for attribute, member in vars(found).items():
-        if attribute.startswith("_") or not (member := _described(member)).__doc__:
+    # `radt.Run` consists of several classes, of which it alone is public.
+    for kind in found.__mro__:
+        if kind is not found and not kind.__module__.startswith("radt.run."):
             continue
-        yield from _object(member, f"{name}.{attribute}", level)
+        for attribute, annotation, comment in _commented(kind):
+            yield markdown.heading(level, f"{name}.{attribute}", f"{name}.{attribute}")
+            yield markdown.fenced(f"{attribute}: {annotation}", "python")
+            yield docstrings.as_markdown(comment)
+        for attribute, member in vars(kind).items():
+            if attribute.startswith("_") or not (member := _described(member)).__doc__:
+                continue
+            yield from _object(member, f"{name}.{attribute}", level)
 
 
 def _described(member: object) -> Any:

@@ -140,7 +140,7 @@ def figure(data: ChartData, look: Look) -> Figure:
     if not drawn:
         text = "all lines are hidden" if data.lines else _NOTHING.get(data.x, _NO_VALUES)
         layout["annotations"] = [note(text, ink)]
-    _scale(layout["yaxis"], ordinate, limits)
+    _scale(layout["yaxis"], shown, ordinate, limits)
     second = _add_second(data.second, layout, traces, x, look, len(drawn)) if data.second else None
     layout["meta"] = {
         "unit": ordinate.unit,
@@ -175,7 +175,7 @@ def _add_second(
     ordinate = ordinate_of(data, shown)
     limits = y_limits(data, shown, ordinate, x.window)
     add_second_axis(layout, limits, _titled(data.spec.metric, ordinate), INKS[look.scheme])
-    _scale(layout["yaxis3"], ordinate, limits)
+    _scale(layout["yaxis3"], shown, ordinate, limits)
     pens: dict[str, Pen] = {}
     marked = _has_few_points(shown)
     smoothed = data.smoothing_width > 0 or data.ema > 0
@@ -201,15 +201,24 @@ def _titled(metric: str, ordinate: Ordinate) -> str:
     return f"{metric} ({ordinate.unit})" if ordinate.unit else metric
 
 
-def _scale(axis: Figure, ordinate: Ordinate, limits: tuple[float, float]) -> None:
-    """Set the tick format of a y axis."""
+def _scale(
+    axis: Figure, lines: Sequence[Line], ordinate: Ordinate, limits: tuple[float, float]
+) -> None:
+    """Set the ticks of a y axis. Between whole numbers there are none."""
     axis["type"] = "log" if ordinate.log else "linear"
     if ordinate.log:
         axis["dtick"] = "D1" if limits[1] - limits[0] < 2 else 1
+    elif limits[1] - limits[0] < axis["nticks"] and _are_whole(lines, ordinate):
+        axis["dtick"] = 1
     if _is_small(limits, log=ordinate.log):
         axis["exponentformat"] = "e"
     if ordinate.signed:
         axis["tickformat"] = "+~g"
+
+
+def _are_whole(lines: Sequence[Line], ordinate: Ordinate) -> bool:
+    values = [ordinate.of(line.curve.values) for line in lines]
+    return all(bool((each[np.isfinite(each)] % 1 == 0).all()) for each in values)
 
 
 def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from radt.analysis.lines import EMPTY, Curve
+from radt.analysis.lines import EMPTY
 from radt.frontend.data import aggregate as aggregating
 from radt.frontend.data.aggregate import Baseline, against, suffix
 from radt.frontend.data.axes import Axis, axis_of, is_epoch, ticks, whole_of
@@ -287,35 +287,22 @@ class _Chart:
             return tuple(lines), Relative.OFF, ("the baseline is not in the selection",)
         is_run = pick.kind is PickKind.RUN
         name = runs[0].short if is_run else runs[0].workload_name
-        baseline = self.run_baseline(runs, name) if is_run else self.workload_baseline(runs, name)
+        baseline = self.baseline(runs, name, is_run=is_run)
         if not baseline.curves:
             return tuple(lines), Relative.OFF, (f"{name} has no {self.spec.metric}",)
         compared, notes = against(lines, baseline, relative)
         return compared, relative, notes
 
-    def run_baseline(self, runs: Sequence[RunEntry], name: str) -> Baseline:
+    def baseline(self, runs: Sequence[RunEntry], name: str, *, is_run: bool) -> Baseline:
         ids = {run.run_id for run in runs}
-        curves: dict[str, Curve] = {}
-        keys = set()
-        for feed in self.feeds:
-            if any(run.run_id in ids for run, _ in feed.parts):
-                line = self.run_line(feed, even_hidden=True)
-                if line is not None:
-                    curves[suffix(feed.key)] = line.curve
-                    keys.add(feed.key)
-        return Baseline(name, curves, frozenset(keys))
-
-    def workload_baseline(self, runs: Sequence[RunEntry], name: str) -> Baseline:
-        ids = {run.run_id for run in runs}
-        own = [feed for feed in self.feeds if feed.parts[0][0].run_id in ids]
-        curves: dict[str, Curve] = {}
-        keys = set()
-        for group in aggregating.groups(own, self.tints):
-            line = self.workload_line(group, even_hidden=True)
-            if line is not None and len(line.curve.x):
-                curves[suffix(group.key)] = line.curve
-                keys.add(group.key)
-        return Baseline(name, curves, frozenset(keys))
+        own = [feed for feed in self.feeds if any(run.run_id in ids for run, _ in feed.parts)]
+        if is_run:
+            lines = {feed.key: self.run_line(feed, even_hidden=True) for feed in own}
+        else:
+            groups = aggregating.groups(own, self.tints)
+            lines = {group.key: self.workload_line(group, even_hidden=True) for group in groups}
+        curves = {key: line.curve for key, line in lines.items() if line and len(line.curve.x)}
+        return Baseline(name, {suffix(key): curves[key] for key in curves}, frozenset(curves))
 
     def ticks(self, singly: Mapping[str, RunEntry]) -> tuple[Tick, ...]:
         if self.axis.follows_lines:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import text
 
+from radt.analysis.names import differing_params
 from radt.analysis.quantities import THROUGHPUT_METRICS, Direction, Statistic, direction_of
 from radt.frontend.data.catalog import Catalog, RunEntry, read_catalog
 from radt.frontend.data.metric_columns import metric_columns
@@ -20,24 +21,23 @@ from radt.frontend.data.run_facts import time_per_epoch_s
 from radt.frontend.data.source import Source
 from radt.frontend.search.find import find
 from radt.frontend.search.query import as_number
-from radt.frontend.selection import latest_experiment
+from radt.frontend.selection import focused_experiment, sweep_labels
 from radt.frontend.view import View
 from radt.model import SOFTWARE, SeriesKind
 from radt.store.reader import StoreReader
 from radt.units import scale_of
 
 PARAM, METRIC, TIME = "param", "metric", "time"
+EPOCH, DURATION = f"{TIME}:epoch", f"{TIME}:duration"
 LOGGED = "Logged by scripts"
 #: Default metrics on the x axis, against accuracy, if they were measured.
 _COSTS = ("metric:process.gpu.energy.last", "metric:gpu.energy.last")
-#: Params of rows that describe how radt starts a run, or repeat other params.
-_NOT_VARIED = frozenset({"Params", "Cpus", "Timeout", "Environment"})
 #: Maximum number of distinct texts in a column. With more, it is a path or a name and has no useful
 #: order.
 _MOST_TEXTS = 20
 _METRICS = text(
     "SELECT series.metric, MIN(series.kind), MAX(series.unit), "
-    "MAX(CASE WHEN series.listener = :software THEN 1 ELSE 0 END) "
+    "MAX(CASE WHEN series.listener = :software THEN 1 ELSE 0 END), COUNT(DISTINCT run.run_id) "
     "FROM series JOIN run ON run.run_id = series.run_id "
     "WHERE run.experiment = :experiment GROUP BY series.metric ORDER BY series.metric"
 ).bindparams(software=SOFTWARE)
@@ -52,12 +52,14 @@ class Choice:
         title: Its name on an axis.
         group: Its heading in the list of columns.
         better: Which values are better.
+        run_count: Number of the experiment's runs that recorded it; 0 if unknown.
     """
 
     key: str
     title: str
     group: str
     better: Direction = Direction.NEITHER
+    run_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,32 +109,42 @@ class Explored:
     @cached_property
     def params(self) -> Mapping[str, Column]:
         """Params that differ between the runs, by name."""
-        of_runs = self.source.remember(
+        of_runs = [self._params.get(run_id, {}) for run_id in self.run_ids]
+        columns = {}
+        for name in differing_params(of_runs):
+            texts = [params.get(name) for params in of_runs]
+            column = column_of(texts)
+            is_name = column.texts is not None and _MOST_TEXTS < len(set(texts)) == len(texts)
+            if not is_name:
+                columns[name] = column
+        return columns
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return the runs' names: what differs in a sweep, else their titles."""
+        labels: Mapping[str, str] = {}
+        if not self._catalog.is_about_collocation:
+            labels = sweep_labels(self.runs, self._params)
+        return [labels.get(run.run_id) or run.title for run in self.runs]
+
+    @cached_property
+    def _params(self) -> Mapping[str, Mapping[str, str]]:
+        return self.source.remember(
             ("params", self.experiment),
             lambda reader: reader.params_of(list(self._catalog.runs)),
         )
-        names = dict.fromkeys(key for run_id in self.run_ids for key in of_runs.get(run_id, ()))
-        columns = {}
-        for name in names:
-            texts = [of_runs.get(run_id, {}).get(name) for run_id in self.run_ids]
-            distinct = len(set(texts))
-            column = column_of(texts)
-            is_name = column.texts is not None and _MOST_TEXTS < distinct == len(texts)
-            if name not in _NOT_VARIED and distinct > 1 and not is_name:
-                columns[name] = column
-        return columns
 
     @cached_property
     def choices(self) -> Mapping[str, Choice]:
         """All columns by key: params, logged metrics, times, hardware metrics."""
         rows = self.source.remember(("explored", self.experiment), self._metrics)
         choices = [Choice(f"{PARAM}:{name}", name, "Params") for name in self.params]
-        choices += _choices([row for row in rows if row[3]], LOGGED)
+        choices += _choices([row for row in rows if row.is_logged], LOGGED)
         choices += [
-            Choice(f"{TIME}:epoch", "time per epoch", "Times", Direction.LOWER),
-            Choice(f"{TIME}:duration", "duration", "Times", Direction.LOWER),
+            Choice(EPOCH, "time per epoch", "Times", Direction.LOWER),
+            Choice(DURATION, "duration", "Times", Direction.LOWER),
         ]
-        choices += _choices([row for row in rows if not row[3]], "Measured by listeners")
+        choices += _choices([row for row in rows if not row.is_logged], "Measured by listeners")
         return {choice.key: choice for choice in choices}
 
     def column(self, key: str) -> Column:
@@ -145,7 +157,7 @@ class Explored:
         if kind == PARAM:
             return self.params[name]
         if kind == TIME:
-            if name == "epoch":
+            if key == EPOCH:
                 epochs = time_per_epoch_s(self.source)
                 return Column([epochs.get(run_id) for run_id in self.run_ids], unit="s")
             now_ns = time.time_ns()
@@ -168,15 +180,32 @@ class Explored:
         """Return a column with only the runs that count."""
         return replace(column, values=list(compress(column.values, self.counts)))
 
+    def is_common(self, key: str) -> bool:
+        """Return whether at least half of the experiment's runs have a value of a column."""
+        count = self.choices[key].run_count
+        if key == EPOCH:
+            count = len(self._catalog.runs.keys() & time_per_epoch_s(self.source).keys())
+        return 2 * count >= len(self._catalog.runs)
+
     @property
     def _catalog(self) -> Catalog:
         """All runs of the experiment, for data cached independently of the search."""
         return read_catalog(self.source, self.experiment)
 
-    def _metrics(self, reader: StoreReader) -> list[tuple[str, str, str, bool]]:
+    def _metrics(self, reader: StoreReader) -> list[_Metric]:
         with reader.snapshot() as connection:
             rows = connection.execute(_METRICS, {"experiment": self.experiment}).all()
-        return [(metric, kind, unit, bool(is_logged)) for metric, kind, unit, is_logged in rows]
+        return [_Metric(*row) for row in rows]
+
+
+class _Metric(NamedTuple):
+    """A metric of an experiment, and the number of runs that recorded it."""
+
+    name: str
+    kind: str
+    unit: str
+    is_logged: int
+    run_count: int
 
 
 def explored(source: Source, view: View) -> Explored:
@@ -184,9 +213,10 @@ def explored(source: Source, view: View) -> Explored:
 
     Raises:
         NothingRecordedError: There is no experiment.
+        RunNotFoundError: There is no such experiment.
         StoreError: The store cannot be read.
     """
-    experiment = view.experiment or latest_experiment(source)
+    experiment = focused_experiment(source, view)
     found = find(source, view.search).of(experiment)
     workloads = () if found is None else found.workloads
     if workloads is None:  # all match
@@ -210,18 +240,19 @@ _OF_READINGS = {Statistic.MEAN: "mean", Statistic.MAX: "max", Statistic.MIN: "mi
 _OF_COUNTERS = {Statistic.LAST: "total", Statistic.MEAN: "rate"}
 
 
-def _choices(rows: Iterable[tuple[str, str, str, bool]], group: str) -> Iterator[Choice]:
-    for metric, kind, unit, is_logged in rows:
-        if kind == SeriesKind.COUNTER:
+def _choices(metrics: Iterable[_Metric], group: str) -> Iterator[Choice]:
+    for metric in metrics:
+        if metric.kind == SeriesKind.COUNTER:
             statistics = _OF_COUNTERS
         else:
-            statistics = _OF_GAUGES | _OF_READINGS if is_logged else _OF_READINGS
+            statistics = _OF_GAUGES | _OF_READINGS if metric.is_logged else _OF_READINGS
         for statistic, word in statistics.items():
             yield Choice(
-                f"{METRIC}:{metric}.{statistic}",
-                f"{metric} {word}",
+                f"{METRIC}:{metric.name}.{statistic}",
+                f"{metric.name} {word}",
                 group,
-                direction_of(metric, statistic, unit),
+                direction_of(metric.name, statistic, metric.unit),
+                metric.run_count,
             )
 
 
@@ -267,30 +298,31 @@ class Shown:
     y_best: Best
 
     @classmethod
-    def of(cls, options: Mapping[str, str], choices: Mapping[str, Choice]) -> Shown:
+    def of(cls, options: Mapping[str, str], here: Explored) -> Shown:
         """Return the columns that a view's options name, if they exist, else the most informative.
 
-        The default is the highest (or lowest) value of the first logged metric over the energy, or
-        else over the time per epoch; its colours show in parallel coordinates which params lead to
-        it.
+        The default is the highest (or lowest) value of the logged metric that most runs have, over
+        the energy, the time per epoch or the duration, the first that at least half of them have.
+        Its colours show in parallel coordinates which params lead to it.
         """
-        logged = [key for key, one in choices.items() if one.group == LOGGED]
-        measured = [key for key in choices if key.startswith(_COSTS)]
-        best_metric = next(
-            (
-                key
-                for key in logged
-                if key.endswith(_BEST_OF.get(choices[key].better, ()))
-                and not choices[key].title.startswith(THROUGHPUT_METRICS)
-            ),
-            next(iter(logged), f"{TIME}:duration"),
-        )
+        choices = here.choices
+
+        def rank(key: str) -> tuple[bool, bool, int]:
+            choice = choices[key]
+            is_best = key.endswith(_BEST_OF.get(choice.better, ()))
+            is_result = is_best and not choice.title.startswith(THROUGHPUT_METRICS)
+            return here.is_common(key), is_result, choice.run_count
+
+        logged = [key for key, choice in choices.items() if choice.group == LOGGED]
+        best_metric = max(logged, key=rank, default=DURATION)
+        costs = (*(key for key in choices if key.startswith(_COSTS)), EPOCH)
         params = [key for key in choices if key.startswith(f"{PARAM}:")]
 
         def chosen(name: str, default: str) -> str:
             return options[name] if options.get(name) in choices else default
 
-        x = chosen(X, next(iter(measured), f"{TIME}:epoch"))
+        rest = EPOCH if best_metric == DURATION else DURATION
+        x = chosen(X, next((key for key in costs if here.is_common(key)), rest))
         y = chosen(Y, best_metric)
         target = chosen(TARGET, best_metric if y.startswith(f"{PARAM}:") else y)
         axes = [key for key in options.get(AXES, "").split(SEPARATOR) if key in choices]

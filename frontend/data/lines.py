@@ -7,7 +7,7 @@ one line, named after the device, instead of several on top of each other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -288,12 +288,18 @@ def group_names(
         return {
             run_id: f"{group_by} {params.get(run_id, {}).get(group_by, 'none')}" for run_id in runs
         }
-    ignored = ignored_params()
-    of_work = {
+    of_work = without(params, ignored_params())
+    return brief_names([run.record for run in runs.values()], of_work, most_params=None)
+
+
+def without(
+    params: Mapping[str, Mapping[str, str]], ignored: Collection[str]
+) -> Mapping[str, Mapping[str, str]]:
+    """Return the parameters of runs without some, which are in the form of `plain_name`."""
+    return {
         run_id: {key: text for key, text in own.items() if plain_name(key) not in ignored}
         for run_id, own in params.items()
     }
-    return brief_names([run.record for run in runs.values()], of_work, most_params=None)
 
 
 def params_of(source: Source, run_ids: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:

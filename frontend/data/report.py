@@ -1,16 +1,17 @@
-"""Reports of an experiment or a selection, sorted and coloured for the page."""
+"""Reports of an experiment or a selection, sorted and coloured for the page, and advice on one."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import text
 
+from radt.analysis.advice import Advice, advise
 from radt.analysis.quantities import Statistic
 from radt.analysis.report import Report, ReportCache, read_report
 from radt.analysis.series_quantities import SeriesQuantity, joined
@@ -127,8 +128,19 @@ def sorted_items(items: Iterable[Item], choices: Choices) -> list[Item]:
     return [in_order[place] for _, place in known] + [in_order[place] for place in unknown]
 
 
-_Asked = tuple[str, bool, WindowSpec, tuple[SeriesQuantity, ...]]
-_caches: WeakKeyDictionary[Source, OrderedDict[_Asked, ReportCache]] = WeakKeyDictionary()
+def read_advice(source: Source, experiment: str) -> Advice:
+    """Return the advice on an experiment.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    cache = _cache(source, ("advice", experiment))
+    return source.remember(
+        ("advice", experiment), lambda reader: advise(reader, experiment, cache=cache)
+    )
+
+
+_caches: WeakKeyDictionary[Source, OrderedDict[Hashable, ReportCache]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -154,7 +166,7 @@ def _read(
     return source.remember(("report", *key), read)
 
 
-def _cache(source: Source, key: _Asked) -> ReportCache:
+def _cache(source: Source, key: Hashable) -> ReportCache:
     with _lock:
         caches = _caches.setdefault(source, OrderedDict())
         cache = caches.setdefault(key, ReportCache())

@@ -188,11 +188,21 @@ def number_column(
     title: str,
     values: Float64Array,
     better: Direction,
-    write: Callable[[float], str] | None = None,
+    unit: str,
     has_value: Callable[[int], bool] = lambda _: False,
 ) -> Column:
-    """Return a column of numbers. Runs with NaN have a value only if ``has_value`` says so."""
-    text = write or writer(values)
+    """Return a column of numbers in one unit, which the heading names.
+
+    Runs with NaN have a value only if ``has_value`` says so.
+    """
+    finite = values[np.isfinite(values)]
+    # Ratios are not scaled, so that a search compares the same number.
+    scale = scale_of("" if unit in ("1", "%") else unit, np.abs(finite).max(initial=0.0))
+    label += f", {scale.label}" if scale.label else ""
+    scaled = writer(finite * scale.factor)
+
+    def text(value: float) -> str:
+        return scaled(value * scale.factor)
 
     def cell(place: int) -> str:
         value = float(values[place])
@@ -200,7 +210,6 @@ def number_column(
             return text(value)
         return "" if math.isnan(value) and not has_value(place) else units.not_finite(value)
 
-    finite = values[np.isfinite(values)]
     some = finite[:: max(1, len(finite) // _WRITTEN)].tolist()
     return Column(
         *(key, label, title, Format.NUMBER, cell, values, text, better),
@@ -212,16 +221,11 @@ def _metric_column(
     key: str, found: MetricColumn, statistic: Statistic, run_ids: Sequence[str]
 ) -> Column:
     values = found.values(statistic, run_ids)
-    finite = np.abs(values[np.isfinite(values)])
-    # Ratios are not scaled, so that a search compares the same number.
     unit = found.unit_of(statistic)
-    scale = scale_of("" if unit in ("1", "%") else unit, finite.max(initial=0.0))
-    label = f"{found.metric} {statistic}" + (f", {scale.label}" if scale.label else "")
-    scaled = writer(finite * scale.factor)
     return number_column(
-        *(key, label, f"{found.metric}: {_MEANINGS[statistic]}", values),
+        *(key, f"{found.metric} {statistic}", f"{found.metric}: {_MEANINGS[statistic]}", values),
         direction_of(found.metric, statistic, unit),
-        lambda value: scaled(value * scale.factor),
+        unit,
         lambda place: run_ids[place] in found and statistic is Statistic.LAST,
     )
 
@@ -298,6 +302,10 @@ def _status(columns: Columns, field: Field) -> Column:
     )
 
 
+#: From here on, a duration is easier to read in minutes and seconds.
+_MINUTE_S = 60.0
+
+
 def _duration(columns: Columns, field: Field) -> Column:
     now_ns = time.time_ns()
     values = np.array([_or_nan(run.record.lasted_s(now_ns)) for run in columns.runs])
@@ -308,11 +316,18 @@ def _duration(columns: Columns, field: Field) -> Column:
             return None
         if record.ended_ns is None:
             return (record.started_ns or 0) // _NS_PER_MS
-        return units.duration(values[place])
+        return write(values[place])
+
+    longest_s = values[np.isfinite(values)].max(initial=0.0)
+    is_long = longest_s >= _MINUTE_S or any(run.record.ended_ns is None for run in columns.runs)
+    seconds = writer(values)
+
+    def write(value_s: float) -> str:
+        return units.stopwatch(round(value_s)) if is_long else f"{seconds(value_s)} s"
 
     return Column(
         *(field.key, field.label, field.title, Format.CLOCK),
-        *(cell, values, units.duration),
+        *(cell, values, write),
         width_px=80,
     )
 
@@ -360,7 +375,7 @@ def _quantity(
 
         return replace(
             number_column(
-                *(field.key, field.label, field.title, numbers, info.direction, info.text)
+                *(field.key, field.label, field.title, numbers, info.direction, info.unit)
             ),
             why=why,
         )

@@ -107,6 +107,7 @@ class RunTable:
         all_runs: All runs of the store.
         found: The result of the search.
         key: Changes with everything except the store's content.
+        scope_count: Number of runs of the experiment, or of the store.
         order: Indices of the found runs, in the order of the table without groups.
         lines: The lines of the table from top to bottom: groups, and indices of runs.
         columns: The shown columns.
@@ -118,6 +119,7 @@ class RunTable:
     all_runs: AllRuns
     found: Found
     key: str
+    scope_count: int
     order: Int64Array
     lines: Sequence[Group | int]
     columns: Sequence[Column]
@@ -198,7 +200,7 @@ def read_table(
     _, order, lines = recent(source).get(place, arranged)
     widths_px = {one.key: one.width_px for one in choices if one.width_px is not None}
     return RunTable(
-        *(all_runs, found, key, order, lines, columns, widths_px, grouped_by),
+        *(all_runs, found, key, len(scope), order, lines, columns, widths_px, grouped_by),
         is_partial=not patient,
     )
 

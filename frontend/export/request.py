@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import threading
-import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self, TypeVar
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 from radt.errors import UsageError
+from radt.frontend.addresses import address
+from radt.frontend.answers import CSV_MIME
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.view import View
-from radt.render.files import UNSAFE
 
-DATA_PATH = "/export/data"
-VIEW_PATH = "/export/view"
+DATA_PATH = "export/data"
+VIEW_PATH = "export/view"
 
 EnumT = TypeVar("EnumT", bound=StrEnum)
 
@@ -45,7 +45,7 @@ class FileFormat(StrEnum):
 
 
 _MIME = {
-    FileFormat.CSV: "text/csv; charset=utf-8",
+    FileFormat.CSV: CSV_MIME,
     FileFormat.PARQUET: "application/vnd.apache.parquet",
 }
 
@@ -61,12 +61,12 @@ class Asked:
 
     @property
     def address(self) -> str:
-        """The address of the file, without host."""
+        """The address of the file."""
         query = self.view.to_query()
         pairs = [("of", self.of.value), ("format", self.format.value)]
         if self.chart is not None:
             pairs.append(("chart", str(self.chart)))
-        return f"{DATA_PATH}?{query}{'&' if query else ''}{urlencode(pairs)}"
+        return address(DATA_PATH, f"{query}{'&' if query else ''}{urlencode(pairs)}")
 
     @classmethod
     def data(cls, query: str, single: Mapping[str, str]) -> Self:
@@ -141,10 +141,3 @@ class Turnstile:
             self._inside[visitor] -= 1
             if not self._inside[visitor]:
                 del self._inside[visitor]
-
-
-def content_disposition(name: str) -> str:
-    """Return the header with which a browser saves a file under a name (RFC 6266)."""
-    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode("ascii")
-    plain = UNSAFE.sub("-", plain)
-    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name, safe='')}"

@@ -5,7 +5,6 @@ All of them pass the checks of `radt.frontend.auth`, like every request.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
@@ -14,6 +13,8 @@ from typing import Any
 from flask import Flask, Response, current_app, request
 
 from radt.errors import RadtError, UsageError
+from radt.frontend.addresses import address
+from radt.frontend.answers import attached, json_answer
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.data.shown import pinned, shown_charts
 from radt.frontend.data.source import Source
@@ -24,7 +25,6 @@ from radt.frontend.export.request import (
     FileFormat,
     Share,
     Turnstile,
-    content_disposition,
 )
 from radt.frontend.export.shown import python_code, shown_schema, shown_tables
 from radt.frontend.export.tables import full_schema, full_tables, measure, written
@@ -68,8 +68,8 @@ def metrics_of(view: View, place: int | None) -> list[str]:
     return list(dict.fromkeys(metric for chart in wanted for metric in chart.metrics))
 
 
-PREPARE_PATH = "/export/prepare"
-OPEN_PATH = "/export/open"
+PREPARE_PATH = "export/prepare"
+OPEN_PATH = "export/open"
 #: The size limit of a view's file, or of the JSON of a view with an export request.
 MAX_BODY_BYTES = MAX_QUERY * 4
 _MIME_VIEW = "application/json; charset=utf-8"
@@ -85,7 +85,7 @@ def install(server: Flask, source: Source) -> None:
         (DATA_PATH, "GET", routes.data),
     ):
         server.add_url_rule(
-            path, f"export-{path.rpartition('/')[2]}", _answering(function), methods=[method]
+            f"/{path}", path.replace("/", "-"), _answering(function), methods=[method]
         )
 
 
@@ -108,19 +108,19 @@ class _Routes:
         selection = read_selection(self._source, view)
         view = pinned(self._source, view, selection)
         if share is Share.LINK:
-            return _json({"text": f"{_page(wanted.get('page'))}?{view.to_query()}"})
+            return json_answer({"text": address(_page(wanted.get("page")), view.to_query())})
         if share is Share.VIEW:
-            return _json({"href": f"{VIEW_PATH}?{view.to_query()}"})
+            return json_answer({"href": address(VIEW_PATH, view.to_query())})
         place = _place(view, wanted.get("slot"))
         if share is Share.PYTHON:
-            return _json({"text": python_code(self._source, view, selection, place)})
+            return json_answer({"text": python_code(self._source, view, selection, place)})
         asked = _asked(view, share, place, wanted)
         notes = []
         if share is Share.FULL:
             full = measure(self._source, selection, metrics_of(view, place))
             notes.append(f"{full.rows:,} samples are being downloaded")
             notes += _lacking(selection)
-        return _json({"href": asked.address, "name": _name(asked), "notes": notes})
+        return json_answer({"href": asked.address, "name": _name(asked), "notes": notes})
 
     def open(self) -> Response:
         """Open a saved view: return its query, and the picks that are not in this store."""
@@ -135,12 +135,12 @@ class _Routes:
             missing = [str(pick) for pick in read_selection(self._source, view).missing]
         except RadtError:
             pass  # the opened page shows the error
-        return _json({"query": view.to_query(), "missing": missing})
+        return json_answer({"query": view.to_query(), "missing": missing})
 
     def view(self) -> Response:
         """Return a view as a file."""
         view = View.from_query(_query())
-        return _attachment(view.to_file(), _MIME_VIEW, file_name([*_about(view), "view"], "json"))
+        return attached(view.to_file(), _MIME_VIEW, file_name([*_about(view), "view"], "json"))
 
     def data(self) -> Response:
         """Return the data of charts, streamed while they are produced."""
@@ -150,7 +150,7 @@ class _Routes:
             selection = read_selection(self._source, asked.view)
             asked = replace(asked, view=pinned(self._source, asked.view, selection))
             parts = data_file(self._source, asked, selection)
-            response = _attachment(parts, asked.format.mime, _name(asked))
+            response = attached(parts, asked.format.mime, _name(asked))
         except BaseException:
             visit.close()
             raise
@@ -215,9 +215,7 @@ def _share(given: object) -> Share:
 
 def _page(given: object) -> str:
     """Return the path of a page, always one of this site."""
-    if isinstance(given, str) and given.startswith("/") and given[1:].isalpha():
-        return given
-    return "/compare"
+    return given if isinstance(given, str) and given.isalpha() else "compare"
 
 
 def _body_text() -> str:
@@ -247,19 +245,6 @@ def _body_json() -> Mapping[str, Any]:
     return body
 
 
-def _json(content: Mapping[str, object], status: int = 200) -> Response:
-    response = Response(json.dumps(content), status, mimetype="application/json")
-    response.headers["Cache-Control"] = "no-store"
-    return response
-
-
-def _attachment(content: bytes | str | Iterator[bytes], mime: str, name: str) -> Response:
-    response = Response(content, content_type=mime)
-    response.headers["Content-Disposition"] = content_disposition(name)
-    response.headers["Cache-Control"] = "no-store"
-    return response
-
-
 def _answering(function: Callable[[], Response]) -> Callable[[], Response]:
     """Turn errors into answers with cause and remedy."""
 
@@ -268,7 +253,7 @@ def _answering(function: Callable[[], Response]) -> Callable[[], Response]:
             return function()
         except RadtError as error:
             content = {"cause": error.message, "remedy": error.remedy or ""}
-            response = _json(content, _status(error))
+            response = json_answer(content, _status(error))
             if isinstance(error, BusyError):
                 response.headers["Retry-After"] = "10"
             return response

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dash import Dash, Input, Output, State, dcc, html
+from dash import Dash, html
 from dash.development.base_component import Component
 
 from radt import units
@@ -30,15 +30,16 @@ from radt.frontend.data.shown import as_seen, charts_of
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, MAX_CHARTS, Pick, XAxis
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
-from radt.frontend.pages.page import Page, attributes, chart_share_menu, in_browser, share_menu
+from radt.frontend.pages.page import Page, attributes, chart_share_menu, share_menu
+from radt.frontend.pages.parts import followed
 from radt.frontend.selection import Selection, Unit, read_selection, selection_notes
 from radt.frontend.theme import DASHES, Scheme, colour
 from radt.frontend.view import View
 from radt.model import SOFTWARE, STATUS_WORDS, RunStatus
 from radt.render.labels import apart
 
-FACTS_PATH = "/compare/facts"
-FIGURE_PATH = "/compare/figure"
+FACTS_PATH = "compare/facts"
+FIGURE_PATH = "compare/figure"
 _MAX_PX = 10_000
 
 
@@ -49,7 +50,6 @@ def layout(source: Source, view: View) -> Component:
         NothingRecordedError: The store has no experiment.
         StoreError: The store cannot be read.
     """
-    initial = known(source, view)
     return html.Section(
         [
             html.Aside(id="compare-list", className="compare-list"),
@@ -80,11 +80,11 @@ def layout(source: Source, view: View) -> Component:
                 className="board",
             ),
             html.Div(id="compare-status", className="unseen", **attributes(aria_live="polite")),
-            dcc.Store(id="compare-known", data=dict(initial)),
-            dcc.Store(id="compare-done"),
         ],
         id="compare",
         className="compare",
+        **followed(FACTS_PATH),
+        **attributes(data_known=json.dumps(known(source, view))),
     )
 
 
@@ -99,17 +99,8 @@ def _slot(slot: int) -> Component:
 
 
 def register(app: Dash, source: Source) -> None:
-    """Register the routes and callbacks of the page."""
+    """Register the routes of the page."""
     add_json_routes(app.server, source, {FACTS_PATH: facts_answer, FIGURE_PATH: figure_answer})
-    in_browser(
-        app,
-        "compareFollow",
-        Output("compare-done", "data"),
-        Input("view", "data"),
-        Input("revision", "data"),
-        Input("paper", "data"),
-        State("compare-known", "data"),
-    )
 
 
 # -- routes -------------------------------------------------------------------------------------
@@ -203,7 +194,7 @@ def _pixels(asked: Answer, name: str) -> int:
     return size_px if type(size_px) is int and 0 < size_px <= _MAX_PX else 0
 
 
-PAGE = Page("/compare", "Compare", layout, register, _chosen)
+PAGE = Page("compare", "Compare", layout, register, _chosen)
 
 
 # -- facts: the page's data about the selected runs, besides their charts ------------------------

@@ -11,7 +11,7 @@ import math
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from dash import Dash, Input, Output, State, dcc, html
+from dash import Dash, html
 from dash.development.base_component import Component
 
 from radt.errors import UsageError
@@ -21,14 +21,15 @@ from radt.frontend.data.importance import Importance, importance_of
 from radt.frontend.data.probe import Probe, Reading
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import MAX_PICKS, Pick
-from radt.frontend.pages.json_routes import Answer, add_json_routes
-from radt.frontend.pages.page import Page, attributes, choice_field, in_browser, subject_list
+from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
+from radt.frontend.pages.page import Page, attributes, choice_field, subject_list
+from radt.frontend.pages.parts import followed
 from radt.frontend.search.find import Recent
 from radt.frontend.theme import HUE_COUNT, Scheme, colour
 from radt.frontend.view import View
 
-DATA_PATH = "/explore/data"
-IMPORTANCE_PATH = "/explore/importance"
+DATA_PATH = "explore/data"
+IMPORTANCE_PATH = "explore/importance"
 #: Maximum number of params for the tooltip, which has ten rows.
 _MAX_PARAMS = 10
 _BEST = [
@@ -97,20 +98,10 @@ def layout(source: Source, view: View) -> Component:
                 [_columns("target", "for")],
                 html.Div(id="explore-importance", **attributes(aria_live="polite")),
             ),
-            dcc.Store(
-                id="explore-constants",
-                data={
-                    "hues": {
-                        str(scheme): [colour(place, scheme) for place in range(HUE_COUNT)]
-                        for scheme in Scheme
-                    },
-                    "mostPicks": MAX_PICKS,
-                },
-            ),
-            dcc.Store(id="explore-done"),
         ],
         id="explore",
         className="explore",
+        **followed(DATA_PATH),
     )
 
 
@@ -135,32 +126,11 @@ def _best(axis: str) -> Component:
     return choice_field(f"explore-{axis}best", _BEST, "", label=label, style="explore-best")
 
 
-#: Controls whose value is an option of the view, with the same name.
-_CHOSEN = ("x", "y", "colour", "axes", "target", "xbest", "ybest")
-
-
 def register(app: Dash, source: Source) -> None:
-    """Register the routes and callbacks of the page."""
+    """Register the routes of the page."""
     add_json_routes(
         app.server, source, {DATA_PATH: data_answer, IMPORTANCE_PATH: importance_answer}
     )
-    in_browser(
-        app,
-        "exploreFollow",
-        Output("explore-done", "data"),
-        Input("view", "data"),
-        Input("revision", "data"),
-        Input("paper", "data"),
-        State("explore-constants", "data"),
-    )
-    for name in ("experiment", *_CHOSEN):
-        in_browser(
-            app,
-            "exploreChoose",
-            Output("explore-done", "data", allow_duplicate=True),
-            Input(f"explore-{name}", "data-value"),
-            prevent_initial_call=True,
-        )
 
 
 def data_answer(source: Source, asked: Answer) -> Answer:
@@ -170,11 +140,12 @@ def data_answer(source: Source, asked: Answer) -> Answer:
         NothingRecordedError: There is no experiment.
         StoreError: The store cannot be read.
     """
-    view, here = _asked(source, asked)
+    view = asked_view(asked)
+    here = explored(source, view)
     stamp = [source.revision(), here.experiment, view.search]
     has = asked.get("have") if asked.get("stamp") == stamp else None
     have = set(has) if isinstance(has, list) else set()
-    shown = Shown.of(view.options, here.choices)
+    shown = Shown.of(view.options, here)
     params = [f"param:{name}" for name in list(here.params)[:_MAX_PARAMS]]
     needed = dict.fromkeys([shown.x, shown.y, shown.colour, shown.target, *shown.axes, *params])
     answer: dict[str, Any] = {
@@ -199,10 +170,15 @@ def data_answer(source: Source, asked: Answer) -> Answer:
             "experiment": here.experiment,
             "pick": str(Pick.run(here.experiment, "")),
             "ids": here.run_ids,
-            "names": [run.title for run in here.runs],
+            "names": here.names,
             "statuses": [run.record.status for run in here.runs],
             "counts": here.counts,
             "choices": _grouped(here),
+            "hues": {
+                str(scheme): [colour(place, scheme) for place in range(HUE_COUNT)]
+                for scheme in Scheme
+            },
+            "mostPicks": MAX_PICKS,
         }
     return answer
 
@@ -224,8 +200,9 @@ def importance_answer(source: Source, asked: Answer) -> Answer:
         StoreError: The store cannot be read.
         UsageError: It cannot be computed from these runs.
     """
-    view, here = _asked(source, asked)
-    target = Shown.of(view.options, here.choices).target
+    view = asked_view(asked)
+    here = explored(source, view)
+    target = Shown.of(view.options, here).target
     # Keyed by the browser's content: while runs are running, the revision changes every second.
     key = json.dumps([asked.get("stamp"), target])
     params = {
@@ -257,10 +234,4 @@ _computed: WeakKeyDictionary[Source, Recent] = WeakKeyDictionary()
 _COMPUTED = 16
 
 
-def _asked(source: Source, asked: Answer) -> tuple[View, Explored]:
-    content = asked.get("view")
-    view = View.from_json(content) if isinstance(content, dict) else View()
-    return view, explored(source, view)
-
-
-PAGE = Page("/explore", "Explore", layout, register)
+PAGE = Page("explore", "Explore", layout, register)

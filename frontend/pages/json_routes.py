@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from flask import Flask, Response, request
 
 from radt.errors import RadtError, UsageError
+from radt.frontend.answers import json_answer
 from radt.frontend.data.source import Source
 from radt.frontend.pages.page import sentence
 from radt.frontend.view import View
@@ -27,8 +27,8 @@ def add_json_routes(
     """Add routes to a server, by path. An answer of None says that nothing changed."""
     for path, answer in routes.items():
         server.add_url_rule(
-            path,
-            f"radt{path}",
+            f"/{path}",
+            f"radt-{path}",
             _handler(source, answer),
             methods=["POST"],
             provide_automatic_options=False,
@@ -59,22 +59,14 @@ def _handler(
     def handle() -> Response:
         # Pages of other origins can send forms, but not JSON.
         if not request.is_json or (request.content_length or 0) > _MAX_BYTES:
-            return _json(bad_request, 400)
+            return json_answer(bad_request, 400)
         asked = request.get_json(silent=True)
         if not isinstance(asked, dict):
-            return _json(bad_request, 400)
+            return json_answer(bad_request, 400)
         try:
             content = answer(source, asked)
         except RadtError as error:
-            return _json(problem(error))
-        return Response(status=_UNCHANGED) if content is None else _json(content)
+            return json_answer(problem(error))
+        return Response(status=_UNCHANGED) if content is None else json_answer(content)
 
     return handle
-
-
-def _json(content: Answer, status: int = 200) -> Response:
-    response = Response(
-        json.dumps(content, separators=(",", ":")), status, mimetype="application/json"
-    )
-    response.headers["Cache-Control"] = "no-store"
-    return response

@@ -11,6 +11,7 @@ from dash import ClientsideFunction, Dash, ctx, html
 from dash.development.base_component import Component
 
 from radt.errors import RadtError, TrackingError
+from radt.frontend.addresses import address
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.source import Source
 from radt.frontend.view import View
@@ -63,7 +64,7 @@ def choice_field(
     most: int = 1,
     style: str = "",
     is_free: bool = False,
-    is_searched: bool = False,
+    search: str = "",
 ) -> Component:
     """Return a field for one value, or up to `most`, from a list (static/fields.js).
 
@@ -80,12 +81,11 @@ def choice_field(
         most: Maximum number of values.
         style: Additional class name.
         is_free: Allow typed values that are in no list.
-        is_searched: Let the server search for the typed text; callbacks get it from
-            ``data-search``.
+        search: The route that finds the choices for the typed text.
     """
     more = {"data_free": "yes"} if is_free else {}
-    if is_searched:
-        more["data_search"] = ""
+    if search:
+        more["data_search"] = search
     return html.Div(
         id=name,
         className=f"choice-field {style}".rstrip(),
@@ -113,7 +113,7 @@ def subject_list(
     *,
     label: str,
     nothing: str,
-    is_searched: bool = False,
+    search: str = "",
 ) -> Component:
     """Return the field ``name`` for choosing a page's subject (`choice_field`)."""
     return choice_field(
@@ -121,18 +121,18 @@ def subject_list(
         label=label,
         nothing=nothing,
         style="subject",
-        is_searched=is_searched,
+        search=search,
     )
 
 
 def kept_link(text: str, path: str, view: View) -> Component:
     """Return a link to a page that sets what the view has and keeps the rest of the address."""
-    return html.A(text, href=f"{path}?{view.to_query()}", **attributes(data_keep="yes"))
+    return html.A(text, href=address(path, view.to_query()), **attributes(data_keep="yes"))
 
 
 def run_link(run_id: str, text: str) -> Component:
     """Return a link to the page of a run."""
-    return kept_link(text, "/run", View(run=run_id))
+    return kept_link(text, "run", View(run=run_id))
 
 
 def triggers() -> set[str]:
@@ -151,7 +151,7 @@ def in_browser(app: Dash, function: str, *arguments: object, **options: object) 
 
 def share_menu() -> Component:
     """Return the button that shares and exports the whole page."""
-    return _share_button("page", "Share", "Share and export", "share-button")
+    return _share_button("page", "Share", "Share and export", "button")
 
 
 def chart_share_menu(slot: int) -> Component:

@@ -8,18 +8,22 @@ the parts that changed.
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from types import ModuleType
 from typing import Any, cast
 
-from jinja2 import Environment, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import escape
 
 from radt import units
+from radt.frontend.addresses import address
 from radt.frontend.pages.json_routes import Answer
 from radt.frontend.pages.page import attributes, sentence
+from radt.frontend.theme import Scheme, colour
 
 
 def followed(path: str, *, every_s: float = 0.0) -> Any:
@@ -36,16 +40,41 @@ def followed(path: str, *, every_s: float = 0.0) -> Any:
 @cache
 def template(name: str) -> ModuleType:
     """Return the macros of a file in ``templates``, which return HTML."""
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return cast("ModuleType", _environment().get_template(name).module)
+
+
+@cache
+def _environment() -> Environment:
+    folder = files("radt.frontend").joinpath("templates")
+    environment = Environment(
+        loader=FunctionLoader(lambda name: folder.joinpath(name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
     environment.filters |= {
+        "address": address,
         "duration": units.duration,
+        "hue": lambda place, scheme: colour(place, Scheme(scheme)),
+        "json": json.dumps,
         "percent": units.percent,
         "plural": units.plural,
         "sentence": sentence,
         "size": units.size,
     }
-    text = files("radt.frontend").joinpath("templates", name).read_text(encoding="utf-8")
-    return cast("ModuleType", environment.from_string(text).module)
+    return environment
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFigure:
+    """A name and a value at the top of a page (``facts`` in ``templates/common.html``)."""
+
+    name: str
+    text: str
+    title: str = ""
+    status: str = ""
+    is_bad: bool = False
+    is_code: bool = False
 
 
 def changed(asked: Answer, parts: Mapping[str, str], **more: Any) -> Answer | None:
@@ -59,7 +88,7 @@ def changed(asked: Answer, parts: Mapping[str, str], **more: Any) -> Answer | No
     """
     known = asked.get("stamps")
     known = known if isinstance(known, dict) else {}
-    parts = {name: escape(part) for name, part in parts.items()}
+    parts = {name: _encodable(escape(part)) for name, part in parts.items()}
     stamps = {name: _stamp(html) for name, html in parts.items()} | {"more": _stamp(repr(more))}
     if known == stamps:
         return None
@@ -68,6 +97,11 @@ def changed(asked: Answer, parts: Mapping[str, str], **more: Any) -> Answer | No
         "parts": {name: html for name, html in parts.items() if known.get(name) != stamps[name]},
         **more,
     }
+
+
+def _encodable(html: str) -> str:
+    """Replace what JSON cannot encode: file names may contain bytes that are not text."""
+    return html.encode("utf-8", "replace").decode("utf-8")
 
 
 def _stamp(text: str) -> str:

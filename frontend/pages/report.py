@@ -21,6 +21,8 @@ from radt.analysis.selection import Omission
 from radt.analysis.series_quantities import SeriesQuantity
 from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import RadtError
+from radt.frontend.addresses import address
+from radt.frontend.answers import attached, text_answer
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.report import read_progress, read_shown, suggestions
 from radt.frontend.data.report_model import (
@@ -34,7 +36,6 @@ from radt.frontend.data.report_model import (
 )
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Pick
-from radt.frontend.export.request import content_disposition
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes
 from radt.frontend.pages.parts import changed, followed, template
@@ -51,7 +52,7 @@ from radt.render.report import values_table
 from radt.render.report_content import Item, Line, lines_of, reasons_of
 from radt.units import plural
 
-DATA_PATH, PROGRESS_PATH, BARS_PATH = "/report/data", "/report/progress", "/report/bars.svg"
+DATA_PATH, PROGRESS_PATH, BARS_PATH = "report/data", "report/progress", "report/bars.svg"
 #: Workloads on one page of the table.
 PAGE_ROWS = 100
 #: Sort keys of the columns beside the quantities.
@@ -173,7 +174,7 @@ def _chosen(source: Source, view: View) -> str:
     return view.experiment or latest_experiment(source)
 
 
-PAGE = Page("/report", "Report", layout, register, _chosen)
+PAGE = Page("report", "Report", layout, register, _chosen)
 
 
 # -- the table ----------------------------------------------------------------------------------
@@ -220,7 +221,7 @@ def _workload(shown: Shown, item: Item, view: View) -> Cell:
     return Cell(
         item.label,
         explanation=f"Workload {item.name}",
-        href=f"/workload?{target.to_query()}",
+        href=address("workload", target.to_query()),
         colours=_colours(shown.tint(item)),
     )
 
@@ -288,9 +289,11 @@ def _links(shown: Shown, choices: Choices, view: View) -> Markup:
             break
         compared.append(Pick.workload(item.experiment, item.summary.workload_id))
     macros: Any = template("report.html")
-    files = [(text, path_of(kind)) for kind, text in DOWNLOADS.items()]
-    target = f"/compare?{replace(view, picks=tuple(compared)).to_query()}" if compared else ""
-    return escape(macros.links(files, view.to_query(), target))
+    files = [(text, address(path_of(kind), view.to_query())) for kind, text in DOWNLOADS.items()]
+    target = ""
+    if compared:
+        target = address("compare", replace(view, picks=tuple(compared)).to_query())
+    return escape(macros.links(files, target, address("advice", view.to_query())))
 
 
 # -- bars and files -----------------------------------------------------------------------------
@@ -307,7 +310,7 @@ def _charts(shown: Shown, choices: Choices, view: View) -> Markup:
         macros.chart(
             chart,
             bars_svg(chart, colours_of),
-            f"{BARS_PATH}?{query}&{urlencode({'quantity': chart.axis.quantity.value})}",
+            address(BARS_PATH, f"{query}&{urlencode({'quantity': chart.axis.quantity.value})}"),
         )
         for chart in sorted(
             charts_of(shown, in_order=choices.sort != BY_ORDER).charts,
@@ -318,7 +321,7 @@ def _charts(shown: Shown, choices: Choices, view: View) -> Markup:
 
 def path_of(kind: ReportFormat) -> str:
     """Return the path of a file's download."""
-    return f"/report/file.{kind.suffix}"
+    return f"report/file.{kind.suffix}"
 
 
 def _install_files(server: Flask, source: Source) -> None:
@@ -328,7 +331,8 @@ def _install_files(server: Flask, source: Source) -> None:
         def make(shown: Shown, choices: Choices) -> Response:
             # The page's columns are chosen for readers; data files have all measured quantities.
             text = rendered(shown if choices.columns is None else shown.in_columns, kind)
-            return _attached(text, kind.mime, [*shown.experiments[:1], "report"], kind.suffix)
+            name = file_name([*shown.experiments[:1], "report"], kind.suffix)
+            return attached(text, kind.mime, name)
 
         return make
 
@@ -339,8 +343,9 @@ def _install_files(server: Flask, source: Source) -> None:
                 words = quantity.words if isinstance(quantity, SeriesQuantity) else quantity.value
                 title = f"{', '.join(shown.experiments)} · {shown.window}"
                 text = bars_file(chart, title)
-                return _attached(text, "image/svg+xml", [*shown.experiments[:1], words], "svg")
-        return _said("There is no such chart", 404)
+                name = file_name([*shown.experiments[:1], words], "svg")
+                return attached(text, "image/svg+xml", name)
+        return text_answer("There is no such chart", 404)
 
     def answering(make: Callable[[Shown, Choices], Response]) -> Callable[[], Response]:
         def file() -> Response:
@@ -348,24 +353,13 @@ def _install_files(server: Flask, source: Source) -> None:
             try:
                 shown = read_shown(source, view)
                 if unknown := _unknown(source, shown):
-                    return _said(f"There is no experiment {unknown}", 404)
+                    return text_answer(f"There is no experiment {unknown}", 404)
                 return make(shown, Choices.of(view.options))
             except RadtError as error:
-                return _said(str(error), 503)
+                return text_answer(str(error), 503)
 
         return file
 
-    server.add_url_rule(BARS_PATH, "report-bars", answering(bars))
+    server.add_url_rule(f"/{BARS_PATH}", "report-bars", answering(bars))
     for kind in DOWNLOADS:
-        server.add_url_rule(path_of(kind), f"report-{kind.suffix}", answering(report(kind)))
-
-
-def _said(text: str, status: int) -> Response:
-    return Response(f"{text}\n", status, content_type="text/plain; charset=utf-8")
-
-
-def _attached(text: str, mime: str, words: list[str], suffix: str) -> Response:
-    response = Response(text, content_type=mime)
-    response.headers["Content-Disposition"] = content_disposition(file_name(words, suffix))
-    response.headers["Cache-Control"] = "no-store"
-    return response
+        server.add_url_rule(f"/{path_of(kind)}", f"report-{kind.suffix}", answering(report(kind)))

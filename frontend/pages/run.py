@@ -1,74 +1,103 @@
-"""The Run page: its layout, and the callbacks that keep it up to date.
+"""Run: one run's facts, metrics, parameters, log and files.
 
-Dash draws facts and numbers. The browser fills the log, the files and values logged by step
-(static/run*.js) from the routes of `radt.frontend.run_routes`.
+One route fills the parts of the page for the view (`radt.frontend.pages.parts`). The browser fills
+the log, the files and values logged by step (static/run*.js) from the routes of
+`radt.frontend.run_routes`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, cast
 
-from dash import Dash, Input, Output, State, dcc, html, no_update
+import numpy as np
+from dash import Dash, dcc, html
 from dash.development.base_component import Component
-from dash.exceptions import PreventUpdate
 
-from radt.errors import RadtError
+from radt import units
+from radt.analysis.missing import why_no_number
+from radt.errors import RunNotFoundError, StoreError
 from radt.frontend import run_routes
-from radt.frontend.data.run.facts import differences, metric_rows
-from radt.frontend.data.run.subject import RunSubject, find_run, offered
+from radt.frontend.data.catalog import RunEntry
+from radt.frontend.data.run.facts import MAX_CURVES, MetricRow, curve, differences, metric_rows
+from radt.frontend.data.run.subject import RunSubject, find_run, label_of, offered
+from radt.frontend.data.run_files import tail_of
 from radt.frontend.data.source import Source
-from radt.frontend.notes import notes_card
-from radt.frontend.pages.page import Page, choices_json, error_page, in_browser, triggers
-from radt.frontend.pages.run_parts import (
-    differences_section,
-    facts_bar,
-    files_panel,
-    head,
-    log_panel,
-    media_panel,
-    metrics_panel,
-    metrics_section,
-    other_panel,
-)
-from radt.frontend.pages.workload_body import digests
+from radt.frontend.data.spec import ChartSpec, Pick
+from radt.frontend.files import open_log, trace_address
+from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
+from radt.frontend.pages.page import Page, attributes
+from radt.frontend.pages.parts import KeyFigure, changed, followed, template
+from radt.frontend.pages.workload_parts import device_name
+from radt.frontend.pages.workload_tables import mlflow_address
 from radt.frontend.view import View
+from radt.model import STATUS_WORDS, RunStatus, SeriesKind
+from radt.units import scale_of
 
-#: Parts of the page that follow the store, by the suffix of their element's id.
-SECTIONS = ("facts", "metrics", "differences")
+DATA_PATH, OFFERED_PATH = "run/data", "run/offered"
+#: The view's option with the words that listed metrics contain.
+FILTER = "run.metric"
+#: Number of lines of the log above a failed run's page.
+_LAST_LINES = 15
+#: The size of a metric's small curve.
+_CURVE_WIDTH, _CURVE_HEIGHT = 72, 20
+#: Maximum number of rows in a table of parameters, tags or packages.
+_MAX_FACTS = 500
 
 
 def layout(source: Source, view: View) -> Component:
-    """Return the page for a view.
+    """Return the page, whose parts `DATA_PATH` fills.
 
     Raises:
         RunNotFoundError: There is no such run.
         NothingRecordedError: There is no experiment.
         StoreError: The store cannot be read.
     """
-    subject = find_run(source, view)
+    find_run(source, view)
     return html.Section(
         [
-            dcc.Store(id="run-shown", data=_shown(subject)),
-            dcc.Store(id="run-digests", data={}),
-            dcc.Store(id="run-done"),
-            html.Div(_body(source, subject), id="run-body"),
+            html.Div(id="run-head", className="workload-head run-head"),
+            html.Div(id="run-failure"),
+            html.Dl(id="run-facts", className="workload-facts"),
+            html.Section(
+                html.Div(id="run-notes", className="notes"), **attributes(aria_label="Notes")
+            ),
+            html.Div(id="run-panels"),
+            _files_panel(),
         ],
         className="workload run",
+        **followed(DATA_PATH),
+    )
+
+
+def _files_panel() -> Component:
+    """Return the panel of files, with the beginning of the chosen one."""
+    markdown = dcc.Markdown("", id="run-markdown", link_target="_blank")
+    preview = [
+        html.Div(id="run-preview"),
+        html.Div(markdown, id="run-markdown-box", hidden=True),
+    ]
+    return html.Section(
+        [
+            html.H2("Files"),
+            html.Div(
+                [
+                    html.Div(id="run-files", className="run-files"),
+                    html.Div(preview, className="run-preview"),
+                ],
+                className="run-files-grid",
+            ),
+        ],
+        className="workload-panel",
     )
 
 
 def register(app: Dash, source: Source) -> None:
-    """Register the callbacks of the page and its routes."""
+    """Register the routes of the page."""
     run_routes.register(app, source)
-    _register_subject(app, source)
-    _register_news(app, source)
-    done = Output("run-done", "data", allow_duplicate=True)
-    for function, *inputs in (
-        ("runPick", Input("run-pick", "data-value"), State("run-shown", "data")),
-        ("runOther", Input("run-other", "data-value"), State("run-shown", "data")),
-        ("runFollow", Input("tick", "data"), Input("run-shown", "data")),
-    ):
-        in_browser(app, function, done, *inputs, prevent_initial_call="initial_duplicate")
+    add_json_routes(app.server, source, {DATA_PATH: answer, OFFERED_PATH: offered_answer})
 
 
 def _chosen(source: Source, view: View) -> str:
@@ -76,112 +105,164 @@ def _chosen(source: Source, view: View) -> str:
     return f"{subject.run.short} of {subject.run.record.experiment}"
 
 
-PAGE = Page("/run", "Run", layout, register, _chosen)
+PAGE = Page("run", "Run", layout, register, _chosen)
 
 
-def _shown(subject: RunSubject) -> dict[str, Any]:
-    """Return the browser's state: the shown run, the other one, and whether it is still running."""
-    return {
-        "id": subject.run.run_id,
-        "other": None if subject.other is None else subject.other.run_id,
-        "live": subject.is_live,
-    }
+def answer(source: Source, asked: Answer) -> Answer | None:
+    """Return the parts of the page that changed.
 
-
-def _sections(source: Source, subject: RunSubject, search: str) -> dict[str, list[Component]]:
-    metrics = metric_rows(source, subject.run.run_id)
-    return {
-        "facts": facts_bar(subject),
-        "metrics": metrics_section(source, subject, metrics, search),
-        "differences": differences_section(subject, differences(source, subject)),
-    }
-
-
-def _body(source: Source, subject: RunSubject) -> list[Component]:
-    sections = _sections(source, subject, "")
-    return [
-        head(subject),
-        html.Dl(sections["facts"], id="run-facts", className="workload-facts"),
-        notes_card(subject.run.run_id),
-        html.Div(
-            [metrics_panel(sections["metrics"]), other_panel(subject, sections["differences"])],
-            className="run-columns",
+    Raises:
+        RunNotFoundError: There is no such run.
+        NothingRecordedError: There is no experiment.
+        StoreError: The store cannot be read.
+    """
+    view = asked_view(asked)
+    subject = find_run(source, view)
+    run, other = subject.run, subject.other
+    macros: Any = template("run.html")
+    charts = View(picks=(Pick.run(run.record.experiment, run.run_id),))
+    rows = metric_rows(source, run.run_id)
+    words = view.options.get(FILTER, "").lower().split()
+    matching = [row for row in rows if all(word in row.name.lower() for word in words)]
+    links = mlflow_address(run), trace_address(run.run_id)
+    parts = {
+        "panels": macros.panels(),
+        "head": macros.head(
+            *(subject, charts, View(workload=run.record.workload_id), *links),
+            *(offered(subject.catalog, "", run), OFFERED_PATH),
         ),
-        media_panel(),
-        log_panel(subject),
-        files_panel(),
+        "failure": _failure(source, run),
+        "facts": template("common.html").facts(_facts(subject)),
+        "metrics": macros.metrics(_metrics(source, subject, matching), len(rows)),
+        "others": macros.others(offered(subject.catalog, "", other), other, OFFERED_PATH),
+        "differences": macros.differences(
+            differences(source, subject), label_of(other) if other else "", _MAX_FACTS
+        ),
+    }
+    return changed(
+        asked,
+        {f"run-{name}": html for name, html in parts.items()},
+        id=run.run_id,
+        live=subject.is_live,
+    )
+
+
+def offered_answer(source: Source, asked: Answer) -> Answer:
+    """Return the runs whose labels contain the words of a search.
+
+    Raises:
+        RunNotFoundError, NothingRecordedError, StoreError: As `answer`.
+    """
+    catalog = find_run(source, asked_view(asked)).catalog
+    shown = catalog.runs.get(str(asked.get("value")))
+    return {"choices": offered(catalog, str(asked.get("search", "")), shown)}
+
+
+def _failure(source: Source, run: RunEntry) -> str:
+    """Return why the run ended without finishing, and its last lines; "" for other runs."""
+    status = run.record.status
+    if not status.ended or status is RunStatus.FINISHED:
+        return ""
+    lines, note = "", ""
+    try:
+        with open_log(run.record, source.address) as file:
+            lines = tail_of(file, _LAST_LINES).text
+    except (RunNotFoundError, OSError) as error:
+        note = str(error)
+    macros: Any = template("run.html")
+    reason = run.record.end_reason or STATUS_WORDS[status]
+    return cast("str", macros.failure(reason, lines, note))
+
+
+def _facts(subject: RunSubject) -> list[KeyFigure]:
+    """Return the state of the run and its command."""
+    record = subject.run.record
+    facts = [KeyFigure("Status", STATUS_WORDS[record.status], status=record.status.value)]
+    if record.end_reason and record.status is RunStatus.FINISHED:
+        facts.append(KeyFigure("Reason", record.end_reason))
+    began_ns = record.started_ns or record.created_ns
+    began = datetime.fromtimestamp(began_ns / 1e9).astimezone()
+    facts.append(KeyFigure("Began", began.strftime("%Y-%m-%d %H:%M:%S")))
+    if record.started_ns and record.ended_ns:
+        facts.append(KeyFigure("Lasted", units.duration(record.lasted_s())))
+    elif record.started_ns and subject.is_live:
+        facts.append(KeyFigure("Lasts", units.duration(record.lasted_s(time.time_ns()))))
+    if not record.is_from_mlflow:
+        collocation = "" if record.collocation == "-" else f" · {record.collocation}"
+        facts.append(KeyFigure("Devices", device_name(record.devices) + collocation))
+    if record.host:
+        facts.append(KeyFigure("Machine", record.host))
+    facts.append(KeyFigure("Run id", record.run_id))
+    if record.command:
+        facts.append(KeyFigure("Command", record.command, is_code=True))
+    return facts
+
+
+# -- metrics -------------------------------------------------------------------------------------
+
+
+def _metrics(
+    source: Source, subject: RunSubject, rows: Sequence[MetricRow]
+) -> list[dict[str, Any]]:
+    """Return the lines of the table of metrics, the first ones with a curve."""
+    pick = Pick.run(subject.run.record.experiment, subject.run.run_id)
+    return [
+        {
+            "name": row.name,
+            "explanation": row.explanation,
+            "unit": row.label,
+            "chart": View(picks=(pick,), charts=(ChartSpec(row.series.metric),)),
+            "numbers": [
+                *(
+                    (_number(row, each), _exact(row, each))
+                    for each in (row.last, row.minimum, row.maximum)
+                ),
+                (_number(row, row.mean), _exact(row, row.mean, is_growth=True)),
+                _total(row),
+            ],
+            "count": f"{row.count:,}",
+            "curve": _points(source, subject.run, row) if place < MAX_CURVES else "",
+        }
+        for place, row in enumerate(rows)
     ]
 
 
-def _subject(source: Source, view_data: dict[str, Any] | None) -> RunSubject:
-    if view_data is None:
-        raise PreventUpdate
-    return find_run(source, View.from_json(view_data))
+def _number(row: MetricRow, value: float | None) -> str:
+    scaled = row.scaled(value)
+    return units.NO_VALUE if scaled is None else units.significant(scaled, 4)
 
 
-def _register_subject(app: Dash, source: Source) -> None:
-    @app.callback(
-        Output("run-body", "children"),
-        Output("run-shown", "data"),
-        Input("view", "data"),
-        Input("revision", "data"),
-        State("run-shown", "data"),
-        prevent_initial_call=True,
-    )
-    def change(
-        view_data: dict[str, Any] | None, _: str | None, shown: dict[str, Any] | None
-    ) -> tuple[Any, ...]:
-        try:
-            subject = _subject(source, view_data)
-            now = _shown(subject)
-            if shown and now["id"] == shown["id"]:
-                return no_update, no_update if now == shown else now
-            return _body(source, subject), now
-        except RadtError as error:
-            if triggers() == {"revision.data"}:
-                raise PreventUpdate from None  # keep the content while a database is unreachable
-            return error_page(error, source.address), None
-
-    for name in ("run-pick", "run-other"):
-
-        @app.callback(
-            Output(name, "data-choices"),
-            Input(name, "data-search"),
-            State(name, "data-value"),
-            State("view", "data"),
-            prevent_initial_call=True,
-        )
-        def offer(search: str | None, chosen: str | None, view_data: dict[str, Any] | None) -> str:
-            try:
-                catalog = _subject(source, view_data).catalog
-            except RadtError:
-                raise PreventUpdate from None
-            shown = catalog.runs.get(chosen or "")
-            return choices_json(offered(catalog, search or "", shown))
+def _exact(row: MetricRow, value: float | None, *, is_growth: bool = False) -> str:
+    """Return a number at full precision, or why it is missing."""
+    if value is None:
+        return why_no_number(row.series.kind, is_growth=is_growth)
+    return repr(value)
 
 
-def _register_news(app: Dash, source: Source) -> None:
-    @app.callback(
-        *(Output(f"run-{name}", "children") for name in SECTIONS),
-        Output("run-digests", "data"),
-        Input("revision", "data"),
-        Input("view", "data"),
-        Input("run-filter", "value"),
-        State("run-digests", "data"),
-        prevent_initial_call=True,
-    )
-    def news(
-        _: str | None,
-        view_data: dict[str, Any] | None,
-        search: str | None,
-        known: dict[str, str] | None,
-    ) -> tuple[Any, ...]:
-        try:
-            sections = _sections(source, _subject(source, view_data), search or "")
-        except RadtError:
-            raise PreventUpdate from None
-        now, before = digests(sections), known or {}
-        return (
-            *(no_update if now[name] == before.get(name) else sections[name] for name in SECTIONS),
-            no_update if now == known else now,
-        )
+def _total(row: MetricRow) -> tuple[str, str]:
+    """Return the growth of a counter with its unit, and exactly; empty for other series."""
+    if row.series.kind is not SeriesKind.COUNTER:
+        return "", ""
+    exact = _exact(row, row.total, is_growth=True)
+    if row.total is None:
+        return units.NO_VALUE, exact
+    if row.series.unit == "1":  # a count for counters; a ratio for other series
+        return units.significant(row.total, 4), exact
+    scale = scale_of(row.series.unit, row.total)
+    return f"{units.significant(row.total * scale.factor, 4)} {scale.label}".rstrip(), exact
+
+
+def _points(source: Source, run: RunEntry, row: MetricRow) -> str:
+    """Return the points of a metric's small curve; "" without any."""
+    try:
+        values = curve(source, run, row)
+    except StoreError:
+        return ""  # a damaged chunk, which the Compare page reports
+    finite = values[np.isfinite(values)]
+    if len(finite) < 2:
+        return ""
+    low, spread = float(finite.min()), float(np.ptp(finite))
+    share = (finite - low) / spread if spread > 0 else np.full(len(finite), 0.5)
+    x = np.linspace(1, _CURVE_WIDTH - 1, len(finite))
+    y = _CURVE_HEIGHT - 2 - share * (_CURVE_HEIGHT - 4)
+    return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y, strict=True))

@@ -18,6 +18,8 @@ from flask import Response, request
 
 from radt import units
 from radt.errors import RadtError, UsageError
+from radt.frontend.addresses import address
+from radt.frontend.answers import CSV_MIME, attached, text_answer
 from radt.frontend.data.catalog import RunEntry, WorkloadEntry, read_catalog, read_experiments
 from radt.frontend.data.metric_columns import metric_names
 from radt.frontend.data.run_columns import FIELDS, PARAM, TAG, note
@@ -38,11 +40,12 @@ from radt.frontend.data.run_table import (
 )
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Pick, parse_picks
-from radt.frontend.export.request import content_disposition
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, in_browser, sentence
+from radt.frontend.pages.parts import template
 from radt.frontend.search.find import OWN_TAGS
+from radt.frontend.search.query import Problem
 from radt.frontend.selection import (
     MAX_RUNS,
     Tick,
@@ -57,8 +60,8 @@ from radt.frontend.view import View
 from radt.model import STATUS_WORDS, RunStatus
 from radt.render.files import file_name
 
-ROWS_PATH, TICK_PATH, COLUMNS_PATH = "/runs/rows", "/runs/tick", "/runs/columns"
-FOUND_PATH, CSV_PATH = "/runs/found", "/runs/table.csv"
+ROWS_PATH, TICK_PATH, COLUMNS_PATH = "runs/rows", "runs/tick", "runs/columns"
+FOUND_PATH, CSV_PATH = "runs/found", "runs/table.csv"
 #: Rows sent with the page, before the browser reports how many fit: enough for a tall screen.
 FIRST_ROWS = 60
 #: Maximum number of rows in one answer.
@@ -108,21 +111,23 @@ def register(app: Dash, source: Source) -> None:
             FOUND_PATH: found_picks,
         },
     )
-    app.server.add_url_rule(CSV_PATH, "radt-runs-csv", lambda: _csv(source))
+    app.server.add_url_rule(f"/{CSV_PATH}", "radt-runs-csv", lambda: _csv(source))
 
 
 # -- rows ----------------------------------------------------------------------------------------
 
 
 def first_answer(source: Source, view: View) -> Answer:
-    """Return the first rows, without slow columns if there are many runs.
+    """Return the frame of the page and the first rows, without slow columns if runs are many.
 
     Raises:
         NothingRecordedError, StoreError: As `read_table`.
     """
     count = sum(one.run_count for one in read_experiments(source))
     asks_more = bool({"runs.sort", "runs.group"} & set(view.options))
-    return answer(source, {"view": view.to_json()}, patient=count <= _EAGER_RUNS or asks_more)
+    rows = answer(source, {"view": view.to_json()}, patient=count <= _EAGER_RUNS or asks_more)
+    frame: Any = template("runs.html")
+    return {**rows, "frame": frame.frame()}
 
 
 def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
@@ -148,10 +153,8 @@ def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
         "revision": revision,
         "now_ms": time.time_ns() // _NS_PER_MS,
         "search": view.search,
-        "count": _count_text(table, view),
-        "problems": [
-            {"typed": problem.typed, "cause": problem.cause} for problem in table.found.problems
-        ],
+        "count": _count_text(table),
+        "problems": _problems(source, table, view),
         "statuses": _statuses(table, view),
         "experiments": [
             {"name": one.name, "count": one.run_count} for one in read_experiments(source)
@@ -226,7 +229,7 @@ def _row(
         "level": 2 if is_child or table.grouped_by not in (BY_WORKLOAD, NO_GROUPS) else 1,
         "name": run.mark if is_child else run.short,
         "detail": run.second_name if not is_child else run.name if run.name != run.mark else "",
-        "href": f"/run?id={run.run_id}",
+        "href": address("run", f"id={run.run_id}"),
         "run": run.run_id,
         "starred": run.run_id in stars,
         "title": _run_title(run),
@@ -271,7 +274,7 @@ def _group_row(table: RunTable, group: Group, ticks: _AllTicks) -> dict[str, Any
     ]
     experiment = View(experiment=record.experiment, workload=record.workload_id[:ID_DIGITS])
     return row | {
-        "href": f"/workload?{experiment.to_query()}",
+        "href": address("workload", experiment.to_query()),
         "detail": content_of(group.workload),
         "title": _workload_title(group.workload),
         "tick": ticks.workload(group.workload),
@@ -352,11 +355,18 @@ def _group_choices(table: RunTable) -> list[dict[str, str]]:
     return [{"key": key, "label": label} for key, label in choices.items()]
 
 
-def _count_text(table: RunTable, view: View) -> str:
-    total = len(table.all_runs.runs)
-    if not is_narrowed(view) and len(table.order) == total:
-        return units.plural(total, "run")
-    return f"{len(table.order):,} of {units.plural(total, 'run')}"
+def _count_text(table: RunTable) -> str:
+    count, total = len(table.order), table.scope_count
+    runs = units.plural(total, "run")
+    return runs if count == total else f"{count:,} of {runs}"
+
+
+def _problems(source: Source, table: RunTable, view: View) -> list[dict[str, str]]:
+    """Return the terms of the search that are ignored, and an unknown experiment."""
+    problems = [*table.found.problems]
+    if view.experiment and not table.scope_count:
+        problems.append(Problem(view.experiment, f"is not an experiment in {source.address}"))
+    return [{"typed": problem.typed, "cause": problem.cause} for problem in problems]
 
 
 def _statuses(table: RunTable, view: View) -> list[dict[str, Any]]:
@@ -393,21 +403,26 @@ def columns_to_choose(source: Source, _: Answer) -> Answer:
     columns = all_runs.columns
     params = {key for of_run in columns.params.values() for key in of_run}
     tags = {key for of_run in columns.tags.values() for key in of_run}
-    return {
-        "fields": [
-            {"key": key, "label": field.label, "title": field.title}
-            for key, field in FIELDS.items()
-        ],
-        "params": [{"key": f"{PARAM}{name}", "label": name} for name in sorted(params)],
-        "metrics": [
-            {"metric": name.metric, "logged": name.is_logged} for name in metric_names(source)
-        ],
-        "tags": [
+    fields = [
+        {"key": key, "label": field.label, "title": field.title} for key, field in FIELDS.items()
+    ]
+    metrics = metric_names(source)
+    logged, measured = (
+        [{"label": name.metric, "metric": True} for name in metrics if name.is_logged is is_logged]
+        for is_logged in (True, False)
+    )
+    sections = {
+        "Of every run": fields,
+        "Logged metrics": logged,
+        "Parameters": [{"key": f"{PARAM}{name}", "label": name} for name in sorted(params)],
+        "Measured": measured,
+        "Tags": [
             {"key": f"{TAG}{name}", "label": name}
             for name in sorted(tags)
             if not name.startswith(OWN_TAGS)
         ],
     }
+    return {"sections": [{"title": title, "items": items} for title, items in sections.items()]}
 
 
 # -- picks ---------------------------------------------------------------------------------------
@@ -477,12 +492,8 @@ def _csv(source: Source) -> Response:
     try:
         content = table_csv(read_table(source, view))
     except RadtError as error:
-        return Response(sentence(error.message), 503, mimetype="text/plain")
-    response = Response(content, content_type="text/csv; charset=utf-8")
-    name = file_name([view.experiment or "", "runs"], "csv")
-    response.headers["Content-Disposition"] = content_disposition(name)
-    response.headers["Cache-Control"] = "no-store"
-    return response
+        return text_answer(sentence(error.message), 503)
+    return attached(content, CSV_MIME, file_name([view.experiment or "", "runs"], "csv"))
 
 
 def _clipped(value: object, default: int, limit: int) -> int:
@@ -493,4 +504,4 @@ def _texts(values: object) -> list[str]:
     return [text for text in values if isinstance(text, str)] if isinstance(values, list) else []
 
 
-PAGE = Page("/", "Runs", layout, register, lambda _, view: view.search or view.experiment or "")
+PAGE = Page("", "Runs", layout, register, lambda _, view: view.search or view.experiment or "")

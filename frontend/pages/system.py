@@ -17,6 +17,7 @@ from dash import Dash, html
 from dash.development.base_component import Component
 from flask import current_app
 
+from radt.frontend.addresses import address
 from radt.frontend.auth import LOGOUT_PATH, Guard
 from radt.frontend.data.probe import COMMAND_LATE_S, Probe, Reading, ask_radt, need_linux
 from radt.frontend.data.source import Source
@@ -28,7 +29,7 @@ from radt.frontend.view import View
 
 _LOG = logging.getLogger(__name__)
 
-DATA_PATH = "/system/data"
+DATA_PATH = "system/data"
 INTERVAL_S = 1.0
 _DEVICES_S, _CLUSTER_S, _CHECKS_S = 2.0, 15.0, 30.0
 #: How long the first answer waits for fast probes.
@@ -75,7 +76,7 @@ def _probes(source: Source) -> dict[str, Probe[Any]]:
 
 def _cards(read: dict[str, Reading[Any]], news: ImportNews | None) -> dict[str, str]:
     cards = {name: _card(name, reading) for name, reading in read.items()}
-    cards["access"] = _card("access", versions(), Guard.of(current_app), LOGOUT_PATH)
+    cards["access"] = _card("access", versions(), Guard.of(current_app), address(LOGOUT_PATH))
     if news is not None:
         cards["imports"] = _card("imports", news, _clock(news.complete_ns))
     return {f"system-{name}": html for name, html in cards.items()}
@@ -98,9 +99,9 @@ def _devices() -> Any:
         RadtError: This is not Linux.
     """
     need_linux()
-    from radt.collocation.overview import Overview
+    from radt.collocation.overview import MachineOverview
 
-    return Overview.read()
+    return MachineOverview.read()
 
 
 def _submissions(*options: str) -> Any:
@@ -127,4 +128,4 @@ def _clock(time_ns: int | None) -> str:
     return f"{at:%H:%M}" if at.date() == today else f"{at:%Y-%m-%d %H:%M}"
 
 
-PAGE = Page("/system", "System", layout, register, lambda *_: "")
+PAGE = Page("system", "System", layout, register, lambda *_: "")

@@ -117,8 +117,6 @@ def _body(timeline: MachineTimeline, window: Window) -> Component:
 def _choices(source: Source, scope: Scope) -> list[dict[str, Any]]:
     """Return all experiments, the most recently active first, and all days."""
     names = [experiment.name for experiment in read_experiments(source)]
-    if scope.experiment and scope.experiment not in names:
-        names.insert(0, scope.experiment)
     scopes = {
         "Experiments": [Scope(experiment=name) for name in names],
         "All experiments of a day": [Scope(day=day) for day in read_days(source)],
@@ -269,5 +267,5 @@ def _zoom_text(window: Window) -> str:
 
 
 PAGE = Page(
-    "/timeline", "Timeline", layout, register, lambda source, view: _label(Scope.of(source, view))
+    "timeline", "Timeline", layout, register, lambda source, view: _label(Scope.of(source, view))
 )

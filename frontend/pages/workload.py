@@ -30,8 +30,10 @@ from radt.frontend.data.workload.run_facts import (
 from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import Subject, find_subject, offered
-from radt.frontend.pages.page import Page, choices_json, error_page, in_browser, triggers
+from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
+from radt.frontend.pages.page import Page, error_page, in_browser, triggers
 from radt.frontend.pages.workload_body import (
+    OFFERED_PATH,
     arranged,
     body,
     digests,
@@ -41,7 +43,6 @@ from radt.frontend.pages.workload_body import (
     strip_row,
 )
 from radt.frontend.pages.workload_parts import strip_legend
-from radt.frontend.pages.workload_tables import chosen_run, read_log
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 
@@ -67,7 +68,18 @@ def layout(source: Source, view: View) -> Component:
 def register(app: Dash, source: Source) -> None:
     """Register the callbacks of the page and the routes of its files."""
     files.register(app, source)
+    add_json_routes(app.server, source, {OFFERED_PATH: offered_answer})
     _register_updates(app, source)
+
+
+def offered_answer(source: Source, asked: Answer) -> Answer:
+    """Return the workloads whose labels contain the words of a search.
+
+    Raises:
+        RunNotFoundError, NothingRecordedError, StoreError: As `find_subject`.
+    """
+    subject = find_subject(source, asked_view(asked))
+    return {"choices": offered(subject, str(asked.get("search", "")))}
 
 
 def _chosen(source: Source, view: View) -> str:
@@ -75,7 +87,7 @@ def _chosen(source: Source, view: View) -> str:
     return f"{subject.title} of {subject.catalog.experiment}"
 
 
-PAGE = Page("/workload", "Workload", layout, register, _chosen)
+PAGE = Page("workload", "Workload", layout, register, _chosen)
 
 
 def shown_subject(source: Source, shown: Mapping[str, Any] | None) -> Subject:
@@ -230,7 +242,6 @@ def _register_updates(app: Dash, source: Source) -> None:
     _register_subject(app, source)
     _register_news(app, source)
     _register_figures(app, source)
-    _register_log(app, source)
     _register_browser(app)
 
 
@@ -259,18 +270,6 @@ def _register_subject(app: Dash, source: Source) -> None:
             if triggers() == {"revision.data"}:
                 raise PreventUpdate from None  # keep the content while a database is unreachable
             return error_page(error, source.address), None
-
-    @app.callback(
-        Output("workload-pick", "data-choices"),
-        Input("workload-pick", "data-search"),
-        Input("revision", "data"),
-        State("workload-shown", "data"),
-        State("workload-pick", "data-choices"),
-        prevent_initial_call=True,
-    )
-    def offer(search: str | None, _: str | None, shown: dict[str, Any] | None, known: str) -> Any:
-        options = choices_json(offered(shown_subject(source, shown), search or ""))
-        return no_update if options == known else options
 
 
 def _register_news(app: Dash, source: Source) -> None:
@@ -314,33 +313,6 @@ def _register_news(app: Dash, source: Source) -> None:
         )
 
 
-def _register_log(app: Dash, source: Source) -> None:
-    @app.callback(
-        Output("workload-log", "children"),
-        Output("workload-log-note", "children"),
-        Output("workload-log-all", "href"),
-        Output("workload-log-all", "hidden"),
-        Output("workload-log-stamp", "data"),
-        Input("workload-log-tabs", "data-value"),
-        Input("workload-follow", "data"),
-        State("workload-shown", "data"),
-        State("workload-log-stamp", "data"),
-        prevent_initial_call=True,
-    )
-    def follow(
-        run_id: str | None, _: int | None, shown: dict[str, Any] | None, known: str
-    ) -> tuple[Any, ...]:
-        subject = shown_subject(source, shown)
-        run = chosen_run(subject, run_id or "")
-        if run is None:
-            raise PreventUpdate
-        log = read_log(source, run)
-        stamp = f"{run.run_id} {log.stamp} {log.note}"
-        if stamp == known:
-            raise PreventUpdate
-        return log.text, log.note, files.log_address(run.run_id), not log.is_here, stamp
-
-
 def _register_browser(app: Dash) -> None:
     """Register callbacks that run in the browser only (static/workload.js)."""
     done = Output("workload-done", "data", allow_duplicate=True)
@@ -378,16 +350,9 @@ def _register_browser(app: Dash) -> None:
     )
     in_browser(
         app,
-        "workloadLog",
-        done,
-        Input("workload-log-tabs", "data-value"),
-        prevent_initial_call=True,
-    )
-    in_browser(
-        app,
         "workloadFollow",
-        Output("workload-follow", "data"),
+        done,
         Input("tick", "data"),
-        State("workload-shown", "data"),
-        prevent_initial_call=True,
+        Input("workload-shown", "data"),
+        prevent_initial_call="initial_duplicate",
     )

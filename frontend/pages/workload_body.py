@@ -46,6 +46,9 @@ from radt.frontend.pages.workload_tables import (
 )
 from radt.frontend.view import View
 
+#: The route that finds other workloads for a typed text.
+OFFERED_PATH = "workload/offered"
+
 
 def shown_of(subject: Subject) -> dict[str, Any]:
     """Return the browser's state: the shown workload, and whether the page follows new ones."""
@@ -123,8 +126,6 @@ def body(source: Source, subject: Subject, view: View) -> list[Component]:
                 dcc.Store(id="workload-digests", data=digests(sections)),
                 dcc.Store(id="workload-window"),
                 dcc.Store(id="workload-done"),
-                dcc.Store(id="workload-follow"),
-                dcc.Store(id="workload-log-stamp", data=""),
             ],
             className="workload-panel",
             **attributes(aria_label="Over time"),
@@ -132,7 +133,7 @@ def body(source: Source, subject: Subject, view: View) -> list[Component]:
         _panel("Devices", "devices", sections),
         _panel("Listeners", "ledger", sections),
         html.Section(
-            [html.H2("Log"), log_panel(source, subject, view)],
+            [html.H2("Log"), log_panel(subject, view)],
             className="workload-panel",
         ),
         _panel("Files", "files", sections),
@@ -154,7 +155,7 @@ def _head(subject: Subject) -> Component:
                 *("workload-pick", offered(subject, ""), subject.workload_id),
                 label="Another workload",
                 nothing="No matching workload in this experiment",
-                is_searched=True,
+                search=OFFERED_PATH,
             ),
         ],
         className="workload-head",

@@ -92,7 +92,7 @@ def facts_bar(
         facts.append(_fact("vs solo", f"{units.factor(mean)} time an epoch"))
     if not imported:
         why = ledger.why or ledger.text
-        facts.append(_fact("Ledger", ledger.text, bad=not ledger.is_complete, title=why))
+        facts.append(_fact("Completeness", ledger.text, bad=not ledger.is_complete, title=why))
     if overhead.cpu_share is not None:
         title = Quantity.TRACKER_CPU.info.explanation
         facts.append(
@@ -187,6 +187,7 @@ def row_outcomes(lives: Sequence[Life], slowed: Mapping[str, Slowdown]) -> list[
             html.Div(
                 html.Span(
                     [
+                        html.Strong(name_of(life.run), className="workload-narrow"),
                         html.Span(
                             life.end_text,
                             className="workload-status",

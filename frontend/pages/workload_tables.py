@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -13,14 +11,12 @@ from dash import html
 from dash.development.base_component import Component
 
 from radt import units
-from radt.errors import RunNotFoundError
 from radt.frontend.charts.layout import elapsed_label as clock
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.run_files import TAIL_LINES, Listing, Place, Tail, tail_of
-from radt.frontend.data.source import Source
+from radt.frontend.data.run_files import Listing, Place
 from radt.frontend.data.workload.run_facts import MAX_GAPS, Entry, Fact, Facts, Ledger, reason_of
 from radt.frontend.data.workload.subject import Subject
-from radt.frontend.files import artifact_address, log_address, open_log, trace_address
+from radt.frontend.files import artifact_address, trace_address
 from radt.frontend.pages.page import attributes
 from radt.frontend.pages.workload_parts import name_of, swatch
 from radt.frontend.view import View
@@ -40,8 +36,8 @@ def ledger_section(ledger: Ledger, subject: Subject) -> list[Component]:
         if subject.is_from_mlflow:
             text = "These runs were imported from MLflow; radt did not sample them."
         return [html.P(text, className="workload-dim")]
-    head = ("listener", "run", "every", "expected", "received", "missed")
-    more = ("late, mean", "late, most", "a reading", "of the time", "state")
+    head = ("listener", "run", "interval, s", "expected", "received", "missed")
+    more = ("mean delay, ms", "max delay, ms", "sampling cost, ms", "share of time", "state")
     rows = [row for entry in ledger.entries for row in _ledger_rows(entry, subject)]
     return [
         _table((*head, *more), rows, "workload-ledger-table", "Listeners", numeric=range(2, 10))
@@ -54,13 +50,13 @@ def _ledger_rows(entry: Entry, subject: Subject) -> list[Component]:
     cells: list[Any] = [
         record.listener,
         [swatch(entry.run.ordinal), name_of(entry.run)],
-        units.duration(record.interval_s) if record.interval_s else units.NO_VALUE,
+        units.significant(record.interval_s) if record.interval_s else units.NO_VALUE,
         f"{record.expected:,}",
         f"{record.received:,}",
         f"{record.missed:,}",
-        units.duration(entry.late_s) if record.late_ns else units.NO_VALUE,
-        units.duration(record.late_max_ns / 1e9) if record.late_max_ns else units.NO_VALUE,
-        units.duration(entry.overhead.mean_s) if record.sampling_ns else units.NO_VALUE,
+        _milliseconds(entry.late_s if record.late_ns else None),
+        _milliseconds(record.late_max_ns / 1e9 if record.late_max_ns else None),
+        _milliseconds(entry.overhead.mean_s if record.sampling_ns else None),
         units.percent(entry.overhead.share) if record.sampling_ns else units.NO_VALUE,
         state,
     ]
@@ -77,6 +73,10 @@ def _ledger_rows(entry: Entry, subject: Subject) -> list[Component]:
             )
         )
     return rows
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return units.NO_VALUE if seconds is None else units.significant(seconds * 1e3)
 
 
 def _gap_text(entry: Entry, place: int, subject: Subject) -> str:
@@ -125,7 +125,7 @@ def files_section(
                             html.Strong(name_of(run)),
                             html.Span(run.name, className="workload-name"),
                             html.Span(className="push"),
-                            *mlflow_link(run),
+                            *_mlflow_link(mlflow_address(run)),
                             *([trace_link(run.run_id)] if run.run_id in has_samples else []),
                         ],
                         className="workload-files-head",
@@ -150,6 +150,11 @@ def files_section(
     return [html.Div(body, className="workload-files-grid"), hint]
 
 
+def _mlflow_link(url: str) -> list[Component]:
+    link = html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener")
+    return [link] if url else []
+
+
 def trace_link(run_id: str) -> Component:
     """Return a link to a run's trace."""
     return html.A(
@@ -161,18 +166,17 @@ def trace_link(run_id: str) -> Component:
     )
 
 
-def mlflow_link(run: RunEntry) -> list[Component]:
-    """Return a link to the run's page in MLflow; none unless MLflow is a server."""
+def mlflow_address(run: RunEntry) -> str:
+    """Return the address of the run's page in MLflow; "" unless MLflow is a server."""
     experiment = run.workload.mlflow_experiment_id
     parts = urlsplit(run.record.tracking_uri)
     if parts.scheme not in _HTTP or not run.record.mlflow_run_id or not experiment:
-        return []
+        return ""
     base = masked(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()).rstrip("/")
     path = (
         f"experiments/{quote(experiment, safe='')}/runs/{quote(run.record.mlflow_run_id, safe='')}"
     )
-    url = f"{base}/#/{path}"
-    return [html.A("in MLflow", href=url, target="_blank", rel="noreferrer noopener")]
+    return f"{base}/#/{path}"
 
 
 def files_place(run: RunRecord, listing: Listing) -> str:
@@ -274,60 +278,40 @@ def _table(
 OPTION = "workload.log"
 
 
-@dataclass(frozen=True, slots=True)
-class ShownLog:
-    """The log on the page. ``stamp`` changes with the log."""
-
-    text: str
-    note: str
-    stamp: str
-    is_here: bool
-
-
-def log_panel(source: Source, subject: Subject, view: View) -> Component:
-    """Return a choice of runs, the end of the chosen log, and a link to all of it."""
+def log_panel(subject: Subject, view: View) -> Component:
+    """Return a choice of runs, and the log of the chosen one (``static/run_log.js``)."""
     chosen = chosen_run(subject, view.options.get(OPTION, ""))
     if chosen is None:
         return html.P("No runs yet.", className="workload-dim")
-    shown = read_log(source, chosen)
-    tabs = html.Div(
-        [
-            html.Button(
-                [swatch(run.ordinal), name_of(run)],
-                type="button",
-                **attributes(data_run=run.run_id, aria_pressed=str(run is chosen).lower()),
-            )
-            for run in subject.workload.runs
-        ],
-        id="workload-log-tabs",
-        className="levels",
-        role="group",
-        **attributes(aria_label="Log of run"),
-    )
+    tabs = [
+        html.Button(
+            [swatch(run.ordinal), name_of(run)],
+            type="button",
+            **attributes(data_run=run.run_id, aria_pressed=str(run is chosen).lower()),
+        )
+        for run in subject.workload.runs
+    ]
+    group = attributes(aria_label="Log of run")
     return html.Div(
         [
             html.Div(
                 [
-                    tabs,
-                    html.Span(className="push"),
-                    html.Span(shown.note, id="workload-log-note", className="workload-dim"),
-                    html.A(
-                        "whole log",
-                        id="workload-log-all",
-                        href=log_address(chosen.run_id),
-                        download="",
-                        hidden=not shown.is_here,
+                    html.Div(
+                        tabs, id="workload-log-tabs", className="levels", role="group", **group
                     ),
+                    html.Span(className="push"),
+                    html.Span(id="run-log-note", className="workload-dim"),
+                    html.Div(id="run-log-tools", className="run-tools"),
                 ],
                 className="workload-log-head",
             ),
+            html.Div(id="run-log-found"),
             html.Pre(
-                shown.text,
-                id="workload-log",
+                id="run-log",
                 className="workload-log",
                 tabIndex=0,
                 role="log",
-                **attributes(aria_label="Log, last lines"),
+                **attributes(aria_label="Log", aria_live="off"),
             ),
         ]
     )
@@ -343,42 +327,3 @@ def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
         if run.record.end_reason or run.record.exit_code:
             return run
     return runs[0] if runs else None
-
-
-def read_log(source: Source, run: RunEntry) -> ShownLog:
-    """Read the end of a run's log, or return its location."""
-    record = run.record
-    try:
-        with open_log(record, source.address) as file:
-            tail = tail_of(file)
-    except RunNotFoundError:
-        return ShownLog("", _elsewhere(run), "", is_here=False)
-    except OSError as error:
-        note = f"the log cannot be read: {error.strerror}"
-        return ShownLog("", note, "", is_here=False)
-    note = _note(tail, is_live=not record.status.ended)
-    stamp = f"{tail.size_bytes} {hash(tail.lines)}"
-    text = tail.text or ("" if tail.size_bytes else "(nothing printed)")
-    return ShownLog(text, note, stamp, is_here=True)
-
-
-def _note(tail: Tail, *, is_live: bool) -> str:
-    parts = [f"last {TAIL_LINES} lines" if tail.is_cut else "all lines"]
-    parts.append(units.size(tail.size_bytes))
-    if is_live:
-        parts.append("follows")
-    return " · ".join(parts)
-
-
-def _elsewhere(run: RunEntry) -> str:
-    record = run.record
-    if record.is_from_mlflow:
-        return "MLflow does not store run output"
-    if record.spool and Path(record.spool).is_dir():
-        return "no log: radt records the output of what it starts, as in radt train.py"
-    if record.mlflow_run_id:
-        where = f"MLflow at {masked(record.tracking_uri)}" if record.tracking_uri else "MLflow"
-        return f"not on this machine: output.log of run {record.mlflow_run_id} in {where}"
-    if record.host and record.spool:
-        return f"not on this machine: {record.spool}/output.log on {record.host}"
-    return "no log recorded"

@@ -31,6 +31,7 @@ from radt.frontend.search.query import (
     Query,
     Term,
     as_number,
+    matches,
     parse,
 )
 from radt.model import STATUS_WORDS, RunStatus
@@ -200,6 +201,9 @@ def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]
         return lambda values: any(
             (number := as_number(value)) is not None and compare(number, wanted) for value in values
         )
+    if term.operator is Operator.MATCHES:
+        (pattern,) = term.values
+        return lambda values: any(matches(pattern, value) for value in values)
     options = [(value, as_number(value) if numbers else None) for value in term.values]
     partly = term.operator is Operator.HAS
 

@@ -3,10 +3,11 @@
 ``resnet26 "two words" model:resnet26 lr < 1e-3 accuracy.max > 0.93 -status:failed,oom age<2d``
 
 Terms are separated by spaces, and a run has to match all of them. A word matches anywhere,
-``key:value`` matches part of a field, parameter or tag, ``=`` the whole value, ``!=`` any other
-value, and ``< <= > >=`` compare numbers; spaces may surround all of these but the colon.
-``METRIC.last``, ``.min``, ``.max`` and ``.mean`` are numbers of a metric. Commas separate
-alternatives, a leading minus negates a term, and quotes keep spaces, commas and operators as text.
+``key:value`` matches part of a field, parameter or tag, ``key~regex`` a part that has the form of a
+regular expression (RE2), ``=`` the whole value, ``!=`` any other value, and ``< <= > >=`` compare
+numbers; spaces may surround all of these but the colon and the tilde. ``METRIC.last``, ``.min``,
+``.max`` and ``.mean`` are numbers of a metric. Commas separate alternatives, a leading minus
+negates a term, and quotes keep spaces, commas and operators as text.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from radt.units import parse_duration_s
 #: The limit on terms in one search.
 MAX_TERMS = 40
 
-_OPERATOR = re.compile(r"<=|>=|!=|[:=<>]")
+# A tilde at the beginning is that of a home folder.
+_OPERATOR = re.compile(r"<=|>=|!=|[:=<>]|(?<!^)~")
+_SIGNS = re.compile(r"[=<>!~]*")
+_WORD_OPERATORS = ("AND", "OR", "NOT")
 #: Operators that may follow or precede a space within a term.
 _COMPARISON = re.compile(r"\s+(<=|>=|!=|[=<>])")
 _WEEKS = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*w(?:eeks?)?(?![a-z])")
@@ -35,6 +39,7 @@ class Operator(StrEnum):
     """Comparison of a field with a value."""
 
     HAS = ":"
+    MATCHES = "~"
     IS = "="
     IS_NOT = "!="
     LESS = "<"
@@ -58,8 +63,8 @@ TIMES = frozenset({"duration", "age"})
 class Term:
     """A term of a search, with casefolded texts. ``key`` is empty for a word.
 
-    ``values`` are the alternatives. ``number`` is the number to compare with (seconds for `TIMES`),
-    None for texts. ``typed`` is the term as the user typed it.
+    ``values`` are the alternatives, or a regular expression. ``number`` is the number to compare
+    with (seconds for `TIMES`), None for texts. ``typed`` is the term as the user typed it.
     """
 
     typed: str
@@ -154,17 +159,60 @@ def _term(typed: str, chars: _Chars, *, is_closed: bool) -> Term:
         raise _TermError(f"expected a name before {first.group()}")
     sign = _OPERATOR.search(bare)
     if sign is None:
+        if typed in _WORD_OPERATORS:
+            raise _TermError("expected no AND, OR or NOT: write key:a,b for “or”, -term for “not”")
         return Term(typed, "", Operator.HAS, (text,), negated=negated)
     plain = "".join(char for char, _ in chars)
     key, operator = plain[: sign.start()].casefold(), Operator(sign.group())
+    if (signs := _signs(bare, sign)) != operator:
+        raise _TermError(f"unknown operator {signs}; there are {' '.join(Operator)}")
     value = plain[sign.end() :].casefold().strip()
     if not value:
         raise _TermError(f"expected a value after {operator}")
+    if operator is Operator.MATCHES:
+        pattern = plain[sign.end() :].strip()
+        _check_pattern(key, pattern)
+        return Term(typed, key, operator, (pattern,), negated=negated)
     if operator in COMPARE:
         return Term(typed, key, operator, (value,), _number(key, value), negated)
     values = _alternatives(plain[sign.end() :], bare[sign.end() :])
     number = _number(key, value) if key in TIMES else None
     return Term(typed, key, operator, values, number, negated)
+
+
+def _signs(bare: str, sign: re.Match[str]) -> str:
+    """Return the operator with the signs around it, such as ``==`` and ``!~``."""
+    if sign.group() == Operator.HAS:  # a value may start with any sign
+        return sign.group()
+    if sign.group() == Operator.MATCHES:
+        return "!~" if bare[sign.start() - 1] == "!" else sign.group()
+    found = _SIGNS.match(bare, sign.start())
+    return sign.group() if found is None else found.group()
+
+
+def _check_pattern(key: str, pattern: str) -> None:
+    if key in TIMES:
+        raise _TermError(f"{key} is a time: compare it with < or >")
+    try:
+        matches(pattern, "")
+    except ValueError as error:
+        raise _TermError(f"“{pattern}” is not a regular expression: {error}") from None
+
+
+@lru_cache(maxsize=100_000)
+def matches(pattern: str, text: str) -> bool:
+    """Return whether a regular expression is found in a text, in any case.
+
+    RE2 takes linear time for any expression, which matters in a dashboard of several users.
+
+    Raises:
+        ValueError: The pattern is not a regular expression.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pc.match_substring_regex(pa.array([text], pa.string()), pattern, ignore_case=True)
+    return bool(found[0].as_py())
 
 
 def _alternatives(plain: str, bare: str) -> tuple[str, ...]:

@@ -20,6 +20,9 @@
     if (texts) return textScale(texts);
     let low = Infinity;
     let high = -Infinity;
+    /* Between whole numbers, such as seeds, there are no ticks. */
+    const least = factor === 1 && values.every((value) => value === null || Number.isInteger(value))
+      ? 1 : 0;
     for (const value of values) {
       if (value === null) continue;
       if (value < low) low = value;
@@ -42,9 +45,17 @@
       back: (place) => from(first + place * (last - first)),
       ticks: (most) =>
         (isLog ? logTicks(first, last, most)
-          : ticks(first * factor, last * factor, most).map((value) => value / factor))
+          : ticks(first * factor, last * factor, most, least).map((value) => value / factor))
           .map((value) => ({ at: at(value), text: text(value) })),
       text: (value) => (value === null ? "–" : `${text(value)} ${column.unit}`.trim()),
+      /* The numbers of a table's column, with equally many decimals and without the unit. */
+      texts: (some) => {
+        const shown = some.map(text);
+        if (shown.some((one) => /e/.test(one))) return shown;
+        const decimals = Math.max(...shown.map((one) => (one.split(".")[1] || "").length), 0);
+        return some.map((value) => (value * factor).toLocaleString("en",
+          { minimumFractionDigits: decimals, maximumFractionDigits: decimals }).replace("-", "−"));
+      },
     };
   }
 
@@ -62,8 +73,8 @@
     };
   }
 
-  function ticks(first, last, most) {
-    const rough = (last - first) / most;
+  function ticks(first, last, most, least) {
+    const rough = Math.max((last - first) / most, least);
     const power = 10 ** Math.floor(Math.log10(rough));
     const step = power * [1, 2, 5, 10].find((each) => each * power >= rough);
     const found = [];
@@ -153,9 +164,10 @@
 
   const EDGE = { left: 64, right: 16, top: 8, bottom: 48 };
 
-  /* Draw. Return the position of each run, and the inverse scales. */
+  /* Draw, with a cross for each run that does not count. Return the position of each run, and
+     the inverse scales. */
   function scatter(canvas, size, data, look) {
-    const { x, y, runs, isMet, colours, front } = data;
+    const { x, y, runs, counts, isMet, colours, front } = data;
     const [width, height] = [size.width - EDGE.left - EDGE.right, size.height - EDGE.top - EDGE.bottom];
     const context = prepared(canvas, size.width, size.height);
     const [sx, sy] = [scaleOf(x, 0.04), scaleOf(y, 0.06)];
@@ -192,14 +204,24 @@
     const radius = runs.length > 2000 ? 2 : runs.length > 300 ? 3 : 4;
     const points = (some, colour, opacity) => {
       context.globalAlpha = opacity;
-      context.fillStyle = colour;
+      context.fillStyle = context.strokeStyle = colour;
+      context.lineWidth = 1.5;
       context.beginPath();
-      for (const run of some) {
+      for (const run of some.filter((one) => counts[one])) {
         const [px, py] = at(run);
         context.moveTo(px + radius, py);
         context.arc(px, py, radius, 0, 7);
       }
       context.fill();
+      context.beginPath();
+      for (const run of some.filter((one) => !counts[one])) {
+        const [px, py] = at(run);
+        context.moveTo(px - radius, py - radius);
+        context.lineTo(px + radius, py + radius);
+        context.moveTo(px - radius, py + radius);
+        context.lineTo(px + radius, py - radius);
+      }
+      context.stroke();
       context.globalAlpha = 1;
     };
     points(runs.filter((run) => !isMet(run)), look.axis, 0.7);
@@ -253,7 +275,7 @@
   const SIDE = { left: 48, right: 96, top: 40, bottom: 16 };
 
   function parallel(canvas, size, data, look) {
-    const { axes, runs, isMet, colours, brushes } = data;
+    const { axes, runs, counts, isMet, colours, brushes } = data;
     const context = prepared(canvas, size.width, size.height);
     const height = size.height - SIDE.top - SIDE.bottom;
     const apart = (size.width - SIDE.left - SIDE.right) / Math.max(axes.length - 1, 1);
@@ -267,13 +289,17 @@
     const draw = (some, colour, opacity) => {
       context.globalAlpha = opacity;
       context.strokeStyle = colour;
-      context.beginPath();
-      for (const run of some)
-        for (let axis = 0; axis < axes.length; axis++) {
-          if (axis) context.lineTo(left(axis), top(axis, run));
-          else context.moveTo(left(axis), top(axis, run));
-        }
-      context.stroke();
+      for (const isCounted of [true, false]) {
+        context.setLineDash(isCounted ? [] : [4, 4]);
+        context.beginPath();
+        for (const run of some.filter((one) => counts[one] === isCounted))
+          for (let axis = 0; axis < axes.length; axis++) {
+            if (axis) context.lineTo(left(axis), top(axis, run));
+            else context.moveTo(left(axis), top(axis, run));
+          }
+        context.stroke();
+      }
+      context.setLineDash([]);
       context.globalAlpha = 1;
     };
     const met = runs.filter(isMet);

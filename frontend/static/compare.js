@@ -37,7 +37,6 @@
     known: {},
     key: null,
     revision: null,
-    scheme: "light",
     cards: new Map(),
     /* Callbacks of the other files, called when the page is shown and when anything changes. */
     begun: [],
@@ -157,7 +156,7 @@
     const mine = (asking = new AbortController());
     try {
       const { stamp, fingerprint } = page.known;
-      const found = await post("/compare/facts", { view: picked(), stamp, fingerprint },
+      const found = await post("compare/facts", { view: picked(), stamp, fingerprint },
         mine.signal);
       if (mine !== asking || !isHere()) return;
       page.trouble = found && found.problem;
@@ -180,13 +179,8 @@
 
   /* ---- following the view -------------------------------------------------------------------- */
 
-  function follow(view, revision, paper, known) {
-    const root = document.getElementById("compare");
-    if (!root) return;
-    radt.view = view || {};
-    page.scheme =
-      paper || document.documentElement.dataset.theme;
-    if (root !== page.root) begin(root, known);
+  radt.drawn["compare/facts"] = (root, revision) => {
+    if (root !== page.root) begin(root);
     const key = JSON.stringify(picked());
     if (key !== page.key) {
       page.key = key;
@@ -199,21 +193,21 @@
     }
     page.revision = revision || page.revision;
     page.render();
-  }
+  };
 
   let seen = null;
   let sized = null;
   const cardOf = new WeakMap();
 
-  function begin(root, known) {
+  function begin(root) {
     end();
+    const known = JSON.parse(root.dataset.known);
     page.root = root;
     page.facts = NO_FACTS;
-    page.known = {};
     page.trouble = null;
-    page.key = known ? JSON.stringify(known.picked || {}) : null;
-    page.revision = known ? known.revision : null;
-    if (known) learn(known);
+    page.key = JSON.stringify(known.picked);
+    page.revision = known.revision;
+    learn(known);
     seen = new IntersectionObserver(
       (entries) => {
         for (const entry of entries) {
@@ -354,7 +348,7 @@
         windows: window_ ? { [x]: window_ } : undefined,
         options,
       },
-      scheme: page.scheme,
+      scheme: document.documentElement.dataset.theme,
       small: small || undefined,
       width_px: Math.round((body.offsetWidth - AXES_PX) / STEP_PX) * STEP_PX,
       height_px: Math.round(body.offsetHeight / STEP_PX) * STEP_PX,
@@ -373,7 +367,7 @@
     let found;
     try {
       [found] = await Promise.all([
-        post("/compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
+        post("compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
         radt.plotly(),
       ]);
     } catch (error) {
@@ -473,10 +467,6 @@
   page.renderers.push(cards);
   document.addEventListener("visibilitychange", () => page.cards.forEach(refresh));
 
-  radt.register({
-    compareFollow: (view, revision, paper, known) => {
-      if (view) follow(view, revision, paper, known);
-      return radt.noUpdate();
-    },
-  });
+  new MutationObserver(() => isHere() && page.render())
+    .observe(document.documentElement, { attributeFilter: ["data-theme"] });
 })();

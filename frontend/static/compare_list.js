@@ -71,7 +71,7 @@
           ? h("p", { class: "how-chosen" }, "picked automatically: the newest") : ""),
       ...[search, rows, none].filter(Boolean),
       h("div", { class: "list-foot" },
-        h("a", { href: "/", "data-focus": "change", onclick: select }, "Change selection"),
+        h("a", { href: radt.address(), "data-focus": "change", onclick: select }, "Change selection"),
         page.hidden().length
           ? h("button", {
               class: "quiet", type: "button", "data-focus": "show-all",
@@ -233,10 +233,10 @@
     const address = () => {
       const query = new URLSearchParams(window.location.search);
       query.set("w", id);
-      return `/workload?${query}`;
+      return radt.address("workload", query);
     };
     return {
-      href: `/workload?w=${id}`,
+      href: radt.address("workload", `w=${id}`),
       onpointerdown: (event) => event.currentTarget.setAttribute("href", address()),
       onclick: (event) => {
         event.currentTarget.setAttribute("href", address());

@@ -26,7 +26,7 @@
     if (idsOf(runs) === idsOf(shown) && box.childElementCount) return;
     shown = runs.map(({ id, short, light, dark }) => ({ id, label: short, light, dark, digest: "", sequences: [] }));
     window.radt.media.begin(box);
-    box.append(h("p", { class: "workload-dim" }, "…"));
+    box.append(h("p", { class: "workload-dim" }, "Loading"));
     follow(box, shown, selected.length > MOST && `The first ${MOST} of ${selected.length} runs.`);
   }
 

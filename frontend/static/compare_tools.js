@@ -327,7 +327,7 @@
         h("h2", {}, (radt.view.picks || []).length ? "The selection is not in this store" : "Nothing is selected"),
         h("p", {}, "Select experiments, workloads or runs to compare, or show the newest ones."),
         h("p", {},
-          h("a", { href: "/", class: "button", onclick: page.select }, "Runs"),
+          h("a", { href: radt.address(), class: "button", onclick: page.select }, "Runs"),
           h("button", {
             class: "button", type: "button",
             onclick: () => change((view) => {

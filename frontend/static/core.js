@@ -6,8 +6,8 @@
   const send = (id, data) => window.dash_clientside.set_props(id, { data });
 
   /* Dash loads Plotly from here, for the first graph, rather than the whole library. */
-  const { plotly: address } = document.currentScript.dataset;
-  Object.defineProperty(window, "_dashPlotlyJSURL", { get: () => address, set: () => {} });
+  const { plotly: plotlyAddress } = document.currentScript.dataset;
+  Object.defineProperty(window, "_dashPlotlyJSURL", { get: () => plotlyAddress, set: () => {} });
 
   /* ---- elements ------------------------------------------------------------------------------ */
 
@@ -34,9 +34,6 @@
       element.removeAttribute(name);
     else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
   }
-
-  /* Return true if a box is scrolled to its end. */
-  const isAtEnd = (box) => box.scrollHeight - box.scrollTop - box.clientHeight < 24;
 
   /* Return a short line in the colour of a run, for both schemes. */
   function swatch(className, light, dark) {
@@ -91,7 +88,7 @@
   /* Send JSON and return the JSON of the answer, null if nothing changed. An answer of
      another type is not the dashboard's, but for example a proxy's login page. */
   async function post(path, body, signal) {
-    const response = await fetch(path, {
+    const response = await fetch(address(path), {
       method: "POST",
       headers: { "Content-Type": "application/json", Accept: "application/json" },
       body: JSON.stringify(body),
@@ -109,7 +106,7 @@
   async function plotly() {
     library = library || new Promise((resolve, reject) => {
       if (window.Plotly) resolve();
-      else document.head.append(h("script", { src: address, onload: resolve, onerror: reject }));
+      else document.head.append(h("script", { src: plotlyAddress, onload: resolve, onerror: reject }));
     });
     try {
       await library;
@@ -124,7 +121,7 @@
   async function request(path, options) {
     let answer;
     try {
-      answer = await fetch(path, options);
+      answer = await fetch(address(path), options);
     } catch (error) {
       throw { cause: "The dashboard does not answer.", remedy: "Is it still running?" };
     }
@@ -135,9 +132,19 @@
 
   /* ---- links --------------------------------------------------------------------------------- */
 
+  /* Return the address of a path of the dashboard (frontend/addresses.py); the query may be text,
+     URLSearchParams or that of an address. */
+  function address(path = "", query = "") {
+    const rest = String(query).replace(/^\?/, "");
+    return `./${path}${rest && "?"}${rest}`;
+  }
+
+  /* Return the path of the current page. */
+  const here = () => window.location.pathname.split("/").pop();
+
   /* Open another page of the dashboard without reloading the application. */
-  function open(address) {
-    window.history.pushState({}, "", address);
+  function open(href) {
+    window.history.pushState({}, "", href);
     window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
     window.scrollTo(0, 0);
   }
@@ -195,8 +202,12 @@
   const register = (functions) => Object.assign(dash.radt, functions);
 
   const radt = (window.radt = {
-    view: {}, noUpdate, send, h, setText, setAttribute, swatch, refill, isAtEnd, clock, number,
-    open, follow, post, request, plotly, change, setPart, setWindow, register,
+    view: {}, noUpdate,
+    /* Scripts that draw a page from its route's data instead of parts (parts.js), by route. They
+       are called with the element and the store's revision, which is null until it is known. */
+    drawn: {},
+    send, h, setText, setAttribute, swatch, refill, clock, number,
+    address, here, open, follow, post, request, plotly, change, setPart, setWindow, register,
   });
 
   /* Poll at once when the page comes to the front, as browsers slow down background pages. */
@@ -220,9 +231,8 @@
     /* Update the address with the view, without filling the browser's history. Links lead to
        other pages with the same view. */
     address: (query, links) => {
-      const rest = query ? "?" + query : "";
-      window.history.replaceState(window.history.state, "", window.location.pathname + rest);
-      return links.map((link) => link.page + rest);
+      window.history.replaceState(window.history.state, "", address(here(), query));
+      return links.map((link) => address(link.page, query));
     },
 
     title: (text) => {

@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, post, setPart, setText, refill, open, plot, tip } = radt;
+  const { h, change, post, setAttribute, setPart, setText, refill, open, plot, tip } = radt;
 
   const RETRY_MS = 2000;
   const POLL_MS = 500;
@@ -13,8 +13,6 @@
   const DRAG_PX = 4;
 
   let root = null;
-  let constants = null;
-  let scheme = "light";
   let wanted = null;
   let asking = null;
   let data = null;
@@ -43,7 +41,7 @@
     const body = { view: viewOfData(), stamp: data && data.stamp, have };
     let found;
     try {
-      found = await post("/explore/data", body, mine.signal);
+      found = await post("explore/data", body, mine.signal);
     } catch (error) {
       if (error.name !== "AbortError")
         setTimeout(() => mine === asking && isHere() && askData(), RETRY_MS);
@@ -61,20 +59,20 @@
     } else Object.assign(data, { shown: found.shown });
     for (const [key, column] of Object.entries(found.columns)) columns[key] = { key, ...column };
     if (found.choices) fillChoices();
-    for (const name of OPTIONS) setProps(name, { "data-value": textOf(data.shown[name]) });
-    setProps("experiment", { "data-value": data.experiment });
+    for (const name of OPTIONS) setField(name, "value", textOf(data.shown[name]));
+    setField("experiment", "value", data.experiment);
     draw();
     askImportance();
   }
 
-  const setProps = (name, props) => window.dash_clientside.set_props(`explore-${name}`, props);
+  const setField = (name, what, text) => setAttribute(byId(name), `data-${what}`, text);
 
   /* The text of a field, with several values joined. */
   const textOf = (value) => [value].flat().join(";");
 
   function fillChoices() {
     const { choices } = data;
-    const offer = (name, some) => setProps(name, { "data-choices": JSON.stringify(some) });
+    const offer = (name, some) => setField(name, "choices", JSON.stringify(some));
     for (const name of ["x", "y", "axes"]) offer(name, choices);
     offer("colour", [{ value: "", label: "none" }, ...choices]);
     /* The forest predicts numbers, and params are its inputs. */
@@ -104,7 +102,7 @@
     change((view) => {
       setPart(view, "options", { [BRUSH]: text });
       const met = metBy(next);
-      if (!text || met.length > constants.mostPicks) delete view.picks;
+      if (!text || met.length > data.mostPicks) delete view.picks;
       else view.picks = met.map((run) => data.pick + data.ids[run].slice(0, 12));
     });
   }
@@ -133,16 +131,17 @@
     const query = new URLSearchParams(window.location.search);
     query.set("e", data.experiment);
     query.set("q", [search, ...terms.filter((term) => !` ${search} `.includes(` ${term} `))].join(" ").trim());
-    return `/?${query}`;
+    return radt.address("", query);
   }
 
   /* ---- drawing ------------------------------------------------------------------------------- */
 
   function look() {
     const style = getComputedStyle(document.documentElement);
+    const scheme = document.documentElement.dataset.theme;
     const of = (name) => style.getPropertyValue(`--radt-${name}`).trim();
     return {
-      scheme, hues: constants.hues[scheme], accent: of("accent"), dim: of("dim"), text: of("text"),
+      scheme, hues: data.hues[scheme], accent: of("accent"), dim: of("dim"), text: of("text"),
       grid: of("hover"), axis: of("line"), paper: of("paper"),
     };
   }
@@ -164,7 +163,7 @@
   function drawFacts(ranges, met) {
     const count = data.ids.length;
     const search = radt.view.search ? ` that match “${radt.view.search}”` : "";
-    setText(byId("facts"), `${count.toLocaleString("en")} ${count === 1 ? "run" : "runs"}${search}`);
+    setText(byId("facts"), `${runsText(count)}${search}`);
     const chips = Object.entries(ranges).map(([key, range]) => {
       const column = columns[key];
       if (!column) return null;
@@ -185,10 +184,9 @@
       const link = (name, address, words) => h("a", { href: address(), "data-focus": name,
         onclick: (event) => {
           event.currentTarget.href = address();
-          radt.follow(event);
         } }, words);
-      if (met.size <= constants.mostPicks)
-        parts.push(link("compare", () => "/compare" + window.location.search, `Compare ${text} brushed →`));
+      if (met.size <= data.mostPicks)
+        parts.push(link("compare", () => radt.address("compare", window.location.search), `Compare ${text} brushed →`));
       parts.push(link("list", () => listAddress(ranges), `List ${text} →`));
     }
     refill(byId("brushed"), parts);
@@ -226,21 +224,28 @@
       `Scatter of ${y.title} over ${x.title}, ${runs.length} runs; the list has the Pareto front`);
     places.scatter = {
       ...place,
-      ...plot.scatter(place.canvas, place.size, { x, y, runs, isMet, colours, front }, look()),
+      ...plot.scatter(place.canvas, place.size,
+        { x, y, runs, counts: data.counts, isMet, colours, front }, look()),
     };
-    drawFront(runs.length, x, y, front, colours);
+    drawFront(runs, x, y, front, colours);
   }
 
-  function drawFront(count, x, y, front, colours) {
-    const [sx, sy] = [plot.scaleOf(x, 0), plot.scaleOf(y, 0)];
-    const missing = data.ids.length - count;
-    const row = (run) => h("tr", {
+  const runsText = (count) => `${count.toLocaleString("en")} ${count === 1 ? "run" : "runs"}`;
+
+  function drawFront(runs, x, y, front, colours) {
+    const missing = data.ids.length - runs.length;
+    const left = runs.filter((run) => !data.counts[run]).length;
+    const shown = front.slice(0, 100);
+    const [xTexts, yTexts] = [x, y].map((column) =>
+      plot.scaleOf(column, 0).texts?.(shown.map((run) => column.values[run])));
+    const head = ({ title, unit }) => h("th", {}, unit ? `${title} [${unit}]` : title);
+    const row = (run, place) => h("tr", {
       "data-run": data.ids[run],
       onpointerenter: () => point(run), onpointerleave: () => point(null),
     },
-      h("td", {}, h("a", { href: `/run?id=${data.ids[run]}`, onclick: radt.follow,
+      h("td", {}, h("a", { href: radt.address("run", `id=${data.ids[run]}`),
         "data-focus": data.ids[run] }, data.names[run])),
-      h("td", {}, sy.text(y.values[run])), h("td", {}, sx.text(x.values[run])));
+      h("td", {}, yTexts[place]), h("td", {}, xTexts[place]));
     const legend = columns[data.shown.colour];
     refill(byId("front"),
       legend && h("h3", {}, `Colour: ${legend.title}`),
@@ -248,17 +253,18 @@
         h("span", {}, colours.ends[0]), bar(colours.ramp), h("span", {}, colours.ends[1])),
       colours.items.length > 0 && h("ul", { class: "explore-legend" },
         colours.items.map((item) => h("li", {}, dot(item.colour), item.text))),
-      h("h3", {}, front.length ? `Pareto front: ${front.length} ${front.length === 1 ? "run" : "runs"}`
-        : "No Pareto front"),
+      h("h3", {}, front.length ? `Pareto front: ${runsText(front.length)}` : "No Pareto front"),
       front.length > 0
         ? h("div", { class: "explore-scroll", tabindex: "0", role: "region",
           "aria-label": "Pareto front" },
-          h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "run"), h("th", {}, y.title),
-            h("th", {}, x.title))), h("tbody", {}, front.slice(0, 100).map(row))))
+          h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "run"), head(y), head(x))),
+            h("tbody", {}, shown.map(row))))
         : h("p", {}, "Choose which end of both axes is better, and numbers for both."),
       front.length > 0 && h("p", {}, "No other run that counts is better in both."),
+      left > 0 && h("p", {},
+        `× ${runsText(left)} that failed or otherwise ${left === 1 ? "does" : "do"} not count: never in the front.`),
       missing > 0 && h("p", {},
-        `${missing.toLocaleString("en")} ${missing === 1 ? "run has" : "runs have"} no finite value for one of these.`));
+        `${runsText(missing)} ${missing === 1 ? "has" : "have"} no finite value for one of these.`));
   }
 
   function dot(colour) {
@@ -282,7 +288,7 @@
     places.parallel = {
       ...place, axes,
       ...plot.parallel(place.canvas, place.size,
-        { axes, runs, isMet, colours, brushes: ranges }, look()),
+        { axes, runs, counts: data.counts, isMet, colours, brushes: ranges }, look()),
     };
     const all = data.choices.reduce((count, group) => count + group.items.length, 0);
     setText(byId("count"), `${axes.length} of ${all}`);
@@ -416,7 +422,7 @@
       }
       const run = place.nearest(...at);
       if (name === "parallel" && began.axis >= 0) brush({ [place.axes[began.axis].key]: null });
-      else if (run !== null) open(`/run?id=${data.ids[run]}`);
+      else if (run !== null) open(radt.address("run", `id=${data.ids[run]}`));
     });
   }
 
@@ -454,10 +460,10 @@
     if (key === importanceOf) return;
     importanceOf = key;
     const { stamp } = data;
-    refill(byId("importance"), h("p", { class: "explore-wait" }, "Computing …"));
+    refill(byId("importance"), h("p", { class: "explore-wait" }, "Computing"));
     while (isHere() && key === importanceOf) {
       /* No answer while the dashboard is being restarted. */
-      const found = await post("/explore/importance", { view, stamp }).catch(() => null);
+      const found = await post("explore/importance", { view, stamp }).catch(() => null);
       if (!isHere() || key !== importanceOf) return;
       if (found && !found.computing) {
         if (found.problem) refill(byId("importance"), h("p", {}, found.problem.cause));
@@ -489,46 +495,34 @@
         "By how much R² of a random forest falls when the param's values are shuffled among the runs."));
   }
 
-  /* ---- callbacks ----------------------------------------------------------------------------- */
+  /* ---- the view and the lists ---------------------------------------------------------------- */
 
-  radt.register({
-    exploreFollow: (view, revision, paper, given) => {
-      const here = document.getElementById("explore");
-      if (!here) return radt.noUpdate();
-      radt.view = view || {};
-      scheme = paper || document.documentElement.dataset.theme;
-      constants = given;
-      if (here !== root) {
-        root = here;
-        places = {};
-        data = wanted = importanceOf = null;
-        columns = {};
-      }
-      const key = JSON.stringify([viewOfData(), revision]);
-      if (revision && key !== wanted) {
-        wanted = key;
-        askData();
-      } else draw();
-      return radt.noUpdate();
-    },
+  radt.drawn["explore/data"] = (here, revision) => {
+    if (here !== root) {
+      root = here;
+      places = {};
+      data = wanted = importanceOf = null;
+      columns = {};
+    }
+    const key = JSON.stringify([viewOfData(), revision]);
+    if (revision && key !== wanted) {
+      wanted = key;
+      askData();
+    } else draw();
+  };
 
-    /* A list got a new value, from the user or from `learn`. */
-    exploreChoose: (value) => {
-      const [{ prop_id: id } = {}] = window.dash_clientside.callback_context.triggered;
-      const name = (id || "").replace(/^explore-|\.data-value$/g, "");
-      if (!data || !name) return radt.noUpdate();
-      if (name === "experiment") {
-        if (value && value !== data.experiment)
-          change((view) => {
-            view.experiment = value;
-            delete view.picks;
-            setPart(view, "options", { [BRUSH]: null });
-          });
-        return radt.noUpdate();
-      }
-      if (value === textOf(data.shown[name])) return radt.noUpdate();
-      change((view) => setPart(view, "options", { [`explore.${name}`]: value || "none" }));
-      return radt.noUpdate();
-    },
+  document.addEventListener("choice", ({ target, detail }) => {
+    if (!data || !isHere() || !root.contains(target)) return;
+    const name = target.id.replace(/^explore-/, "");
+    if (name === "experiment")
+      change((view) => {
+        view.experiment = detail;
+        delete view.picks;
+        setPart(view, "options", { [BRUSH]: null });
+      });
+    else change((view) => setPart(view, "options", { [`explore.${name}`]: detail || "none" }));
   });
+
+  new MutationObserver(draw)
+    .observe(document.documentElement, { attributeFilter: ["data-theme"] });
 })();

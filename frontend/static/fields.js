@@ -2,12 +2,11 @@
    frontend/pages/page.py), following WAI-ARIA's combobox pattern
    (https://www.w3.org/WAI/ARIA/apg/patterns/combobox/). The server or a page's script sets
    `data-choices` and `data-value`; the user's choice is a new `data-value`, several values
-   joined by ";". With `data-search`, the typed text is written there, for the server to find
-   other choices. */
+   joined by ";". With `data-search`, the route there finds the choices for a typed text. */
 "use strict";
 
 (function () {
-  const { h, setAttribute, setText } = window.radt;
+  const { h, post, setAttribute, setText } = window.radt;
   /* Maximum number of choices shown; more are found by typing. */
   const MOST_SHOWN = 200;
   const SEPARATOR = ";";
@@ -32,11 +31,21 @@
     let typed = false;
 
     /* Dash's components get it by their names; others send an event. */
-    function set(name, text) {
+    function set(text) {
       if (!root.closest("[data-follow]"))
-        return window.dash_clientside.set_props(root.id, { [`data-${name}`]: text });
-      root.dataset[name] = text;
+        return window.dash_clientside.set_props(root.id, { "data-value": text });
+      root.dataset.value = text;
       root.dispatchEvent(new CustomEvent("choice", { bubbles: true, detail: text }));
+    }
+    /* Let the server find the choices for a text; the newest text counts. */
+    let asking = null;
+    async function find(text) {
+      if (!search) return;
+      if (asking) asking.abort();
+      asking = new AbortController();
+      const asked = { view: window.radt.view, search: text, value: root.dataset.value };
+      const found = await post(search, asked, asking.signal).catch(() => null);
+      if (found && found.choices) root.dataset.choices = JSON.stringify(found.choices);
     }
     const isOpen = () => !box.hidden;
     const labelOf = (value) => (choices.find((one) => one.value === value) || { label: value }).label;
@@ -121,7 +130,7 @@
       box.hidden = true;
       input.setAttribute("aria-expanded", "false");
       input.removeAttribute("aria-activedescendant");
-      if (typed && search !== undefined) set("search", "");
+      if (typed) find("");
       typed = false;
       draw();
     }
@@ -130,7 +139,7 @@
 
     function setValues(next) {
       values = next;
-      set("value", values.join(SEPARATOR));
+      set(values.join(SEPARATOR));
       draw();
     }
 
@@ -158,7 +167,7 @@
       open();
       active = isFree ? -1 : 0;
       drawList();
-      if (search !== undefined) set("search", input.value);
+      find(input.value);
     }
 
     function press(event) {

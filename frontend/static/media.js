@@ -13,7 +13,7 @@
 
   /* Fetch JSON from a route of a run; null if nothing has changed. */
   async function ask(run, name, query) {
-    const answer = await fetch(`/run/${encodeURIComponent(run.id)}/${name}?${query}`);
+    const answer = await fetch(window.radt.address(`run/${encodeURIComponent(run.id)}/${name}`, query));
     if (answer.status === 204) return null;
     if (!answer.ok) throw Object.assign(new Error((await answer.text()).trim()),
       { again: answer.headers.get("Retry-After") });
@@ -43,7 +43,8 @@
     }
   }
 
-  const address = (run, action, path) => `/files/${encodeURIComponent(run.id)}/${action}?path=${path}`;
+  const address = (run, action, path) =>
+    window.radt.address(`files/${encodeURIComponent(run.id)}/${action}`, `path=${path}`);
 
   /* Return an element for an image, a sound or a film; undefined for other kinds. */
   function player(run, kind, path, label) {

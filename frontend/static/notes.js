@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const { h, refill, register, noUpdate, request } = window.radt;
+  const { h, refill, request } = window.radt;
   const TOKEN = "radt-write-token";
   const SHOWN = 200; /* maximum number of a run's tags; a script may set thousands */
 
@@ -17,7 +17,7 @@
   }
 
   /* Change notes of runs: any of { name, text, tags, starred, archived }. */
-  const editRuns = (runs, edit) => send("/notes", { runs, ...edit });
+  const editRuns = (runs, edit) => send("notes", { runs, ...edit });
 
   /* Return a line for the result of a change. */
   function results() {
@@ -63,7 +63,7 @@
     if (!card || isBusy()) return;
     let notes;
     try {
-      notes = await send(`/notes/${encodeURIComponent(run)}`);
+      notes = await send(`notes/${encodeURIComponent(run)}`);
     } catch (error) {
       if (card.isConnected) card.replaceChildren(h("p", { class: "notes-result" }, error.cause));
       return;
@@ -106,15 +106,15 @@
         h("input", {
           value: notes.name, "aria-label": "Name of the run", class: "notes-name", readonly: locked,
           onchange: (event) => save({ name: event.target.value }),
-        }),
-        mark("archived", notes.archived ? "Archived" : "Archive",
-          notes.archived ? "Take the run out of the archive" : "Archive the run")),
+        })),
       h("textarea", {
         value: notes.text, "aria-label": "Notes", placeholder: "Notes", rows: 3, readonly: locked,
         onchange: (event) => save({ text: event.target.value }),
       }),
       h("ul", { class: "notes-tags" }, tags.slice(0, SHOWN).map(tag),
         hidden > 0 && h("li", {}, `and ${hidden.toLocaleString("en")} more`), !locked && h("li", {}, added)),
+      h("div", { class: "notes-head" }, mark("archived", notes.archived ? "Undo archiving" : "Archive",
+        notes.archived ? "Take the run out of the archive" : "Leave the run out of all lists")),
       locked && tokenForm(() => draw(card, run, done)),
       result);
   }
@@ -150,27 +150,20 @@
     else if (first) first.focus();
   }
 
-  register({
-    notes: (run) => {
-      if (run) draw(document.getElementById("notes"), run);
-      return noUpdate();
-    },
-  });
-
   /* ---- saved views --------------------------------------------------------------------------- */
 
   async function drawViews(panel) {
     const result = results();
-    const here = () => window.location.pathname + window.location.search;
+    const here = () => window.radt.here() + window.location.search;
     const again = () => drawViews(panel);
     let found;
     try {
-      found = await send("/views");
+      found = await send("views");
     } catch (error) {
       panel.replaceChildren(h("p", { class: "notes-result" }, error.cause));
       return;
     }
-    const change = async (body) => (await result.follow(send("/views", body))) && again();
+    const change = async (body) => (await result.follow(send("views", body))) && again();
     refill(panel,
       found.may_write ? h("form", {
         class: "notes-token",
@@ -178,10 +171,10 @@
           event.preventDefault();
           change({ name: event.target.elements.name.value, address: here() });
         },
-      }, h("input", { name: "name", required: true, maxlength: 100, placeholder: "Save this page as…", "aria-label": "Name of the view" }),
+      }, h("input", { name: "name", required: true, maxlength: 100, placeholder: "Name for this page", "aria-label": "Name of the view" }),
       h("button", { class: "quiet" }, "Save")) : tokenForm(again),
       h("ul", {}, found.views.map(([name]) => h("li", {},
-        h("a", { href: `/view/${encodeURIComponent(name)}`, title: "Share this link" }, name),
+        h("a", { href: window.radt.address(`view/${name.split("/").map(encodeURIComponent).join("/")}`), title: "Share this link" }, name),
         found.may_write && h("button", {
           type: "button", class: "quiet", "aria-label": `Forget ${name}`,
           onclick: () => change({ name }),
@@ -203,5 +196,5 @@
     drawViews(panel);
   });
 
-  Object.assign(window.radt, { editRuns, openNotes });
+  Object.assign(window.radt, { drawNotes: draw, editRuns, openNotes });
 })();

@@ -53,14 +53,16 @@
   }
 
   document.addEventListener("click", (event) => {
-    const link = event.target.closest("[data-follow] a[href]:not([download])");
-    if (link) radt.follow(event, link);
+    const link = event.target.closest("[data-follow] a[href]:not([download], [target])");
+    if (link && !event.defaultPrevented) radt.follow(event, link);
   });
 
   radt.register({
-    follow: (view) => {
+    follow: (view, revision) => {
       radt.view = view || {};
-      if (view) document.querySelectorAll("[data-follow]").forEach(fill);
+      if (view)
+        for (const root of document.querySelectorAll("[data-follow]"))
+          (radt.drawn[root.dataset.follow] || fill)(root, revision);
       return radt.noUpdate();
     },
   });

@@ -39,7 +39,7 @@
   /* Return one chart: title, unit and notes above Plotly's drawing. */
   async function drawn({ asked, spec }, { left, top, width, height }) {
     const [width_px, height_px] = [Math.round(width), Math.round(height) - TITLE_PX];
-    const found = await post("/compare/figure", {
+    const found = await post("compare/figure", {
       ...asked, width_px, height_px, scheme: "light", paper: true,
     });
     if (!found || found.problem) throw (found && found.problem) || new Error("no answer");

@@ -64,7 +64,7 @@
       await new Promise((done) => setTimeout(done, ASK_MS));
       const element = document.getElementById("report-progress");
       if (mine !== following || !element) return;
-      const found = (await post("/report/progress", { view }).catch(() => null)) || {};
+      const found = (await post("report/progress", { view }).catch(() => null)) || {};
       if (mine !== following) return;
       const isReading = found.of !== undefined;
       const waits = Boolean(element.closest("[data-follow]").asking);
@@ -111,7 +111,7 @@
   });
 
   /* Update the controls on every change of the view. */
-  filled["/report/data"] = (root, found) => {
+  filled["report/data"] = (root, found) => {
     const { options } = window.radt.view;
     for (const button of root.querySelectorAll("[data-report-switch]"))
       button.setAttribute("aria-pressed", String((options || {})[button.dataset.reportSwitch] === "1"));
@@ -138,5 +138,5 @@
   };
   let shown = null;
 
-  window.radt.asked["/report/data"] = () => follow(window.radt.view);
+  window.radt.asked["report/data"] = () => follow(window.radt.view);
 })();

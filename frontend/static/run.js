@@ -1,28 +1,16 @@
-/* The Run page: the choice of the run, and its files (media.js shows their content). */
+/* The Run page (frontend/pages/run.py): the choice of the run, and its files (media.js shows
+   their content). */
 "use strict";
 
 (function () {
-  const { change, h, noUpdate, refill, register, setAttribute, setPart } = window.radt;
+  const { change, drawNotes, filled, h, refill, setAttribute, setPart } = window.radt;
   const LISTED = 500;
-  /* Number of ticks between two polls of a running run's files. */
+  const FOLLOW_MS = 1000;
+  /* A running run's files are polled at every third poll of its log. */
   const FILES_EVERY = 3;
+  const TYPING_MS = 150;
 
-  const state = { id: null, ticks: 0, digest: "", files: [], chosen: "", filter: "" };
-
-  /* Fetch JSON from a route of the shown run. */
-  async function ask(name, query) {
-    const shown = state.root;
-    const answer = await window.radt.media.ask(state, name, query);
-    if (shown !== state.root) throw new DOMException("another run is shown", "AbortError");
-    return answer;
-  }
-
-  /* Return a size with its unit, as in file lists: `12.3 KB`. */
-  function size(bytes) {
-    let unit = 0;
-    for (; bytes >= 999.5 && unit < 4; unit += 1) bytes /= 1000;
-    return `${unit ? bytes.toPrecision(3) : bytes} ${["B", "KB", "MB", "GB", "TB"][unit]}`;
-  }
+  const state = { shown: {}, root: null, digest: "", files: [], chosen: "", filter: "" };
 
   /* Paths are percent-encoded, as names may contain bytes that are not UTF-8. */
   function readable(path) {
@@ -47,20 +35,20 @@
     const label = readable(path);
     const { address, content, player, preview } = window.radt.media;
     const head = h("div", { class: "run-preview-head" }, h("strong", {}, label),
-      file && h("span", { class: "workload-dim" }, size(file[1])),
-      h("a", { href: address(state, "artifact", path), download: "" }, "download"));
+      file && h("span", { class: "workload-dim" }, file[1]),
+      h("a", { href: address(state.shown, "artifact", path), download: "" }, "download"));
     markdown.hidden = true;
     const kind = file && file[2];
-    const played = player(state, kind, path, label);
+    const played = player(state.shown, kind, path, label);
     if (played) return void box.replaceChildren(head, played);
     box.replaceChildren(head);
     try {
-      const read = await preview({ id: state.id }, path);
+      const read = await preview(state.shown, path);
       if (state.chosen !== path) return;
       if (read.kind === "markdown") {
         window.dash_clientside.set_props("run-markdown", { children: read.text });
         markdown.hidden = false;
-      } else box.replaceChildren(head, ...content(state, path, read, label));
+      } else box.replaceChildren(head, ...content(state.shown, path, read, label));
     } catch (error) {
       if (state.chosen === path)
         box.replaceChildren(head, h("p", { class: "workload-dim", role: "alert" }, error.message));
@@ -78,11 +66,11 @@
     const box = document.getElementById("run-files");
     if (!box) return;
     const matching = listing.files.filter(([path]) => readable(path).toLowerCase().includes(state.filter));
-    const items = matching.slice(0, LISTED).map(([path, bytes]) =>
+    const items = matching.slice(0, LISTED).map(([path, size]) =>
       h("li", {}, h("button", {
         type: "button", class: "quiet", "data-path": path, "data-focus": path,
         "aria-current": path === state.chosen && "true", onclick: () => choose(path),
-      }, h("span", {}, readable(path)), h("span", { class: "workload-number" }, size(bytes)))));
+      }, h("span", {}, readable(path)), h("span", { class: "workload-number" }, size))));
     const hidden = matching.length - items.length + listing.left_out;
     const search = h("input", {
       type: "search", class: "run-search", placeholder: "Find a file", "aria-label": "Find a file",
@@ -101,13 +89,14 @@
   }
 
   async function readFiles() {
-    const listing = await ask("files", `known=${state.digest}`);
-    if (!listing) return;
+    const { shown } = state;
+    const listing = await window.radt.media.ask(shown, "files", `known=${state.digest}`);
+    if (!listing || shown !== state.shown) return;
     const first = !state.digest;
     state.digest = listing.digest;
     state.files = listing.files;
     list(listing);
-    const names = window.radt.media.fill([{ id: state.id, sequences: listing.sequences }]);
+    const names = window.radt.media.fill([{ id: shown.id, sequences: listing.sequences }]);
     document.getElementById("run-media-panel").hidden = !names;
     const wanted = (window.radt.view.options || {})["run.file"];
     if (first && wanted && listing.files.some(([path]) => path === wanted)) show(wanted);
@@ -119,42 +108,51 @@
     if (error.name !== "AbortError") console.warn(error.message);
   });
 
-  window.radt.run = { ask, size, state };
+  /* Show a run from its beginning. */
+  function begin(root, id, live) {
+    clearTimeout(state.timer);
+    Object.assign(state, { shown: { id, live }, root, polls: 0, digest: "", files: [], chosen: "", filter: "" });
+    window.radt.media.begin(document.getElementById("run-media"));
+    quietly(readFiles());
+    quietly(window.radt.runLog.begin(state.shown));
+    if (live) state.timer = setTimeout(() => follow(state.shown), FOLLOW_MS);
+  }
 
-  register({
-    runPick: (chosen, shown) => {
-      if (chosen && shown && chosen !== shown.id)
-        change((view) => {
-          view.run = chosen;
-          setPart(view, "options", { "run.other": null, "run.file": null, "run.step": null });
-        });
-      return noUpdate();
-    },
-
-    runOther: (chosen, shown) => {
-      if (chosen && shown && chosen !== shown.other)
-        change((view) => setPart(view, "options", { "run.other": chosen.slice(0, 12) }));
-      return noUpdate();
-    },
-
-    /* Each tick: read another run from its beginning, and a running one for new content. */
-    runFollow: (_tick, shown) => {
-      const root = document.getElementById("run-files");
-      if (!shown || !root) return noUpdate();
-      if (state.id !== shown.id || state.root !== root) {
-        Object.assign(state, { id: shown.id, live: shown.live, root,
-          ticks: 0, digest: "", files: [], chosen: "", filter: "" });
-        window.radt.media.begin(document.getElementById("run-media"));
-        quietly(readFiles());
-        quietly(window.radt.runLog.begin());
-        return noUpdate();
-      }
-      if (!state.live) return noUpdate();
-      state.live = shown.live; // once more after it has ended
-      state.ticks += 1;
+  /* Read what a running run adds, and once more after it has ended. */
+  function follow(shown) {
+    if (!state.root.isConnected || state.shown !== shown) return;
+    if (!document.hidden) {
+      state.polls += 1;
       quietly(window.radt.runLog.follow());
-      if (!state.live || state.ticks % FILES_EVERY === 0) quietly(readFiles());
-      return noUpdate();
-    },
+      if (!shown.live || state.polls % FILES_EVERY === 0) quietly(readFiles());
+    }
+    if (shown.live || document.hidden) state.timer = setTimeout(() => follow(shown), FOLLOW_MS);
+  }
+
+  filled["run/data"] = (root, found) => {
+    if (found && (state.root !== root || state.shown.id !== found.id)) begin(root, found.id, found.live);
+    else if (found) state.shown.live = found.live;
+    const field = document.getElementById("run-filter");
+    if (document.activeElement !== field)
+      field.value = (window.radt.view.options || {})["run.metric"] || "";
+    drawNotes(document.getElementById("run-notes"), state.shown.id);
+  };
+
+  document.addEventListener("choice", ({ target, detail }) => {
+    if (target.id === "run-pick" && detail !== state.shown.id)
+      change((view) => {
+        view.run = detail;
+        setPart(view, "options", { "run.other": null, "run.file": null, "run.step": null });
+      });
+    else if (target.id === "run-other")
+      change((view) => setPart(view, "options", { "run.other": detail.slice(0, 12) }));
+  });
+
+  let typing = 0;
+  document.addEventListener("input", ({ target }) => {
+    if (target.id !== "run-filter") return;
+    clearTimeout(typing);
+    typing = setTimeout(() =>
+      change((view) => setPart(view, "options", { "run.metric": target.value })), TYPING_MS);
   });
 })();

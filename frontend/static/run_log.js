@@ -1,15 +1,16 @@
-/* The log of the Run page: only parts around the visible lines are loaded. The end follows a
+/* The log of a run, on the Run and the Workload page: only parts around the visible lines are loaded. The end follows a
    running run. A search lists the matching lines. */
 "use strict";
 
 (function () {
-  const { h, isAtEnd, refill, setText } = window.radt;
+  const { address, h, refill, setText } = window.radt;
   /* Maximum number of parts kept on the page, of up to 64 KB each; others are fetched on
      scrolling. */
   const MOST = 24;
   const FULL = 64 * 1024;
   const NEAR_PX = 400;
 
+  let run = null; /* { id, live } */
   let log = null; /* { size, rest }: size of the log, and its incomplete last line */
   let found = null; /* { text, matches, scanned, lines, size } */
   let busy = false;
@@ -21,8 +22,16 @@
   const isWhole = () => end() + log.rest >= log.size;
   const lines = (texts) => texts.map((text) => h("div", {}, text || "\n"));
 
+  /* Fetch JSON from a route of the shown run. */
+  async function fetchFrom(name, query) {
+    const mine = run;
+    const answer = await window.radt.media.ask(mine, name, query);
+    if (mine !== run) throw new DOMException("another run is shown", "AbortError");
+    return answer;
+  }
+
   async function ask(query) {
-    const part = await window.radt.run.ask("log", query);
+    const part = await fetchFrom("log", query);
     if (part.missing) throw new Error(part.missing);
     part.element = h("div", { class: "run-part", "data-start": part.start, "data-end": part.end }, lines(part.lines));
     return part;
@@ -32,11 +41,10 @@
   function seen(part) {
     const box = byId("run-log");
     for (const old of box.querySelectorAll(".run-rest")) old.remove();
-    log = { size: part.size, rest: part.end === end() && part.rest ? part.size - part.end : 0 };
+    log = { size: part.size, text: part.size_text, rest: part.end === end() && part.rest ? part.size - part.end : 0 };
     if (log.rest) box.append(h("div", { class: "run-rest" }, part.rest));
     const where = !isWhole() ? `at ${Math.round((100 * end()) / log.size)} %` : start() ? "end" : "all";
-    const live = window.radt.run.state.live ? " · follows" : "";
-    setText(byId("run-log-note"), `${where} of ${window.radt.run.size(log.size)}${live}`);
+    setText(byId("run-log-note"), `${where} of ${log.text}${run.live ? " · follows" : ""}`);
     byId("run-log-last").hidden = isWhole();
   }
 
@@ -66,7 +74,7 @@
     const part = await ask(`after=${end()}`);
     const box = byId("run-log");
     if (part.size < end()) return void (await last()); // the file was replaced
-    const follows = isAtEnd(box);
+    const follows = box.scrollHeight - box.scrollTop - box.clientHeight < 24;
     const all = parts();
     const latest = all.at(-1);
     if (end() - Number(latest.dataset.start) < FULL) {
@@ -111,7 +119,7 @@
     if (!found || found.text !== text) found = { text, matches: [], scanned: 0, lines: 0, size: 1 };
     const current = found;
     const query = { text, scanned: current.scanned, lines: current.lines };
-    const answer = await window.radt.run.ask("search", new URLSearchParams(query));
+    const answer = await fetchFrom("search", new URLSearchParams(query));
     if (current !== found) return;
     Object.assign(found, answer, { matches: [...found.matches, ...answer.matches] });
     show();
@@ -175,7 +183,8 @@
 
   /* ---- another run, and new lines ------------------------------------------------------------ */
 
-  async function begin() {
+  async function begin(shown) {
+    run = shown;
     log = found = null;
     busy = false;
     const box = byId("run-log");
@@ -183,7 +192,8 @@
     show();
     byId("run-log-tools").replaceChildren(
       h("button", { type: "button", class: "quiet", id: "run-log-last", hidden: true, onclick: () => quietly(last) }, "latest"),
-      h("input", { type: "search", class: "run-search", placeholder: "Search the log", "aria-label": "Search the log", oninput: typed }));
+      h("input", { type: "search", class: "run-search", placeholder: "Search the log", "aria-label": "Search the log", oninput: typed }),
+      h("a", { href: address(`files/${encodeURIComponent(run.id)}/log`), download: "" }, "whole log"));
     try {
       await last();
     } catch (error) {
@@ -197,7 +207,7 @@
 
   /* Append new lines, if the end is on the page. */
   async function follow() {
-    if (!log) return begin(); // the log did not exist yet
+    if (!log) return begin(run); // the log did not exist yet
     if (isWhole()) await alone(later);
   }
 

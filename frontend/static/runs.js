@@ -4,86 +4,47 @@
 "use strict";
 
 (function () {
-  const { h, setText, setAttribute, refill, follow, open, post, change, setPart, noUpdate } = window.radt;
+  const { h, setText, setAttribute, refill, address, follow, open, post, change, setPart, noUpdate } = window.radt;
 
   const ON = 1;
   const OFF = 0;
   const TYPING_PAUSE_MS = 150;
   const RETRY_MS = 2000;
-  const HELP = [
-    ["resnet26 \"two words\"", "anywhere in names, parameters, tags"],
-    ["accuracy.max > 0.93", "a metric's last, min, max or mean; numbers: < <= > >="],
-    ["lr < 1e-3  batch-size = 64", "parameters and tags"],
-    ["model:resnet  model!=vit", "part of a text; any other value"],
-    ["state:failed,oom", "one of several values"],
-    ["-machine:bench-2", "not"],
-    ["duration>10m  age<2d", "durations"],
-    ["starred:yes  archived:yes", "with a star; archived, which are left out otherwise"],
-    ["workload: run: device: machine: experiment:", "fields of every run"],
-  ];
 
   /* The state of the page while it is shown. */
   let page = null;
 
   /* ---- the frame ----------------------------------------------------------------------------- */
 
-  function build(root) {
+  /* The frame comes from the server (frontend/templates/runs.html). */
+  function build(root, frame) {
     page = { root, view: {}, revision: null, asked: null, answer: null, toggled: new Set(),
-      steps: [], sending: null, asking: null, timer: null };
-    page.search = h("input", {
-      id: "runs-search", type: "search", autocomplete: "off", spellcheck: "false",
-      placeholder: "accuracy.max > 0.93  lr < 1e-3  state = failed", "aria-label": "Search runs",
-      "aria-describedby": "runs-count", oninput: typed, onkeydown: searchKey,
-    });
-    const help = h("details", { class: "runs-help" },
-      h("summary", { "aria-label": "Search syntax", title: "Search syntax" }, "?"),
-      h("dl", {}, HELP.flatMap(([term, meaning]) => [h("dt", {}, term), h("dd", {}, meaning)])));
-    page.count = h("span", { id: "runs-count", class: "runs-count", role: "status" });
-    page.chips = h("div", { class: "runs-chips", role: "group", "aria-label": "State" });
-    page.problems = h("div", { class: "runs-problems", role: "status", hidden: true });
-    page.experiment = choice("Experiment", (value) => change((view) => {
-      if (value) view.experiment = value;
+      steps: [], sending: null, asking: null, timer: null, setColumns };
+    root.innerHTML = frame;
+    for (const element of root.querySelectorAll("[data-name]")) page[element.dataset.name] = element;
+    Object.assign(page.search, { oninput: typed, onkeydown: searchKey });
+    page.experiment.onchange = () => change((view) => {
+      if (page.experiment.value) view.experiment = page.experiment.value;
       else delete view.experiment;
-    }));
-    page.group = choice("Group by", (value) => {
-      page.toggled.clear();
-      setOptions({ "runs.group": value === "workload" ? "" : value, "runs.open": "" });
     });
-    page.fold = button("", () => {
+    page.group.onchange = () => {
+      page.toggled.clear();
+      setOptions({ "runs.group": page.group.value === "workload" ? "" : page.group.value, "runs.open": "" });
+    };
+    page.fold.onclick = () => {
       page.toggled.clear();
       setOptions({ "runs.open": isOpen() ? "no" : "yes" });
-    });
-    page.columns = h("button", {
-      type: "button", class: "runs-button", "aria-haspopup": "dialog", "aria-expanded": "false",
-      onclick: () => window.radt.chooseColumns(page),
-    }, "Columns");
-    page.csv = h("a", { class: "runs-button", download: "", title: "All runs listed, with these columns" }, "CSV");
-    page.picked = h("span", { class: "runs-picked", role: "status" });
-    page.clear = button("Clear", () => pick([]));
-    page.archive = button("Archive", archive);
-    page.archive.title = "Leave the ticked runs out of all lists; the search archived:yes finds them";
-    page.compare = h("a", { class: "runs-compare", onclick: compare });
+    };
+    page.columns.onclick = () => window.radt.chooseColumns(page);
+    page.clear.onclick = () => pick([]);
+    page.archive.onclick = archive;
+    page.undo.onclick = undo;
+    page.compare.onclick = compare;
     page.grid = new window.radt.Grid({ tick, tickAll, star, edit: editNotes, toggle, ask, sort, setColumns, setNameWidth });
-    root.replaceChildren(
-      h("div", { class: "runs-bar" },
-        page.experiment.label, h("div", { class: "runs-field" }, page.search, help), page.chips,
-        page.count),
-      h("div", { class: "runs-bar" },
-        page.group.label, page.fold, page.columns, page.csv,
-        h("span", { class: "push" }), page.picked, page.clear, page.archive, page.compare),
-      page.problems, page.grid.element);
-    page.setColumns = setColumns;
+    root.append(page.grid.element);
   }
 
-  const button = (text, onclick) =>
-    h("button", { class: "quiet", type: "button", onclick }, text);
-
-  function choice(label, chosen) {
-    const select = h("select", { "aria-label": label, onchange: () => chosen(select.value) });
-    return { select, label: h("label", { class: "runs-choice" }, h("span", {}, label), select) };
-  }
-
-  function fill({ select }, options, value) {
+  function fill(select, options, value) {
     const known = JSON.stringify(options);
     if (select.dataset.known !== known) {
       select.dataset.known = known;
@@ -179,6 +140,7 @@
 
   function pick(picks) {
     page.steps = [];
+    page.archived = null;
     showProblem("");
     change((view) => {
       if (picks.length) view.picks = picks;
@@ -220,21 +182,34 @@
     });
   }
 
+  /* Archived runs are ticked no longer, until the user takes it back. */
   async function archive() {
-    if (await edit(page.answer.picked.runs, { archived: true })) pick([]);
+    const { picks } = page.view;
+    const { runs } = page.answer.picked;
+    if (!await edit(runs, { archived: true })) return;
+    pick([]);
+    page.archived = { runs, picks };
+    drawPicked();
+    page.undo.focus();
+  }
+
+  async function undo() {
+    const { runs, picks } = page.archived;
+    if (await edit(runs, { archived: false })) pick(picks);
   }
 
   const tickAll = () => addStep({ all: true, on: page.answer.tick !== ON });
 
   /* Clicks go to the server one after the other, as each depends on the result of the last. */
   async function addStep(step) {
+    page.archived = null;
     page.steps.push(step);
     if (page.sending) return;
     const mine = page;
     mine.sending = true;
     while (mine.steps.length) {
       const steps = mine.steps.splice(0);
-      const found = await post("/runs/tick", { view: window.radt.view, steps,
+      const found = await post("runs/tick", { view: window.radt.view, steps,
         picks: window.radt.view.picks || [] }).catch(() => null);
       if (mine !== page || !mine.root.isConnected) return;
       showProblem(found ? found.refused : "The dashboard does not answer.");
@@ -256,8 +231,8 @@
   async function compare(event) {
     if (page.compare.dataset.found !== "yes") return follow(event);
     event.preventDefault();
-    const found = await post("/runs/found", { view: window.radt.view });
-    if (found.query !== undefined) open(`/compare?${found.query}`);
+    const found = await post("runs/found", { view: window.radt.view });
+    if (found.query !== undefined) open(address("compare", found.query));
     return undefined;
   }
 
@@ -276,7 +251,7 @@
     const { root, view } = page;
     page.asked = { concern: concern(view), revision: page.revision };
     try {
-      const found = await post("/runs/rows",
+      const found = await post("runs/rows",
         { view, toggled: [...page.toggled], ...page.grid.request() }, mine.signal);
       if (mine !== page.asking || !root.isConnected) return;
       if (found.problem) return; // the router shows the error; the rows stay
@@ -306,7 +281,7 @@
     fill(page.experiment, [["", `All ${answer.experiments.length}`],
       ...answer.experiments.map(({ name, count }) => [name, `${name} (${count.toLocaleString("en")})`])],
       page.view.experiment || "");
-    page.experiment.label.hidden = answer.experiments.length < 2;
+    page.experiment.parentElement.hidden = answer.experiments.length < 2;
     fill(page.group, answer.groups.map(({ key, label }) => [key, label]), answer.grouped_by);
     page.fold.hidden = answer.grouped_by === "none";
     setText(page.fold, isOpen() ? "Close all" : "Open all");
@@ -314,7 +289,7 @@
     page.problems.hidden = !answer.problems.length;
     page.problems.replaceChildren(...answer.problems.map(({ typed: term, cause }) =>
       h("span", {}, h("code", {}, term), " ", cause)));
-    page.csv.href = "/runs/table.csv" + (answer.query ? "?" + answer.query : "");
+    page.csv.href = address("runs/table.csv", answer.query);
     page.grid.draw(answer, answer.narrowed ? "No run matches." : "No runs yet.");
     drawPicked();
     if (page.columnsDrawn) page.columnsDrawn();
@@ -334,7 +309,10 @@
 
   function drawPicked() {
     const { picked, narrowed, query } = page.answer;
-    const texts = page.refused ? [page.refused] : [picked.text, ...picked.notes];
+    const count = page.archived && page.archived.runs.length;
+    const texts = page.refused ? [page.refused]
+      : count ? [`${count} ${count === 1 ? "run" : "runs"} archived`] : [picked.text, ...picked.notes];
+    page.undo.hidden = !count;
     setText(page.picked, texts.filter(Boolean).join(" · "));
     setAttribute(page.picked, "data-refused", page.refused && "yes");
     page.clear.hidden = !(page.view.picks || []).length;
@@ -343,7 +321,7 @@
     setText(page.compare, picked.count ? "Compare ticked →"
       : isFound ? "Compare these →" : "Compare newest →");
     setAttribute(page.compare, "data-found", isFound && "yes");
-    page.compare.setAttribute("href", "/compare" + (query ? "?" + query : ""));
+    page.compare.setAttribute("href", address("compare", query));
     setAttribute(page.compare, "aria-disabled", isFound && !page.answer.total && "true");
   }
 
@@ -358,7 +336,7 @@
       if (!root || !first) return noUpdate();
       window.radt.view = view || {};
       if (!page || page.root !== root || !root.firstChild) {
-        build(root);
+        build(root, first.frame);
         page.view = window.radt.view;
         page.asked = { concern: concern(page.view), revision: first.revision };
         draw(first);

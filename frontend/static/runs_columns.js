@@ -31,36 +31,27 @@
         onchange: (event) => set(key, event.target.checked),
       }), h("span", {}, label));
 
-    const metric = ({ metric: name }) => h("div", { class: "runs-offer-metric", role: "group",
-      "aria-label": name },
-      h("span", { title: name }, name), STATISTICS.map((one) => box(`${name}.${one}`, one)));
+    const item = ({ key, label, title, metric }) => (metric ? h("div", {
+      class: "runs-offer-metric", role: "group", "aria-label": label,
+    }, h("span", { title: label }, label), STATISTICS.map((one) => box(`${label}.${one}`, one)))
+      : box(key, label, title));
 
-    function section(title, entries, name, make) {
+    function section({ title, items }) {
       const text = filter.value.toLowerCase();
-      const shown = entries.filter((entry) => name(entry).toLowerCase().includes(text));
-      return shown.length > 0 && h("section", {}, h("h3", {}, title), shown.map(make));
+      const shown = items.filter(({ label }) => label.toLowerCase().includes(text));
+      return shown.length > 0 && h("section", {}, h("h3", {}, title), shown.map(item));
     }
 
     function draw() {
-      if (!offered) return setText(list, "…");
-      if (!list.isConnected) return undefined;
-      const label = (entry) => entry.label;
-      const simple = ({ key, label: text, title }) => box(key, text, title);
-      return window.radt.refill(list,
-        section("Of every run", offered.fields, label, simple),
-        section("Logged metrics", offered.metrics.filter((one) => one.logged),
-          (one) => one.metric, metric),
-        section("Parameters", offered.params, label, simple),
-        section("Measured", offered.metrics.filter((one) => !one.logged),
-          (one) => one.metric, metric),
-        section("Tags", offered.tags, label, simple));
+      if (!offered) return setText(list, "Loading");
+      return list.isConnected && window.radt.refill(list, offered.sections.map(section));
     }
 
     window.radt.compare.openPanel(page.columns, "Columns",
       () => [h("div", { class: "runs-offer-head" }, filter, reset), list], "runs-offer-panel");
     page.columnsDrawn = draw;
     draw();
-    offered = await window.radt.post("/runs/columns", {});
+    offered = await window.radt.post("runs/columns", {});
     draw();
   };
 })();

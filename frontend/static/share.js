@@ -12,7 +12,7 @@
     link: { text: "Copy link", share: "link" },
     python: { text: "Copy as Python", share: "python" },
     save: { text: "Save view", share: "view" },
-    open: { text: "Open view…", open: true },
+    open: { text: "Open view", open: true },
     shown: data("shown", "Data shown", "the lines as drawn"),
     full: data("full", "All samples", "of the selected runs"),
     picture: { text: "Picture", formats: ["PNG", "SVG", "PDF"].map((f) => [f, "picture", f.toLowerCase()]) },
@@ -26,8 +26,8 @@
     (await request(path, { method: "POST", headers: { "Content-Type": type }, body })).json();
 
   const prepare = (share, format, subject) =>
-    ask("/export/prepare", JSON.stringify({
-      view: window.radt.view, share, format, page: window.location.pathname,
+    ask("export/prepare", JSON.stringify({
+      view: window.radt.view, share, format, page: window.radt.here(),
       slot: subject === PAGE ? null : Number(subject),
     }), "application/json");
 
@@ -58,13 +58,13 @@
       if (found.notes && found.notes.length) note(found.notes.map(sentence));
       return;
     }
-    const text = share === "link" ? window.location.origin + found.text : found.text;
+    const text = share === "link" ? new URL(found.text, window.location.href).href : found.text;
     if (await copy(text)) note([share === "link" ? "Link copied." : "Python copied."]);
     else note(["The browser does not allow copying. Copy the text from here:"], { text });
   }
 
   async function picture(format, subject) {
-    note(["Drawing the picture…"], { stays: true });
+    note(["Drawing the picture"], { stays: true });
     const made = await window.radt.picture(subject, format);
     if (made) {
       const address = URL.createObjectURL(made.blob);
@@ -100,8 +100,8 @@
   async function open(file) {
     if (file.size > MAX_VIEW_BYTES)
       throw { cause: `${file.name} is too large for a saved view.`, remedy: "Choose a file that “Save view” saved." };
-    const found = await ask("/export/open", await file.text(), "text/plain;charset=utf-8");
-    window.radt.open("/compare" + (found.query ? "?" + found.query : ""));
+    const found = await ask("export/open", await file.text(), "text/plain;charset=utf-8");
+    window.radt.open(window.radt.address("compare", found.query));
     if (found.missing.length)
       note([`${file.name} is open.`, `Not in this store: ${found.missing.join(", ")}.`], { bad: true });
     else note([`${file.name} is open.`]);

@@ -3,7 +3,7 @@
 "use strict";
 
 (function () {
-  const { change, clock, isAtEnd, number, open, setPart, setWindow, noUpdate, tip } = window.radt;
+  const { change, clock, number, open, runLog, setPart, setWindow, noUpdate, tip } = window.radt;
   const frameOf = () => document.querySelector(".workload-time");
   const axis = () => (frameOf() && frameOf().dataset.axis) || "barrier";
 
@@ -28,7 +28,7 @@
       const query = new URLSearchParams(window.location.search);
       query.set("w", workload);
       query.delete("t.barrier");
-      open(`/workload?${query}`);
+      open(window.radt.address("workload", query));
     } else if (end > start) zoomTo([start, end]);
   };
 
@@ -76,14 +76,10 @@
       return noUpdate();
     },
 
-    /* The open log is part of the view. */
-    workloadLog: (run) => {
-      if (run)
-        change((view) => setPart(view, "options", { "workload.log": run.slice(0, 12) }));
+    workloadFollow: (_tick, shown) => {
+      if (shown) followLog(shown.live);
       return noUpdate();
     },
-
-    workloadFollow: (tick, shown) => (shown && shown.live ? tick : noUpdate()),
 
     /* Another experiment or day starts unzoomed. */
     timelinePick: (chosen) => {
@@ -275,25 +271,24 @@
     true,
   );
 
-  /* The run whose log is shown. */
+  /* Show the log of the chosen run (run_log.js), which follows a running one. */
+  let logged = {};
+  function followLog(live) {
+    const tab = document.querySelector("#workload-log-tabs [aria-pressed=true]");
+    if (!tab) return;
+    const box = document.getElementById("run-log");
+    const isNew = logged.id !== tab.dataset.run || logged.box !== box;
+    if (isNew) logged = { id: tab.dataset.run, box, live };
+    else if (!logged.live) return;
+    logged.live = live; // once more after it has ended
+    (isNew ? runLog.begin(logged) : runLog.follow()).catch(() => {}); // the next tick retries
+  }
+
   document.addEventListener("click", (event) => {
     const tab = event.target.closest("#workload-log-tabs button");
     if (!tab) return;
     for (const one of tab.parentElement.children) one.setAttribute("aria-pressed", String(one === tab));
-    window.dash_clientside.set_props("workload-log-tabs", { "data-value": tab.dataset.run });
+    followLog(true);
+    change((view) => setPart(view, "options", { "workload.log": tab.dataset.run.slice(0, 12) }));
   });
-
-  /* A log at its end follows new lines; a log that was scrolled up keeps its position. */
-  const atEnd = new WeakMap();
-  document.addEventListener(
-    "scroll",
-    (event) => {
-      if (event.target.id === "workload-log") atEnd.set(event.target, isAtEnd(event.target));
-    },
-    true,
-  );
-  new MutationObserver(() => {
-    const log = document.getElementById("workload-log");
-    if (log && atEnd.get(log) !== false) log.scrollTop = log.scrollHeight;
-  }).observe(document, { childList: true, characterData: true, subtree: true });
 })();

@@ -17,6 +17,7 @@ from radt.analysis.advice_prediction import (
     candidates_of,
 )
 from radt.analysis.baselines import BaselineKey
+from radt.analysis.report import ReportCache
 from radt.store.reader import StoreReader
 
 #: Threshold for notes: share of the CPUs used by others, and of step time spent waiting for data.
@@ -71,6 +72,7 @@ def advise(
     separate: bool = False,
     margin: float = DEFAULT_MARGIN,
     cores: int | None = None,
+    cache: ReportCache | None = None,
 ) -> Advice:
     """Predict which runs can share a device, and recommend.
 
@@ -81,11 +83,12 @@ def advise(
         separate: Isolate the runs: MIG instances only.
         margin: Share of each memory to leave free.
         cores: CPUs of the machine, if the user gives them.
+        cache: Cache of earlier reports of the experiment; it is updated.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    measurements = read_measurements(reader, experiment, cores=cores)
+    measurements = read_measurements(reader, experiment, cores=cores, cache=cache)
     predictor = Predictor(measurements.measured, margin)
     candidates = candidates_of(measurements, separate=separate)
     predictions = tuple(map(predictor.predict, candidates))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from radt.analysis.advice import Advice
@@ -25,20 +26,24 @@ _MAX_VERIFIED = 8
 Cells = Mapping[Column, str]
 
 
-def write_experiment(advice: Advice, path: Path) -> str:
-    """Write the missing runs; if none are missing, the runs that verify the advice.
+@dataclass(frozen=True, slots=True)
+class NextExperiment:
+    """The content of an experiment file, the number of its runs, and their purpose."""
 
-    Return a sentence on what was written.
+    text: str
+    summary: str
+
+
+def next_experiment(advice: Advice, folder: Path | None = None) -> NextExperiment:
+    """Return the missing runs; if none are missing, the runs that verify the advice.
+
+    Args:
+        advice: The advice.
+        folder: The folder of the file: programs below it are named relative to it.
 
     Raises:
-        UsageError: The file exists, its name does not end in .csv, or no run is missing.
-        RadtError: The file cannot be written.
+        UsageError: No run is missing, and no candidate can be verified.
     """
-    if path.suffix.lower() != ".csv":
-        raise UsageError(
-            f"Expected a file name that ends in .csv, got {path}",
-            f"Run with --write {path.stem}.csv",
-        )
     workloads, purpose = _missing(advice), "to know what models do alone"
     if not workloads:
         workloads, purpose = _to_verify(advice), "to verify what is advised"
@@ -49,22 +54,38 @@ def write_experiment(advice: Advice, path: Path) -> str:
         )
     labels = _new_labels(advice, [label for label, _ in workloads])
     rows = [
-        _row(cells, advice.measurements.experiment, label, path)
+        _row(cells, advice.measurements.experiment, label, folder)
         for label, (_, same) in zip(labels, workloads, strict=True)
         for cells in same
     ]
+    text = f"# Written by radt advise: {purpose}.\n" + "".join(_lines(rows))
+    count = f"{plural(len(workloads), 'workload')}, {plural(len(rows), 'run')}"
+    return NextExperiment(text, f"{count} {purpose}")
+
+
+def write_experiment(advice: Advice, path: Path) -> str:
+    """Write the next experiment. Return a sentence on what was written.
+
+    Raises:
+        UsageError: The file exists, its name does not end in .csv, or there is nothing to run.
+        RadtError: The file cannot be written.
+    """
+    if path.suffix.lower() != ".csv":
+        raise UsageError(
+            f"Expected a file name that ends in .csv, got {path}",
+            f"Run with --write {path.stem}.csv",
+        )
+    following = next_experiment(advice, path.absolute().parent)
     try:
         with path.open("x", encoding="utf-8", newline="") as file:
-            file.write(f"# Written by radt advise: {purpose}.\n")
-            file.writelines(_lines(rows))
+            file.write(following.text)
     except FileExistsError:
         raise UsageError(
             f"{path} already exists, and radt does not overwrite it", "Set another name"
         ) from None
     except OSError as error:
         raise RadtError(f"{path} cannot be written: {error.strerror}") from error
-    count = f"{plural(len(workloads), 'workload')}, {plural(len(rows), 'run')}"
-    return f"{path}: {count} {purpose}"
+    return f"{path}: {following.summary}"
 
 
 def _missing(advice: Advice) -> list[tuple[str, list[Cells]]]:
@@ -149,10 +170,11 @@ def _program(run: RunRecord, name: str) -> str:
     return next((word for word in words[:2] if Path(word).name == name), name)
 
 
-def _row(cells: Cells, experiment: str, label: str, path: Path) -> Cells:
+def _row(cells: Cells, experiment: str, label: str, folder: Path | None) -> Cells:
     """Return a row of the new file, with its label, a shortened path, and literal braces."""
-    program, folder = Path(cells[Column.FILE]), path.absolute().parent
-    file = program.relative_to(folder) if program.is_relative_to(folder) else program
+    file = Path(cells[Column.FILE])
+    if folder is not None and file.is_relative_to(folder):
+        file = file.relative_to(folder)
     literal = Placeholders({}).escaped  # otherwise a column's name in braces would be filled in
     filled = {Column.FILE: literal(str(file)), Column.PARAMS: literal(cells[Column.PARAMS])}
     return {**cells, **filled, Column.EXPERIMENT: experiment, Column.WORKLOAD: label}

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from radt.analysis.advice_model import Candidate, DevicePlace, MeasuredWorkload, Resource, Row, Solo
 from radt.analysis.baselines import BaselineKey, keys_of
 from radt.analysis.quantities import Quantity, Statistic
-from radt.analysis.report import Report, read_report
+from radt.analysis.report import Report, ReportCache, read_report
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.summaries import GroupSummary, WorkloadSummary
 from radt.collocation.inventory import read_inventory
-from radt.collocation.processes import MPS_CONTROL
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import MigState, published_mig
+from radt.devices.nvml import MPS_CONTROL
 from radt.errors import DeviceError, UsageError
 from radt.experiment.columns import Column
 from radt.model import RunStatus
@@ -80,14 +80,18 @@ class Measurements:
 
 
 def read_measurements(
-    reader: StoreReader, experiment: str, *, cores: int | None = None
+    reader: StoreReader,
+    experiment: str,
+    *,
+    cores: int | None = None,
+    cache: ReportCache | None = None,
 ) -> Measurements:
     """Read an experiment; `cores` is the user's number of CPUs of the machine, if given.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    report = read_report(reader, experiment, series=_SERIES)
+    report = read_report(reader, experiment, series=_SERIES, cache=cache)
     served = sum(workload.is_served for workload in report.workloads)
     spread = sum(_has_several_gpus(workload) for workload in report.workloads)
     workloads = [

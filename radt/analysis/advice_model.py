@@ -319,5 +319,13 @@ class Prediction:
         return sum(1 / slowdown for slowdown in self.slowdowns) if self.slowdowns else None
 
     @property
+    def gain_range(self) -> Range | None:
+        """Return the range of the gain according to the model."""
+        ranges = [row.range for row in self.rows]
+        if not ranges:
+            return None
+        return Range(sum(1 / one.high for one in ranges), sum(1 / one.low for one in ranges))
+
+    @property
     def ran_out(self) -> bool:
         return self.measured is not None and self.measured.ran_out

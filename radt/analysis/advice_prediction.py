@@ -203,9 +203,8 @@ class Predictor:
         Args:
             candidate: The runs.
             blind: Leave out measurements of the same models together, to check the prediction
-                against
-                them. Otherwise all candidates of a method share one calibration, so that their
-                expectations are comparable.
+                against them. Otherwise all candidates of a method share one calibration, so that
+                their expectations are comparable.
         """
         bare = replace(self._bare(candidate), measured=self._own.get(candidate.identity))
         known = [

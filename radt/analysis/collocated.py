@@ -8,8 +8,16 @@ from radt.analysis.baselines import Work, ignored_params, work_of
 from radt.analysis.selection import NO_COLLOCATION, Selection
 from radt.store.records import RunRecord
 
-#: Ignored params that still distinguish the runs of a sweep.
 _SEEDS = frozenset({"seed", "random-seed"})
+
+
+def output_params() -> frozenset[str]:
+    """Return the params that do not change the work except seeds, which distinguish runs.
+
+    Raises:
+        UsageError: The settings file cannot be read.
+    """
+    return ignored_params() - _SEEDS
 
 
 def is_about_collocation(selection: Selection) -> bool:
@@ -26,7 +34,7 @@ def is_about_collocation(selection: Selection) -> bool:
     Raises:
         UsageError: The settings file cannot be read.
     """
-    ignored = ignored_params() - _SEEDS
+    ignored = output_params()
     sharing_of: dict[Work, tuple[str, int]] = {}
     for attempt in (*(repeats[-1] for repeats in selection.current), *selection.running):
         rows = attempt.trained

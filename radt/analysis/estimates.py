@@ -85,8 +85,7 @@ class Effect:
         interval: None if A or B has only one value.
         p_value: Two-sided; None without an interval.
         variances: Variance of one repeat on the scale (for ratios, of logarithms): of the pairs; or
-            of
-            A and of B, then of their references.
+            of A and of B, then of their references.
     """
 
     scale: Scale

@@ -104,8 +104,7 @@ def check(
         comparison: The comparison of the conditions' quantities.
         conditions: The conditions.
         strict: Decide by the means. Otherwise a condition is met only if the whole interval is
-            beyond
-            the limit, and not met only if none of it is.
+            beyond the limit, and not met only if none of it is.
     """
     checked = []
     for condition in conditions:

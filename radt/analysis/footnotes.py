@@ -22,7 +22,7 @@ _MOST_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedWorkload:
+class ReportedWorkload:
     """A workload of a report as it was recorded.
 
     Attributes:
@@ -47,10 +47,10 @@ class RecordedWorkload:
 
 
 #: Workloads by their names in sentences.
-_Named = Sequence[tuple[str, RecordedWorkload]]
+_Named = Sequence[tuple[str, ReportedWorkload]]
 
 
-def losses(workloads: Sequence[RecordedWorkload]) -> tuple[str, ...]:
+def losses(workloads: Sequence[ReportedWorkload]) -> tuple[str, ...]:
     """Return sentences about devices that were lost during runs."""
     return tuple(
         dict.fromkeys(
@@ -63,7 +63,7 @@ def losses(workloads: Sequence[RecordedWorkload]) -> tuple[str, ...]:
     )
 
 
-def footnotes(workloads: Sequence[RecordedWorkload]) -> tuple[str, ...]:
+def footnotes(workloads: Sequence[ReportedWorkload]) -> tuple[str, ...]:
     """Return the sentences about a report, each with a full stop."""
     # Two machines may each have a workload with the same label.
     with_host = len({workload.summary.host for workload in workloads}) > 1
@@ -91,8 +91,8 @@ def footnotes(workloads: Sequence[RecordedWorkload]) -> tuple[str, ...]:
             _concerning(
                 named,
                 lambda workload: workload.summary.is_adjusted,
-                "Trained another number of epochs than alone; serial is the time of as many "
-                "epochs alone: {}.",
+                "Trained another number of epochs than alone; “one after another” is the time of "
+                "as many epochs alone: {}.",
             ),
             losses(workloads),
             _concerning(
@@ -118,7 +118,7 @@ def footnotes(workloads: Sequence[RecordedWorkload]) -> tuple[str, ...]:
 
 
 def _concerning(
-    workloads: _Named, is_concerned: Callable[[RecordedWorkload], bool], sentence: str
+    workloads: _Named, is_concerned: Callable[[ReportedWorkload], bool], sentence: str
 ) -> Iterator[str]:
     """Yield a sentence with the names of the workloads concerned, if any."""
     names = [name for name, workload in workloads if is_concerned(workload)]

@@ -221,7 +221,10 @@ def differences(a: Operand, b: Operand, workload: MatchedWorkload) -> list[Diffe
             differing.append(
                 Difference(prop.what, _values_text(of_a), _values_text(of_b), prop.is_warning)
             )
-    dirty = [_is_dirty(operand, rows) for operand, rows in ((a, rows_a), (b, rows_b))]
+    dirty = [
+        any(operand.tags.get(row.run.run_id, {}).get(GIT_DIRTY) == "true" for row in rows)
+        for operand, rows in ((a, rows_a), (b, rows_b))
+    ]
     if dirty[0] != dirty[1]:
         texts = ["with uncommitted changes" if is_dirty else "clean" for is_dirty in dirty]
         differing.append(Difference("files", texts[0], texts[1], is_warning=True))
@@ -256,10 +259,6 @@ def _rows(workload: WorkloadSummary) -> list[RunSummary]:
 def _services_text(workload: WorkloadSummary) -> str:
     names = [row.name for group in workload.groups if group.is_service for row in group.runs]
     return _values_text(names) or _NOTHING
-
-
-def _is_dirty(operand: Operand, rows: Iterable[RunSummary]) -> bool:
-    return any(operand.tags.get(row.run.run_id, {}).get(GIT_DIRTY) == "true" for row in rows)
 
 
 def _unfinished(rows: Sequence[RunSummary]) -> list[RunStatus]:

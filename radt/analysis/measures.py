@@ -20,6 +20,7 @@ from radt.analysis.estimates import Estimate, Measured, Reached, combined, of_ro
 from radt.analysis.metric_columns import counted, of_devices
 from radt.analysis.quantities import Combine, Quantity, QuantityInfo, Statistic, Subject
 from radt.analysis.reading import series_of
+from radt.analysis.recording import RunRecording
 from radt.analysis.selection import Attempt
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.series_values import SeriesNumbers
@@ -80,11 +81,20 @@ class WorkloadMeasures:
         rows: The runs of each row by letter, one per repeat, None if missing.
         values: Values of its devices, and of all its runs together.
         energy: Energy of its GPUs and runs.
+        recordings: How its runs were recorded, by run id.
+        children: The runs within its runs by letter, one per repeat.
     """
 
     rows: Mapping[str, Sequence[RunMeasures | None]]
     values: Mapping[Quantity, Estimate]
     energy: WorkloadEnergy
+    recordings: Mapping[str, RunRecording] = field(default_factory=dict)
+    children: Mapping[str, Sequence[RunMeasures | None]] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> list[RunMeasures]:
+        """Return the measures of all its runs."""
+        return [measures for row in self.rows.values() for measures in row if measures is not None]
 
 
 def measure(

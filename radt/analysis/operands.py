@@ -408,5 +408,5 @@ def resolve_commit(name: str, folder: Path) -> str | None:
         answer = ask_git(folder, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
     except (OSError, subprocess.TimeoutExpired):
         return None
-    commit = answer.stdout.decode(errors="replace").strip()
+    commit = answer.stdout.strip()
     return commit if answer.returncode == 0 and commit else None

@@ -213,14 +213,14 @@ _INFO: dict[Quantity, QuantityInfo] = {
         "From the start of the workload's first run to the end of its last one, if all finished",
     ),
     Quantity.SERIAL: QuantityInfo(
-        *("serial", "s", Subject.TOGETHER, Combine.MEAN),
+        *("one after another", "s", Subject.TOGETHER, Combine.MEAN),
         "Time of the same runs one after the other: the sum of the durations of the runs of the "
         "same file, parameters, devices and machine that ran alone, scaled to the same number of "
         "epochs",
     ),
     Quantity.SPEED_UP: QuantityInfo(
         *("speed-up", "x", Subject.TOGETHER, Combine.MEAN),
-        "Serial over makespan; above 1, running together is faster than one after the other",
+        "Time of the runs one after another over makespan; above 1, running together is faster",
         better=Direction.HIGHER,
     ),
     Quantity.SAMPLES_PER_S: QuantityInfo(

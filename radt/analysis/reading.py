@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from sqlalchemy import Connection, TextClause, bindparam, text
+from sqlalchemy import Connection
 
 from radt.analysis.stretches import Stretch, Within
 from radt.model import MarkerKind
@@ -21,10 +21,10 @@ from radt.store.chunks import decoded
 from radt.store.points import fetch
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, Samples, SeriesRecord
-from radt.store.tables import MARKERS, SERIES, Value
+from radt.store.tables import MARKERS, Value, of_runs
 
 #: Databases limit the parameters of one statement (SQLite before 3.32: 999).
-RUNS_PER_STATEMENT = 400
+_RUNS_PER_STATEMENT = 400
 _CHUNKS_PER_STATEMENT = 400
 
 ItemT = TypeVar("ItemT")
@@ -33,24 +33,6 @@ ItemT = TypeVar("ItemT")
 Key = tuple[str, int]
 
 
-def of_runs(statement: str, *lists: str, **parameters: object) -> TextClause:
-    """Return a statement with the run ids as ``:ids``.
-
-    Args:
-        statement: Its text.
-        lists: Names of further list parameters.
-        parameters: Values of further parameters.
-    """
-    lists = ("ids", *lists)
-    return text(statement).bindparams(
-        *(bindparam(name, expanding=True) for name in lists), **parameters
-    )
-
-
-_SERIES = of_runs(
-    f"{SERIES.select} WHERE run_id IN :ids AND metric IN :metrics ORDER BY run_id, series_no",
-    "metrics",
-)
 _EPOCHS = of_runs(
     f"{MARKERS.select} WHERE run_id IN :ids AND kind = :kind AND process = '' "
     "AND end_ns IS NOT NULL ORDER BY run_id, start_ns, marker_no",
@@ -97,19 +79,6 @@ class _Header(NamedTuple):
     last_ns: int
 
 
-def rows_of(
-    reader: StoreReader, statement: TextClause, run_ids: Sequence[str], **parameters: object
-) -> Iterator[Any]:
-    """Yield the rows of a statement from `of_runs`.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-    for ids in _groups(run_ids, RUNS_PER_STATEMENT):
-        with reader.snapshot() as connection:
-            yield from connection.execute(statement, {"ids": ids, **parameters}).all()
-
-
 def series_of(
     reader: StoreReader, run_ids: Sequence[str], metrics: Sequence[str]
 ) -> dict[str, list[SeriesRecord]]:
@@ -118,8 +87,7 @@ def series_of(
     Raises:
         StoreError: The store cannot be read.
     """
-    records = map(SERIES.read, rows_of(reader, _SERIES, run_ids, metrics=list(metrics)))
-    return _by_run(run_ids, ((record.run_id, record) for record in records))
+    return _by_run(run_ids, ((record.run_id, record) for record in reader.series(run_ids, metrics)))
 
 
 def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[MarkerRecord]]:
@@ -128,7 +96,7 @@ def epochs_of(reader: StoreReader, run_ids: Sequence[str]) -> dict[str, list[Mar
     Raises:
         StoreError: The store cannot be read.
     """
-    markers = map(MARKERS.read, rows_of(reader, _EPOCHS, run_ids))
+    markers = map(MARKERS.read, reader.rows_of(_EPOCHS, run_ids))
     return _by_run(run_ids, ((marker.run_id, marker) for marker in markers))
 
 
@@ -141,7 +109,7 @@ def marked_of(
         StoreError: The store cannot be read.
     """
     values = [kind.value for kind in kinds]
-    rows = rows_of(reader, _MARKED, run_ids, name=name, kinds=values)
+    rows = reader.rows_of(_MARKED, run_ids, name=name, kinds=values)
     return _by_run(run_ids, ((run_id, (start_ns, end_ns)) for run_id, start_ns, end_ns in rows))
 
 
@@ -154,7 +122,7 @@ def marked_names_of(
         StoreError: The store cannot be read.
     """
     values = [kind.value for kind in kinds]
-    rows = rows_of(reader, _MARKED_NAMES, run_ids, kinds=values)
+    rows = reader.rows_of(_MARKED_NAMES, run_ids, kinds=values)
     names = _by_run(run_ids, ((run_id, name) for run_id, _, name in rows))
     return {run_id: list(dict.fromkeys(own)) for run_id, own in names.items()}
 
@@ -253,7 +221,7 @@ def _stored(
     Header and data come from one snapshot of the store.
     """
     run_ids = list(dict.fromkeys(run_id for run_id, _ in wanted))
-    for ids in _groups(run_ids, RUNS_PER_STATEMENT):
+    for ids in _groups(run_ids, _RUNS_PER_STATEMENT):
         with reader.snapshot() as connection:
             rows = connection.execute(_HEADERS, {"ids": ids, "metrics": list(metrics)}).all()
             headers = [_header(row) for row in rows if (row[0], row[1]) in wanted]

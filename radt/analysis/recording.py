@@ -13,13 +13,12 @@ from typing import Self
 from radt import units
 from radt.analysis.estimates import Estimate, of_rows
 from radt.analysis.quantities import Combine
-from radt.analysis.reading import of_runs, rows_of
 from radt.analysis.selection import Attempt, attempts_of
 from radt.model import MarkerKind, RunStatus
 from radt.parts import RunPart, from_tag
 from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord, RunRecord
-from radt.store.tables import LEDGERS
+from radt.store.tables import of_runs
 from radt.tags import (
     CLUSTER_PARTS,
     DRIVER,
@@ -53,7 +52,6 @@ _EVENTS = of_runs(
     "ORDER BY run_id, start_ns, marker_no",
     kind=MarkerKind.EVENT.value,
 )
-_LEDGERS = of_runs(f"{LEDGERS.select} WHERE run_id IN :ids ORDER BY run_id, listener")
 _TAGS_OF = of_runs(
     "SELECT run_id, key, value FROM tag WHERE run_id IN :ids AND key IN :keys", "keys"
 )
@@ -148,16 +146,16 @@ def read_recordings(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str,
     run_ids = [run.run_id for run in runs]
     epochs = {
         str(run_id): Epochs(count, (last_ns - first_ns) / 1e9 / (count - 1) if count > 1 else None)
-        for run_id, count, first_ns, last_ns in rows_of(reader, _EPOCHS, run_ids)
+        for run_id, count, first_ns, last_ns in reader.rows_of(_EPOCHS, run_ids)
     }
     ledgers: dict[str, list[LedgerRecord]] = {}
-    for ledger in map(LEDGERS.read, rows_of(reader, _LEDGERS, run_ids)):
+    for ledger in reader.ledger(run_ids):
         ledgers.setdefault(ledger.run_id, []).append(ledger)
     events: dict[str, list[str]] = {}
     starts = {run.run_id: run.origin_ns for run in runs}
     lost: dict[str, dict[str, str]] = {}
     xids: dict[tuple[str, str], str] = {}
-    for run_id, name, start_ns, detail in rows_of(reader, _EVENTS, run_ids):
+    for run_id, name, start_ns, detail in reader.rows_of(_EVENTS, run_ids):
         device, _, meaning = str(detail).partition(": ")
         if str(name).endswith(_ERRORS):
             events.setdefault(str(run_id), []).append(str(name))
@@ -168,7 +166,7 @@ def read_recordings(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str,
             text = f"{after} after the start ({detail}"
             lost.setdefault(str(run_id), {})[str(name).removesuffix(_LOST)] = text
     tags: dict[str, dict[str, str]] = {run_id: {} for run_id in run_ids}
-    for run_id, key, value in rows_of(reader, _TAGS_OF, run_ids, keys=list(_TAGS)):
+    for run_id, key, value in reader.rows_of(_TAGS_OF, run_ids, keys=list(_TAGS)):
         tags[str(run_id)][str(key)] = str(value)
     shortages = _shortages(reader, [run.run_id for run in runs if run.status is RunStatus.OOM])
     recordings = {}
@@ -300,7 +298,7 @@ class TrackerOverhead:
 
     @property
     def text(self) -> str:
-        """Return ``1.2 % of a core · journals 3.2 MB · readings top 0.4 ms, smi 2.1 ms``, or ""."""
+        """Return ``1.2 % of a core · journals 3.2 MB · sampling cost top 0.4 ms``, or ""."""
         parts = []
         if self.cpu_share is not None:
             parts.append(f"{units.percent(self.cpu_share)} of a core")
@@ -310,7 +308,7 @@ class TrackerOverhead:
             means = (
                 f"{listener.name} {units.duration(listener.mean_s)}" for listener in self.listeners
             )
-            parts.append(f"a reading {', '.join(means)}")
+            parts.append(f"sampling cost {', '.join(means)}")
         return " · ".join(parts)
 
 

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from sqlalchemy import text
 
 from radt.analysis.baselines import Baselines, keys_of
-from radt.analysis.footnotes import RecordedWorkload, footnotes, losses
+from radt.analysis.footnotes import ReportedWorkload, footnotes, losses
+from radt.analysis.measures import WorkloadMeasures
 from radt.analysis.names import distinct_names
 from radt.analysis.quantities import Quantity
 from radt.analysis.recording import TrackerOverhead, overhead_of
@@ -25,7 +26,6 @@ from radt.analysis.series_values import known_series
 from radt.analysis.summaries import (
     SUMS_WITH_SERVICES,
     Interference,
-    WorkloadData,
     WorkloadSummary,
     interference,
     read_workloads,
@@ -43,6 +43,7 @@ _MOST_REASONS = 5
 #: Allocations between two garbage collections. With Python's 700, they take a quarter of a report's
 #: time.
 _OBJECTS_PER_COLLECTION = 100_000
+_REVISIONS = text("SELECT run_id, revision FROM run WHERE experiment = :experiment")
 #: The runs of a workload, each with its revision.
 Version = tuple[tuple[str, int], ...]
 
@@ -124,7 +125,7 @@ class ReportCache:
     def __init__(self) -> None:
         self.progress: tuple[int, int] | None = None
         self._asked: tuple[WindowSpec, tuple[SeriesQuantity, ...]] = (DEFAULT_WINDOW, ())
-        self._data: dict[Version, WorkloadData] = {}
+        self._data: dict[Version, WorkloadMeasures] = {}
         self._summaries: dict[Hashable, WorkloadSummary] = {}
 
     def read(
@@ -134,7 +135,7 @@ class ReportCache:
         versions: Sequence[Version],
         window: WindowSpec,
         series: tuple[SeriesQuantity, ...] = (),
-    ) -> list[WorkloadData]:
+    ) -> list[WorkloadMeasures]:
         """Return the data of workloads, reading only changed ones.
 
         Raises:
@@ -201,7 +202,10 @@ def read_report(
         StoreError: The store cannot be read.
     """
     # Read before the runs, so that later writes are read again rather than missed.
-    revisions = _revisions(reader, experiment)
+    with reader.snapshot() as connection:
+        revisions: dict[str, int] = dict(
+            connection.execute(_REVISIONS, {"experiment": experiment}).tuples().all()
+        )
     read_ids: Collection[str] = revisions if only is None else revisions.keys() & only
     runs = [run for run in reader.runs(experiment=experiment) if run.run_id in read_ids]
     tags = read_tags(reader, experiment)
@@ -224,19 +228,15 @@ def read_report(
     cache = cache or ReportCache()
     data = cache.read(reader, read, versions, window, series)
     recordings = {
-        run_id: recording
-        for workload_data in data
-        for run_id, recording in workload_data.recordings.items()
+        run_id: recording for workload in data for run_id, recording in workload.recordings.items()
     }
     finished = [run.run_id for run in shown if run.status is RunStatus.FINISHED]
     baselines.find(
         {
             measures.run.run_id: measured.value
-            for workload_data in data
-            for row in workload_data.measures.rows.values()
-            for measures in row
-            if measures is not None
-            and (measured := measures.values.get(Quantity.TIME_PER_EPOCH)) is not None
+            for workload in data
+            for measures in workload.runs
+            if (measured := measures.values.get(Quantity.TIME_PER_EPOCH)) is not None
         },
         recordings,
     )
@@ -256,16 +256,10 @@ def read_report(
     )
     starts = {start.workload_id: start for start in reader.workloads(experiment)}
     recorded = [
-        RecordedWorkload(workload, repeats, starts, recordings)
+        ReportedWorkload(workload, repeats, starts, recordings)
         for workload, repeats in zip(workloads, current, strict=True)
     ]
-    windows = (
-        measures.window
-        for workload_data in data[: len(current)]
-        for row in workload_data.measures.rows.values()
-        for measures in row
-        if measures is not None
-    )
+    windows = (measures.window for workload in data[: len(current)] for measures in workload.runs)
     return Report(
         experiment,
         workloads,
@@ -290,12 +284,3 @@ def _not_compared(
     if texts:
         more = f" and {others:,} more" if others else ""
         yield f"Not compared, as no run alone did the same: {', '.join(texts)}{more}."
-
-
-_REVISIONS = text("SELECT run_id, revision FROM run WHERE experiment = :experiment")
-
-
-def _revisions(reader: StoreReader, experiment: str) -> dict[str, int]:
-    with reader.snapshot() as connection:
-        rows = connection.execute(_REVISIONS, {"experiment": experiment}).all()
-    return {str(row[0]): int(row[1]) for row in rows}

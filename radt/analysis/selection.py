@@ -211,7 +211,11 @@ def select(
     """
     hidden = set() if archived else _archived(runs, tags)
     # Runs beside an archived run did not run alone, so the whole start is left out.
-    hidden_starts = {run.workload_id for run in runs if run.run_id in hidden and _is_row(run, tags)}
+    hidden_starts = {
+        run.workload_id
+        for run in runs
+        if run.run_id in hidden and PARENT not in tags.get(run.run_id, ())
+    }
     attempts = attempts_of(
         (run for run in runs if run.run_id not in hidden and run.workload_id not in hidden_starts)
         if hidden
@@ -270,10 +274,6 @@ def _archived(runs: Iterable[RunRecord], tags: Mapping[str, Mapping[str, str]]) 
         for run in runs
         if run.run_id in marked or tags.get(run.run_id, {}).get(PARENT) in marked
     }
-
-
-def _is_row(run: RunRecord, tags: Mapping[str, Mapping[str, str]]) -> bool:
-    return PARENT not in tags.get(run.run_id, ())
 
 
 _TAGS = text(

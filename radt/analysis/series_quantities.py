@@ -78,8 +78,7 @@ class SeriesQuantity:
         relation: The condition of ``time_to``; None for the other statistics.
         limit: The limit of this condition.
         unit: The number's unit (UCUM), empty for plain numbers; None before a store was read.
-            Quantities
-            that differ only in it are equal.
+            Quantities that differ only in it are equal.
     """
 
     statistic: Statistic

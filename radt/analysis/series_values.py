@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from radt.analysis.quantities import Statistic
-from radt.analysis.reading import Key, gauge_stats, of_runs, points_of, rows_of
+from radt.analysis.reading import Key, gauge_stats, points_of
 from radt.analysis.series_quantities import (
     KnownSeries,
     SeriesQuantity,
@@ -25,6 +25,7 @@ from radt.model import SeriesKind
 from radt.store import counters
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesRecord
+from radt.store.tables import of_runs
 from radt.technique_metrics import standard_unit
 
 _METRICS = of_runs("SELECT DISTINCT metric FROM series WHERE run_id IN :ids")
@@ -52,7 +53,7 @@ def known_series(
         return KnownSeries(tuple(asked))
     names = list(dict.fromkeys(quantity.metric for quantity in asked))
     units: dict[str, set[tuple[str, SeriesKind]]] = {}
-    for metric, unit, kind in rows_of(reader, _UNITS, run_ids, metrics=names):
+    for metric, unit, kind in reader.rows_of(_UNITS, run_ids, metrics=names):
         units.setdefault(metric, set()).add((standard_unit(metric, unit), SeriesKind(kind)))
     metrics: set[str] | None = None
     quantities, problems = [], []
@@ -64,7 +65,7 @@ def known_series(
             problems.append(several_units(quantity, sorted(found)))
         else:
             if metrics is None:
-                metrics = {row[0] for row in rows_of(reader, _METRICS, run_ids)}
+                metrics = {row[0] for row in reader.rows_of(_METRICS, run_ids)}
             problems.append(unknown_metric(quantity, where, metrics))
     return KnownSeries(tuple(quantities), tuple(problems))
 
@@ -114,7 +115,7 @@ class SeriesNumbers:
                     elif not whole_run and stretches:
                         gauges[key_of(record)] = within
                         averaged.add(record.metric)
-                    if whole_run:
+                    if whole_run or key_of(record) in points:  # for `is_thinned`
                         summarised.add(record.metric)
         self.points: Mapping[Key, Samples] = points_of(
             reader, list(points), sorted(set(points.values()))

@@ -210,24 +210,12 @@ class WorkloadSummary:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadData:
-    """The measurements of a workload. ``recordings`` are by run id.
-
-    ``children`` are runs within its runs by letter, one per repeat.
-    """
-
-    measures: WorkloadMeasures
-    recordings: Mapping[str, RunRecording]
-    children: Mapping[str, Sequence[RunMeasures | None]] = field(default_factory=dict)
-
-
 def read_workloads(
     reader: StoreReader,
     workloads: Sequence[Sequence[Attempt]],
     window: WindowSpec,
     series: Sequence[SeriesQuantity] = (),
-) -> list[WorkloadData]:
+) -> list[WorkloadMeasures]:
     """Read workloads, each given by its repeats, with the quantities of `series`.
 
     Raises:
@@ -248,10 +236,10 @@ def read_workloads(
     measured = measure(reader, [*children.values()], each, series)
     of_children = {place: own.rows for place, own in zip(children, measured, strict=True)}
     return [
-        WorkloadData(
+        replace(
             measures,
-            {run.run_id: recordings[run.run_id] for run in runs[place]},
-            of_children.get(place, {}),
+            recordings={run.run_id: recordings[run.run_id] for run in runs[place]},
+            children=of_children.get(place, {}),
         )
         for place, measures in enumerate(measure(reader, workloads, window, series))
     ]
@@ -259,19 +247,19 @@ def read_workloads(
 
 def workload_summary(
     repeats: Sequence[Attempt],
-    data: WorkloadData,
+    workload: WorkloadMeasures,
     keys: Mapping[str, BaselineKey],
     names: Mapping[str, str],
     tags: Mapping[str, Mapping[str, str]],
     baselines: Mapping[BaselineKey, Baseline],
     series: Sequence[SeriesQuantity] = (),
 ) -> WorkloadSummary:
-    """Summarise a workload from the data of its starts.
+    """Summarise a workload from the measures of its starts.
 
     Runs with equal `keys` are alike. `keys`, `names` and `tags` are by run id. `series` are the
     quantities of series that were read.
     """
-    measured = data.measures.rows
+    measured = workload.rows
     rows = {letter: _row(row, names, tags) for letter, row in measured.items()}
     baseline_of_row = {
         letter: None if row.is_service else baselines.get(keys[row.run.run_id])
@@ -283,7 +271,7 @@ def workload_summary(
             (
                 baseline_of_row[letter],
                 [
-                    data.recordings[measures.run.run_id].epochs.count
+                    workload.recordings[measures.run.run_id].epochs.count
                     for measures in row
                     if measures is not None and measures.run.status is RunStatus.FINISHED
                 ],
@@ -292,8 +280,8 @@ def workload_summary(
             if not rows[letter].is_service
         ],
     )
-    values = {**data.measures.values, **joint, **_sums(list(measured.values()))}
-    if (cpu := tracker_cpu(repeats, data.recordings)) is not None:
+    values = {**workload.values, **joint, **_sums(list(measured.values()))}
+    if (cpu := tracker_cpu(repeats, workload.recordings)) is not None:
         values[Quantity.TRACKER_CPU] = cpu
     return WorkloadSummary(
         label=repeats[-1].runs[0].workload or NO_VALUE,
@@ -302,13 +290,13 @@ def workload_summary(
                 [rows[letter] for letter in letters],
                 [measured[letter] for letter in letters],
                 baseline_of_row[letters[0]],
-                data.recordings,
+                workload.recordings,
                 series,
-                _groups_of_children(letters, data, names, tags, series),
+                _groups_of_children(letters, workload, names, tags, series),
             )
             for letters in _like_rows(rows, keys)
         ],
-        energy=data.measures.energy,
+        energy=workload.energy,
         host=repeats[-1].host,
         values=values,
         workload_ids=tuple(attempt.runs[0].workload_id for attempt in repeats),
@@ -347,14 +335,14 @@ def _row(
 
 def _groups_of_children(
     letters: Sequence[str],
-    data: WorkloadData,
+    workload: WorkloadMeasures,
     names: Mapping[str, str],
     tags: Mapping[str, Mapping[str, str]],
     series: Sequence[SeriesQuantity],
 ) -> list[GroupSummary]:
     """Return the children of like rows, grouped by name, in the order in which they began."""
     groups: dict[tuple[str, RunStatus], list[tuple[RunSummary, Sequence[RunMeasures | None]]]] = {}
-    for letter, measured in data.children.items():
+    for letter, measured in workload.children.items():
         row_letter, child = family_of(letter)
         if row_letter in letters:
             row = _row(measured, names, tags)
@@ -364,7 +352,7 @@ def _groups_of_children(
             [row for row, _ in same],
             [measured for _, measured in same],
             None,
-            data.recordings,
+            workload.recordings,
             series,
         )
         for same in groups.values()

@@ -10,7 +10,7 @@ from statistics import fmean
 
 from sqlalchemy import text
 
-from radt.analysis.reading import epochs_of, marked_names_of, marked_of, of_runs, rows_of
+from radt.analysis.reading import epochs_of, marked_names_of, marked_of
 from radt.analysis.selection import Attempt
 from radt.analysis.steady_state import SteadyState, find_steady_states
 from radt.analysis.stretches import (
@@ -26,6 +26,7 @@ from radt.analysis.window_spec import WindowKind, WindowSpec
 from radt.model import MarkerKind, Role, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord, SeriesRecord
+from radt.store.tables import of_runs
 from radt.tags import ROLE
 from radt.units import plural
 
@@ -42,8 +43,7 @@ class Window:
     Attributes:
         stretches: Its stretches of time; none if the run lacks the requested window.
         parts: Each epoch that lies entirely in them, with its part of them: all of it, or the time
-            in
-            the requested phase or span.
+            in the requested phase or span.
         how: How it differs from the request: "only one epoch ended, so it counts".
         missing: Why it has no stretches: "no phase or span 'train'".
     """
@@ -198,7 +198,7 @@ def read_times_per_epoch(
         StoreError: The store cannot be read.
     """
     if run_ids is not None:
-        rows = rows_of(reader, _TIMES_OF, run_ids)
+        rows = reader.rows_of(_TIMES_OF, run_ids)
         return {run_id: float(mean) / 1e9 for run_id, mean in rows}
     with reader.snapshot() as connection:
         return {run_id: float(mean) / 1e9 for run_id, mean in connection.execute(_TIMES)}

@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Self
 
 from radt import units
-from radt.cli.leftovers import leftover_processes, lost_runs
+from radt.cli.recovery import leftover_processes, lost_runs
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import CollectorStatus
 from radt.collector.recovery import unfinished
 from radt.collector.start import worker_lock
 from radt.collocation.ledger import Ledger
-from radt.collocation.processes import MPS_CONTROL
 from radt.delivery.backlog import backlogs
 from radt.devices.gpus import Gpus
+from radt.devices.nvml import MPS_CONTROL
 from radt.errors import CollectorError, RadtError
 from radt.home import HOME_VARIABLE, Home, runtime_dir
+from radt.processes import run_command
 from radt.store.reader import StoreReader
 
 CLEAN = "radt doctor --clean"
@@ -37,7 +38,7 @@ _ANSWER_S = 5.0
 _SOCKET_PATH_BYTES = 107
 
 
-class State(Enum):
+class CheckState(Enum):
     """The result of a check."""
 
     GOOD = auto()
@@ -51,13 +52,13 @@ class Check:
     """One line: subject, state, text and remedy."""
 
     subject: str
-    state: State
+    state: CheckState
     text: str
     remedy: str = ""
 
     @classmethod
     def failed(cls, subject: str, error: RadtError) -> Self:
-        return cls(subject, State.WRONG, error.message, error.remedy or "")
+        return cls(subject, CheckState.WRONG, error.message, error.remedy or "")
 
 
 def python() -> Iterator[Check]:
@@ -65,9 +66,9 @@ def python() -> Iterator[Check]:
     try:
         radt = version("radt")
     except PackageNotFoundError:  # a source tree on PYTHONPATH
-        radt = "of a source tree"
+        radt = "from a source tree"
     text = f"{radt}, Python {platform.python_version()}, {sys.executable}"
-    yield Check("radt", State.GOOD, text)
+    yield Check("radt", CheckState.GOOD, text)
 
 
 def runtime_folder() -> Iterator[Check]:
@@ -81,7 +82,7 @@ def runtime_folder() -> Iterator[Check]:
     if len(os.fsencode(longest)) > _SOCKET_PATH_BYTES:
         yield Check(
             "runtime folder",
-            State.WRONG,
+            CheckState.WRONG,
             f"{folder}: the path is too long for a socket",
             "Set RADT_RUNTIME_DIR to a folder with a short path",
         )
@@ -96,9 +97,9 @@ def data_folder(home: Home) -> Iterator[Check]:
         existing = existing.parent
     remedy = f"Set {HOME_VARIABLE} (or --home) to a folder you may write to"
     if not existing.is_dir():
-        yield Check("data folder", State.WRONG, f"{existing} is not a folder", remedy)
+        yield Check("data folder", CheckState.WRONG, f"{existing} is not a folder", remedy)
     elif not os.access(existing, os.W_OK | os.X_OK):
-        yield Check("data folder", State.WRONG, f"{existing} is not writable", remedy)
+        yield Check("data folder", CheckState.WRONG, f"{existing} is not writable", remedy)
     else:
         remedy = f"Free space, or set {HOME_VARIABLE} (or --home) to a folder with space"
         yield _space("data folder", home.path, remedy, existing)
@@ -106,18 +107,18 @@ def data_folder(home: Home) -> Iterator[Check]:
 
 def _space(subject: str, folder: Path, remedy: str, existing: Path | None = None) -> Check:
     free_bytes = shutil.disk_usage(existing or folder).free
-    state = State.GOOD
+    state = CheckState.GOOD
     if free_bytes < _LOW_BYTES:
-        state = State.WRONG if free_bytes < _FULL_BYTES else State.LOW
+        state = CheckState.WRONG if free_bytes < _FULL_BYTES else CheckState.LOW
     note = "" if existing in (None, folder) else " (the first run creates it)"
     text = f"{folder}{note}, {units.size(free_bytes)} free"
-    return Check(subject, state, text, "" if state is State.GOOD else remedy)
+    return Check(subject, state, text, "" if state is CheckState.GOOD else remedy)
 
 
 def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
     """Check whether the store opens and its unended runs have a process."""
     if not home.store_path.exists():
-        yield Check("store", State.ABSENT, "none yet; the first run creates it")
+        yield Check("store", CheckState.ABSENT, "none yet; the first run creates it")
         return
     try:
         with StoreReader(home.store_path) as reader:
@@ -128,13 +129,13 @@ def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
         return
     size = units.size(home.store_path.stat().st_size)
     yield Check(
-        "store", State.GOOD, f"{home.store_path.name}, {units.plural(count, 'run')}, {size}"
+        "store", CheckState.GOOD, f"{home.store_path.name}, {units.plural(count, 'run')}, {size}"
     )
     for run in lost:
         name = f"{run.experiment} {run.workload}{run.letter}".strip()
         yield Check(
             "run",
-            State.WRONG,
+            CheckState.WRONG,
             f"{run.run_id[:12]} ({name}) is {run.status} without a process",
             CLEAN,
         )
@@ -146,7 +147,7 @@ def unrecorded(home: Home, collector: CollectorStatus | None) -> Iterator[Check]
     if count := len(set(unfinished(home)).difference(recorded)):
         yield Check(
             "journals",
-            State.LOW,
+            CheckState.LOW,
             f"{units.plural(count, 'run')} with values that are not in the store yet",
             "The next run's collector reads them, or `radt sync` now",
         )
@@ -166,7 +167,7 @@ def uploads(home: Home) -> Iterator[Check]:
         yield Check.failed("uploads", error)
         return
     for backlog in waiting:
-        state = State.WRONG if backlog.problem else State.GOOD
+        state = CheckState.WRONG if backlog.problem else CheckState.GOOD
         yield Check("uploads", state, backlog.sentence())
 
 
@@ -180,17 +181,19 @@ def collector_status() -> tuple[CollectorStatus | None, Check]:
     except CollectorError as error:
         return None, _no_collector(error)
     except RadtError as error:  # no runtime folder, which is reported elsewhere
-        return None, Check("collector", State.ABSENT, error.message)
+        return None, Check("collector", CheckState.ABSENT, error.message)
     text = (
         f"pid {status.pid}, up {units.duration(status.uptime_s)}, "
         f"{units.plural(len(status.runs), 'run')} recorded, {units.size(status.rss_bytes)}"
     )
     if status.problems:
-        return status, Check("collector", State.WRONG, "; ".join(status.problems), f"See {_log()}")
+        return status, Check(
+            "collector", CheckState.WRONG, "; ".join(status.problems), f"See {_log()}"
+        )
     if status.guardian_pid is None:
         text += "; no guardian restarts it after a crash"
-        return status, Check("collector", State.LOW, text, "The next run starts a guardian")
-    return status, Check("collector", State.GOOD, text)
+        return status, Check("collector", CheckState.LOW, text, "The next run starts a guardian")
+    return status, Check("collector", CheckState.GOOD, text)
 
 
 def _no_collector(error: CollectorError) -> Check:
@@ -200,10 +203,10 @@ def _no_collector(error: CollectorError) -> Check:
     finally:
         lock.close()
     if holder is None:
-        return Check("collector", State.ABSENT, "not running; the next run starts it")
+        return Check("collector", CheckState.ABSENT, "not running; the next run starts it")
     return Check(
         "collector",
-        State.WRONG,
+        CheckState.WRONG,
         f"pid {holder} is running but does not answer: {error.message}",
         error.remedy or f"See {_log()}",
     )
@@ -246,25 +249,17 @@ def tools() -> Iterator[Check]:
         path = next(filter(None, map(shutil.which, tool.names)), None)
         if path is None:
             text = f"{' or '.join(tool.names)} not found; needed for {tool.purpose}"
-            yield Check(tool.subject, State.ABSENT, text, tool.remedy)
+            yield Check(tool.subject, CheckState.ABSENT, text, tool.remedy)
         elif tool.subject == "docker" and (problem := _docker_problem(path)):
-            yield Check(tool.subject, State.LOW, problem, "Start docker, or join its group")
+            yield Check(tool.subject, CheckState.LOW, problem, "Start docker, or join its group")
         else:
-            yield Check(tool.subject, State.GOOD, path)
+            yield Check(tool.subject, CheckState.GOOD, path)
 
 
 def _docker_problem(path: str) -> str:
     """Return why docker's daemon cannot be used; empty if it can."""
     try:
-        done = subprocess.run(
-            [path, "version", "--format", "{{.Server.Version}}"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_ANSWER_S,
-            check=False,
-        )
+        done = run_command([path, "version", "--format", "{{.Server.Version}}"], _ANSWER_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{path} does not answer: {error}"
     lines = done.stderr.strip().splitlines()
@@ -278,11 +273,11 @@ def nvml() -> Iterator[Check]:
     if gpus.working:
         names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus.working))
         text = f"driver {gpus.driver}, {units.plural(len(gpus.working), 'GPU')} ({names})"
-        yield Check("NVML", State.GOOD, text)
+        yield Check("NVML", CheckState.GOOD, text)
     if gpus.failure:
-        yield Check("NVML", State.WRONG, gpus.failure, remedy)
+        yield Check("NVML", CheckState.WRONG, gpus.failure, remedy)
     elif not gpus.every:
-        yield Check("NVML", State.ABSENT, f"no GPU: {gpus.reason}")
+        yield Check("NVML", CheckState.ABSENT, f"no GPU: {gpus.reason}")
 
 
 def leftovers() -> Iterator[Check]:
@@ -295,14 +290,14 @@ def leftovers() -> Iterator[Check]:
     for entry in entries:
         if entry.orphaned:
             text = f"{entry.thing} of a dead runner"
-            yield Check("left behind", State.WRONG, text, CLEAN)
+            yield Check("left behind", CheckState.WRONG, text, CLEAN)
     for file in damaged:
         text = f"{file.path} cannot be read ({file.reason})"
         remedy = "See `radt devices` for MIG instances and unused daemons, then delete it"
-        yield Check("left behind", State.WRONG, text, remedy)
+        yield Check("left behind", CheckState.WRONG, text, remedy)
     processes = leftover_processes()
     for process in processes:
-        yield Check("left behind", State.WRONG, f"{process}, which has ended", CLEAN)
+        yield Check("left behind", CheckState.WRONG, f"{process}, which has ended", CLEAN)
     if not processes and not damaged and not any(entry.orphaned for entry in entries):
-        used = f", {units.plural(len(entries), 'thing')} in use" if entries else ""
-        yield Check("left behind", State.GOOD, f"nothing{used}")
+        used = f", {units.plural(len(entries), 'object')} in use" if entries else ""
+        yield Check("left behind", CheckState.GOOD, f"nothing{used}")

@@ -17,7 +17,7 @@ from radt.render.model import Cell, Document, Note, Notes, Tone, printable
 from radt.render.terminal import print_document
 from radt.runner.console import shown_path
 from radt.setting_values import PYPROJECT_NAME, PYPROJECT_TABLE, SETTINGS_NAME
-from radt.settings import SETTINGS, VARIABLES, Found, Level, Settings
+from radt.settings import SETTINGS, VARIABLES, FoundSetting, SettingLevel, Settings
 
 
 @click.command("config")
@@ -66,10 +66,10 @@ def _shown(settings: Settings, problems: Sequence[RadtError], *, verbose: bool) 
 
 
 def _rows(
-    value: Found[Any], settings: Settings, *, verbose: bool
+    value: FoundSetting[Any], settings: Settings, *, verbose: bool
 ) -> Iterator[Sequence[Cell | str]]:
     """Yield a setting, its origin and value; below that, its meaning and names."""
-    is_set = value.level is not Level.DEFAULT
+    is_set = value.level is not SettingLevel.DEFAULT
     tone = Tone.STRONG if is_set else Tone.NORMAL
     yield (
         Cell(value.setting.label, tone=tone),
@@ -82,7 +82,7 @@ def _rows(
         yield "", "", Cell(f"{value.setting.help}  {names}", tone=Tone.DIM)
 
 
-def _text(setting_value: Found[Any]) -> str:
+def _text(setting_value: FoundSetting[Any]) -> str:
     if setting_value.problem is not None:
         return "not valid, see below"
     value = setting_value.value
@@ -91,15 +91,15 @@ def _text(setting_value: Found[Any]) -> str:
     )
 
 
-def _is_own_path(setting_value: Found[Any]) -> bool:
-    return isinstance(setting_value.value, Path) and setting_value.level is not Level.DEFAULT
+def _is_own_path(setting_value: FoundSetting[Any]) -> bool:
+    return isinstance(setting_value.value, Path) and setting_value.level is not SettingLevel.DEFAULT
 
 
-def _origin(setting_value: Found[Any], settings: Settings) -> str:
+def _origin(setting_value: FoundSetting[Any], settings: Settings) -> str:
     match setting_value.level:
-        case Level.DEFAULT:
+        case SettingLevel.DEFAULT:
             return "default"
-        case Level.FILE:
+        case SettingLevel.FILE:
             return _shown_file(settings)
     return setting_value.place
 

@@ -13,7 +13,13 @@ import click
 
 from radt.errors import UsageError
 from radt.masking import masked
-from radt.settings import DASHBOARD_TOKEN, DASHBOARD_WRITE_TOKEN, STORE_URI, TRACKING_URI
+from radt.settings import (
+    DASHBOARD_BASE_PATH,
+    DASHBOARD_TOKEN,
+    DASHBOARD_WRITE_TOKEN,
+    STORE_URI,
+    TRACKING_URI,
+)
 
 if TYPE_CHECKING:
     from radt.frontend.auth import Access
@@ -66,8 +72,8 @@ _NO_SHELLS = frozenset({"nologin", "false", "sync"})
     "--trust-proxy",
     metavar="ADDRESS",
     multiple=True,
-    help="Address or network of a reverse proxy whose headers about visitors are trusted; "
-    "repeatable.",
+    help="Address or network of a reverse proxy whose X-Forwarded headers are trusted: about "
+    "visitors, and with the path below which it serves the dashboard; repeatable.",
 )
 @click.option(
     "--user-header",
@@ -82,6 +88,14 @@ _NO_SHELLS = frozenset({"nologin", "false", "sync"})
     multiple=True,
     help="Host name of the dashboard, in addition to this machine's own; repeatable. With a port, "
     "it is also the address that is printed, for example of a container's published port.",
+)
+@click.option(
+    "--base-path",
+    metavar="PATH",
+    envvar=DASHBOARD_BASE_PATH.label,
+    default="",
+    help="Path below which a reverse proxy serves the dashboard, for example /user/ada/proxy/8050. "
+    f"Needed if the proxy passes the whole path on.  [default: ${DASHBOARD_BASE_PATH.label}]",
 )
 @click.option("--no-browser", is_flag=True, help="Do not open a browser.")
 def command(
@@ -115,7 +129,9 @@ def command(
                 err=True,
             )
         if view.import_from:
-            click.echo(f"Importing from {masked(view.import_from)}; the System page shows how far.")
+            click.echo(
+                f"Importing from {masked(view.import_from)}; the System page shows the progress."
+            )
         if access.is_in_the_clear:
             click.echo(
                 "Token and data cross the network unencrypted: put an HTTPS proxy in front, or use "
@@ -138,6 +154,7 @@ def _access(
     trust_proxy: tuple[str, ...],
     user_header: str,
     public_name: tuple[str, ...],
+    base_path: str,
 ) -> Access:
     """Return the access options.
 
@@ -145,6 +162,7 @@ def _access(
         UsageError: The options contradict each other, or would admit everybody.
     """
     from radt.frontend.auth import Access
+    from radt.frontend.security import parse_base_path
 
     if token and user_header:
         raise UsageError(
@@ -162,6 +180,7 @@ def _access(
         public_name,
         os.environ.get(DASHBOARD_WRITE_TOKEN.label) or None,
         read_only,
+        parse_base_path(base_path),
     )
 
 

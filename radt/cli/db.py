@@ -29,7 +29,7 @@ from radt.masking import masked
 from radt.render.model import printable
 from radt.settings import STORE_URI, TRACKING_URI
 from radt.store.backend import StoreAddress
-from radt.store.check import Counts, Finding, Trouble, check_deep, count
+from radt.store.check import Counts, Defect, Trouble, check_deep, count
 from radt.store.check import check as check_store
 from radt.store.reader import StoreReader
 from radt.store.spools import check_spools, losses
@@ -46,7 +46,7 @@ class _Report:
 
     store: str
     counts: Counts
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[Defect] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -108,7 +108,7 @@ def _findings(
     tracking_uri: str,
     *,
     deep: bool,
-) -> Iterator[Finding]:
+) -> Iterator[Defect]:
     report.notes += [f"run {run}: {lost}" for run, lost in losses(reader, store.home).items()]
     yield from check_store(reader)
     if store.home is not None:
@@ -146,7 +146,7 @@ def _print_counts(report: _Report, console: Console) -> None:
     print_folded(head, console, 2)
 
 
-def _print(finding: Finding, console: Console) -> None:
+def _print(finding: Defect, console: Console) -> None:
     line = Text.assemble(
         ("✘", "red"), f"  {printable(str(finding))}  ", (printable(finding.remedy), "dim")
     )

@@ -13,7 +13,7 @@ from radt.errors import TrackingError
 from radt.home import Home
 from radt.masking import masked, with_driver
 from radt.paths import sqlite_file
-from radt.store.check import Finding, Trouble
+from radt.store.check import Defect, Trouble
 from radt.store.reader import StoreReader
 from radt.tags import HOST, RUN_ID
 
@@ -29,7 +29,7 @@ _WITH_MLFLOW_RUN = text(
 )
 
 
-def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> Iterator[Finding]:
+def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> Iterator[Defect]:
     """Yield runs of MLflow whose samples are not in the store, and the reverse.
 
     In a shared MLflow, a data folder (`home`, None for a shared store) is only expected to have the
@@ -51,7 +51,7 @@ def check_mlflow(reader: StoreReader, tracking_uri: str, home: Home | None) -> I
             host = run.data.tags.get(HOST, "")
             if home is not None and not own and host not in ("", platform.node()):
                 continue
-            yield Finding(
+            yield Defect(
                 Trouble.MLFLOW,
                 f"run {run_id}",
                 f"is {run.info.run_id} in MLflow; its samples are not in this store",
@@ -77,7 +77,7 @@ def _missing(reader: StoreReader, page: Sequence[Any]) -> dict[str, Any]:
     return {run_id: run for run_id, run in ours.items() if run_id not in known}
 
 
-def _gone(reader: StoreReader, tracking_uri: str, known: set[str]) -> Iterator[Finding]:
+def _gone(reader: StoreReader, tracking_uri: str, known: set[str]) -> Iterator[Defect]:
     asked = masked(with_driver(tracking_uri))
     after = ""
     while True:
@@ -86,7 +86,7 @@ def _gone(reader: StoreReader, tracking_uri: str, known: set[str]) -> Iterator[F
             rows = connection.execute(_WITH_MLFLOW_RUN, row).all()
         for run_id, mlflow_id, uri in rows:
             if mlflow_id not in known and masked(with_driver(uri)) == asked:
-                yield Finding(
+                yield Defect(
                     Trouble.MLFLOW,
                     f"run {run_id}",
                     f"MLflow no longer has its run {mlflow_id}; its samples are in this store",

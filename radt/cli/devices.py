@@ -13,23 +13,12 @@ from radt.cli.options import json_option, print_json
 from radt.cli.render import text_table
 from radt.collocation import permissions
 from radt.collocation.mps import Daemon
-from radt.collocation.overview import GpuView, Host, NumaNode, Overview
+from radt.collocation.overview import GpuView, Host, MachineOverview, NumaNode
 from radt.collocation.processes import Occupant
 from radt.collocation.topology import GpuInstance, MigState
 from radt.devices.cpus import cpu_list
 from radt.devices.gpus import ComputeMode
-from radt.render.model import (
-    Block,
-    Cell,
-    Document,
-    Note,
-    Notes,
-    Role,
-    Row,
-    Table,
-    TableColumn,
-    Tone,
-)
+from radt.render.model import Block, Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.terminal import print_document
 
 _SHORT_UUID = 12
@@ -40,14 +29,14 @@ _Fact = tuple[str, str, Tone]
 @json_option
 def command(as_json: bool) -> None:
     """Show this machine's GPUs, MIG instances, MPS daemons, CPUs and memory, and who uses them."""
-    overview = Overview.read()
+    overview = MachineOverview.read()
     if as_json:
         print_json("devices", asdict(overview))
         return
     print_document(Console(highlight=False), devices_document(overview))
 
 
-def devices_document(overview: Overview) -> Document:
+def devices_document(overview: MachineOverview) -> Document:
     """Return the whole machine."""
     blocks: list[Block] = [_facts("", _host(overview))]
     for view in overview.gpus:
@@ -62,7 +51,7 @@ def _facts(title: str, facts: Sequence[_Fact]) -> Table:
     return text_table(rows, title)
 
 
-def _host(overview: Overview) -> list[_Fact]:
+def _host(overview: MachineOverview) -> list[_Fact]:
     host = overview.host
     facts = [("CPUs", _cpus(host), Tone.NORMAL)]
     if len(host.numa_nodes) > 1:
@@ -86,9 +75,9 @@ def _cpus(host: Host) -> str:
         parts.append(units.plural(host.sockets, "socket"))
         parts.append(units.plural(host.cores, "core"))
         threads = round(len(host.cpus) / host.cores, 1)
-        parts.append(f"{threads:g} thread{'s' if threads != 1 else ''} a core")
+        parts.append(f"{threads:g} thread{'s' if threads != 1 else ''} per core")
     if host.cpu_limit is not None:
-        parts.append(f"CPU time limited to {host.cpu_limit:g}")
+        parts.append(f"CPU time limited to {host.cpu_limit:g} CPUs")
     return " · ".join(parts)
 
 
@@ -104,7 +93,7 @@ def _memory(host: Host) -> str:
     return text
 
 
-def _gpu(view: GpuView, overview: Overview) -> list[Block]:
+def _gpu(view: GpuView, overview: MachineOverview) -> list[Block]:
     gpu = view.gpu
     if gpu.problem:
         facts = [
@@ -115,7 +104,7 @@ def _gpu(view: GpuView, overview: Overview) -> list[Block]:
     if gpu.memory_bytes is not None:
         memory = f"{units.size(gpu.free_bytes)} of {units.size(gpu.memory_bytes)} free"
     else:
-        memory = "that of its instances" if gpu.mig_enabled else "the host's"
+        memory = "in its instances" if gpu.mig_enabled else "shared with the host"
     facts = [("memory", memory, Tone.NORMAL)]
     if view.utilization is not None:
         facts.append(("busy", f"{units.percent(view.utilization)} of the time", Tone.NORMAL))
@@ -200,7 +189,7 @@ def _daemon(daemon: Daemon) -> tuple[str, Tone]:
     return text, Tone.NORMAL
 
 
-def _gpus_of(daemon: Daemon, overview: Overview) -> list[int]:
+def _gpus_of(daemon: Daemon, overview: MachineOverview) -> list[int]:
     """Return the indices of the GPUs that a daemon serves, as far as they are known here."""
     indices = []
     for view in overview.gpus:
@@ -220,12 +209,12 @@ def _occupants(view: GpuView) -> Table:
         for compute in instance.computes
     }
     columns = [
-        TableColumn("pid", role=Role.LEAD),
-        TableColumn("user", role=Role.LEAD, is_number=False),
-        TableColumn("process", role=Role.LEAD, is_number=False),
-        TableColumn("memory"),
-        *([TableColumn("on", is_number=False)] if divided else ()),
-        *([TableColumn("", is_number=False)] if any(map(_remark, view.occupants)) else ()),
+        ColumnHead("pid", role=Role.LEAD),
+        ColumnHead("user", role=Role.LEAD, is_number=False),
+        ColumnHead("process", role=Role.LEAD, is_number=False),
+        ColumnHead("memory"),
+        *([ColumnHead("on", is_number=False)] if divided else ()),
+        *([ColumnHead("", is_number=False)] if any(map(_remark, view.occupants)) else ()),
     ]
     rows = []
     for occupant in view.occupants:

@@ -11,9 +11,9 @@ import click
 from rich.console import Console
 
 from radt.cli import checks
-from radt.cli.checks import Check, State
-from radt.cli.leftovers import end_process, end_run, leftover_processes, lost_runs
+from radt.cli.checks import Check, CheckState
 from radt.cli.options import home_option, json_option, print_json
+from radt.cli.recovery import end_process, end_run, leftover_processes, lost_runs
 from radt.cli.render import text_table
 from radt.cli.server_checks import servers
 from radt.collector.protocol import CollectorStatus
@@ -27,10 +27,10 @@ from radt.store.reader import StoreReader
 from radt.units import plural
 
 _MARKS = {
-    State.GOOD: Cell("✔", tone=Tone.GOOD),
-    State.ABSENT: Cell("–", tone=Tone.DIM),
-    State.LOW: Cell("!", tone=Tone.WARNING),
-    State.WRONG: Cell("✘", tone=Tone.BAD),
+    CheckState.GOOD: Cell("✔", tone=Tone.GOOD),
+    CheckState.ABSENT: Cell("–", tone=Tone.DIM),
+    CheckState.LOW: Cell("!", tone=Tone.WARNING),
+    CheckState.WRONG: Cell("✘", tone=Tone.BAD),
 }
 EXIT_WRONG = 1
 
@@ -52,16 +52,16 @@ def command(clean: bool, as_json: bool, home: Path | None) -> int:
     status, collector = checks.collector_status()
     done, failures = _clean(place, status) if clean else ([], [])
     results = list(_all(place, status, collector))
-    wrong = sum(check.state is State.WRONG for check in results)
+    wrong = sum(check.state is CheckState.WRONG for check in results)
     code = EXIT_WRONG if wrong or failures else 0
     if as_json:
         states = [asdict(check) | {"state": check.state.name.lower()} for check in results]
         print_json("doctor", {"checks": states, "removed": done, "failures": failures})
         return code
-    cleaned = [(_MARKS[State.GOOD], text) for text in done]
-    cleaned += [(_MARKS[State.WRONG], text) for text in failures]
+    cleaned = [(_MARKS[CheckState.GOOD], text) for text in done]
+    cleaned += [(_MARKS[CheckState.WRONG], text) for text in failures]
     if clean and not cleaned:
-        cleaned.append((_MARKS[State.ABSENT], "nothing to remove"))
+        cleaned.append((_MARKS[CheckState.ABSENT], "nothing to remove"))
     verdict = plural(wrong, "problem") if wrong else "no problems"
     document = Document(
         "",
@@ -92,7 +92,7 @@ def _all(home: Home, status: CollectorStatus | None, collector: Check) -> Iterat
 
 def _rows(check: Check) -> Iterator[Sequence[Cell | str]]:
     """Yield mark, subject and text, and the remedy below that."""
-    tone = Tone.DIM if check.state is State.ABSENT else Tone.NORMAL
+    tone = Tone.DIM if check.state is CheckState.ABSENT else Tone.NORMAL
     yield _MARKS[check.state], check.subject, Cell(check.text, tone=tone)
     if check.remedy:
         yield "", "", Cell(check.remedy, tone=Tone.DIM)

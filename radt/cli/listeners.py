@@ -52,7 +52,7 @@ def command(name: str | None, verbose: bool, as_json: bool) -> None:
         print_document(Console(highlight=False), _overview(entries, verbose=verbose))
 
 
-def _find(entries: Sequence[Entry], name: str) -> Entry:
+def _find(entries: Sequence[ListenerEntry], name: str) -> ListenerEntry:
     wanted = registry.ALIASES.get(name.lower(), name.lower())
     for entry in entries:
         if entry.name.lower() == wanted:
@@ -63,7 +63,7 @@ def _find(entries: Sequence[Entry], name: str) -> Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ListenerEntry:
     """One name of the Listeners column.
 
     ``interval_s`` is None for a profiler, which does not sample. ``failure`` says why what is
@@ -105,17 +105,17 @@ class Entry:
         return {"kind": "profiler" if self.is_profiler else "listener"} | document
 
 
-def all_entries(registry: Registry) -> list[Entry]:
+def all_entries(registry: Registry) -> list[ListenerEntry]:
     """Return what works, then what does not, then what cannot be loaded; by name."""
     kinds = {**registry.listeners, **registry.profilers}
     entries = [_entry(name, kind) for name, kind in kinds.items()]
-    entries += [Entry(name, failure=reason) for name, reason in registry.broken.items()]
+    entries += [ListenerEntry(name, failure=reason) for name, reason in registry.broken.items()]
     return sorted(entries, key=lambda entry: (bool(entry.failure), not entry.works, entry.name))
 
 
-def _entry(name: str, kind: type[Source]) -> Entry:
+def _entry(name: str, kind: type[Source]) -> ListenerEntry:
     try:
-        return Entry(
+        return ListenerEntry(
             name,
             summary=(inspect.cleandoc(kind.__doc__ or "").splitlines() or [""])[0],
             availability=probed(kind),
@@ -129,7 +129,7 @@ def _entry(name: str, kind: type[Source]) -> Entry:
         )
     except Exception as error:  # noqa: BLE001 - third-party code that breaks its contract
         where = f"{kind.__module__}:{kind.__qualname__}"
-        return Entry(name, failure=f"{where}: {described(error)}")
+        return ListenerEntry(name, failure=f"{where}: {described(error)}")
 
 
 _RATIO = "1"
@@ -141,18 +141,18 @@ _TITLES = {
     Scope.GPU: "series of a whole GPU",
     Scope.MIG: "series of a MIG instance",
     Scope.HOST: "series of the whole machine",
-    Scope.RUN: "series of the run, from inside",
+    Scope.RUN: "series logged in the run's process",
 }
 
 
-def _overview(entries: Sequence[Entry], *, verbose: bool) -> Document:
+def _overview(entries: Sequence[ListenerEntry], *, verbose: bool) -> Document:
     """Return all names, with the series of those that work, or with ``verbose`` of all."""
     listeners = [entry for entry in entries if not entry.failure and not entry.is_profiler]
     working = [entry for entry in listeners if entry.works]
     parts = {
-        f"listeners: {len(working)} of {len(listeners)} work here": working,
-        "not here": [entry for entry in listeners if not entry.works],
-        "profilers: each goes with one run": [entry for entry in entries if entry.is_profiler],
+        f"listeners: {len(working)} of {len(listeners)} available": working,
+        "not available": [entry for entry in listeners if not entry.works],
+        "profilers: each attaches to one run": [entry for entry in entries if entry.is_profiler],
         "cannot be loaded": [entry for entry in entries if entry.failure],
     }
     tables = [
@@ -162,16 +162,16 @@ def _overview(entries: Sequence[Entry], *, verbose: bool) -> Document:
         for title, shown in parts.items()
     ]
     legend = [
-        "default: what a run gets that names none",
-        "no unit: a ratio or a number",
-        f"{_COUNTED} counts up",
+        "default: used by runs that name no listener",
+        "no unit: a ratio or a count",
+        f"{_COUNTED} counter",
         f"{_ESTIMATED} apportioned, not measured",
-        "radt listeners NAME says more",
+        "radt listeners NAME shows details",
     ]
     return Document("", (), [*tables, Notes([Note(line, Tone.DIM) for line in legend])])
 
 
-def _overview_rows(entry: Entry, *, verbose: bool) -> Iterator[Sequence[Cell | str]]:
+def _overview_rows(entry: ListenerEntry, *, verbose: bool) -> Iterator[Sequence[Cell | str]]:
     answer = entry.availability
     remarks = ["default"] * entry.by_default + ["slows the run down"] * entry.disturbs
     said = [" · ".join(filter(None, (_summary(entry), *remarks)))]
@@ -214,7 +214,7 @@ def _short(metric: Metric, skip: int) -> str:
     )
 
 
-def _entry_document(entry: Entry) -> Document:
+def _entry_document(entry: ListenerEntry) -> Document:
     if entry.failure:
         failure = Note(entry.failure, Tone.BAD)
         return Document(f"{entry.name} · cannot be loaded", (), [Notes([failure])])
@@ -234,32 +234,32 @@ def _entry_document(entry: Entry) -> Document:
             text_table(facts),
             text_table(options, "options"),
             *series,
-            text_table(numbered, "how the values come about"),
+            text_table(numbered, "how the values are measured"),
         ],
     )
 
 
-def _summary(entry: Entry) -> str:
+def _summary(entry: ListenerEntry) -> str:
     """Return the first line of a docstring, without its markup."""
     return entry.summary.rstrip(".").replace("``", "")
 
 
-def _facts(entry: Entry) -> Iterator[tuple[str, str]]:
+def _facts(entry: ListenerEntry) -> Iterator[tuple[str, str]]:
     answer = entry.availability
     yield "here", "works" if entry.works else answer.reason
     if not entry.works:
         yield "", answer.remedy
     if entry.interval_s is not None:
         other = "500ms" if entry.interval_s <= 1 else "30s"
-        yield "interval", f"{_interval(entry)} unless the run says: {entry.name}@{other}"
+        yield "interval", f"{_interval(entry)} by default; {entry.name}@{other} changes it"
         where = "" if entry.works else " where it works"
-        has_it = f"yes: a run that names none gets it{where}"
-        yield "default", has_it if entry.by_default else "no: a run has to name it"
+        has_it = f"yes: runs that name no listener use it{where}"
+        yield "default", has_it if entry.by_default else "no: a run must name it"
     if entry.is_profiler:
-        slows = "slows the run down; comparisons leave it out unless asked"
-        yield "effect", slows if entry.disturbs else "hardly any on the run"
+        slows = "slows the run down; comparisons exclude the run by default"
+        yield "effect", slows if entry.disturbs else "barely affects the run"
     if entry.takes_gpu_counters:
-        yield "counters", "takes the GPU's; dcgm pauses meanwhile"
+        yield "counters", "uses the GPU's; dcgm pauses meanwhile"
     yield "from", entry.origin
 
 
@@ -272,5 +272,5 @@ def _series_row(metric: Metric, methods: Sequence[str]) -> Sequence[Cell | str]:
     return metric.name, unit, number, _dim("; ".join(parts))
 
 
-def _interval(entry: Entry) -> str:
+def _interval(entry: ListenerEntry) -> str:
     return "" if entry.interval_s is None else duration_text(entry.interval_s)

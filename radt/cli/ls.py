@@ -36,7 +36,7 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ColumnChoice
 from radt.frontend.view import View
 from radt.model import SHORT_ID_CHARS, SOFTWARE, RunStatus
-from radt.render.model import Cell, Document, Note, Notes, Role, Row, Table, TableColumn, Tone
+from radt.render.model import Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.terminal import print_document
 from radt.store.backend import StoreAddress
 from radt.store.locate import Places, Readers
@@ -138,7 +138,7 @@ class ListedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class RunListing:
     """The runs to show, of ``matching`` that match among ``total``.
 
     ``sorted_by`` is the heading of a further column that they are sorted by, with its cells.
@@ -154,7 +154,9 @@ class Listing:
     unknown: UsageError | None = None
 
 
-def _listing(what: Sequence[str], sort: str | None, limit: int | None, places: Places) -> Listing:
+def _listing(
+    what: Sequence[str], sort: str | None, limit: int | None, places: Places
+) -> RunListing:
     """Read the runs from the nearest store that has the experiment, or any.
 
     Raises:
@@ -178,7 +180,7 @@ def _listing(what: Sequence[str], sort: str | None, limit: int | None, places: P
         try:
             table = read_table(source, view)
         except NothingRecordedError:
-            return Listing((), 0, 0, unknown=_unknown_name(experiment, terms, places, source))
+            return RunListing((), 0, 0, unknown=_unknown_name(experiment, terms, places, source))
         if table.found.problems:
             problem = table.found.problems[0]
             raise UsageError(
@@ -211,7 +213,7 @@ def _listing(what: Sequence[str], sort: str | None, limit: int | None, places: P
         )
         for entry in shown
     ]
-    return Listing(
+    return RunListing(
         runs,
         len(order),
         len(every_id),
@@ -288,7 +290,7 @@ def _experiment(
     return nearest, None, what
 
 
-def _document(listing: Listing, places: Places) -> Document:
+def _document(listing: RunListing, places: Places) -> Document:
     runs = listing.runs
     if not runs:
         text = "No run matches." if listing.total else f"No runs in {places}."
@@ -300,14 +302,14 @@ def _document(listing: Listing, places: Places) -> Document:
     experiments = {run.entry.record.experiment for run in runs}
     sorted_by = [listing.sorted_by] if listing.sorted_by is not None else []
     columns = [
-        TableColumn("id", role=Role.KEY, is_number=False),
-        TableColumn("name", role=Role.LEAD, is_number=False),
-        TableColumn("state", is_number=False),
-        TableColumn("when", is_number=False),
-        TableColumn("took"),
-        *(TableColumn(heading) for heading, _ in sorted_by),
-        *(TableColumn(name, is_number=False) for name in params[:_MAX_PARAMS]),
-        *(TableColumn(name) for name in metrics[:_MAX_METRICS]),
+        ColumnHead("id", role=Role.KEY, is_number=False),
+        ColumnHead("name", role=Role.LEAD, is_number=False),
+        ColumnHead("state", is_number=False),
+        ColumnHead("when", is_number=False),
+        ColumnHead("took"),
+        *(ColumnHead(heading) for heading, _ in sorted_by),
+        *(ColumnHead(name, is_number=False) for name in params[:_MAX_PARAMS]),
+        *(ColumnHead(name) for name in metrics[:_MAX_METRICS]),
     ]
     rows = []
     for place, run in enumerate(runs):
@@ -341,7 +343,7 @@ def _name(entry: RunEntry, *, with_experiment: bool) -> str:
     return " ".join(filter(None, (child, place, name)))
 
 
-def _notes(listing: Listing, params: Sequence[str], metrics: Sequence[str]) -> Iterable[Note]:
+def _notes(listing: RunListing, params: Sequence[str], metrics: Sequence[str]) -> Iterable[Note]:
     if len(listing.runs) < listing.matching:
         text = f"{len(listing.runs):,} of {listing.matching:,} runs. --all lists all."
         yield Note(text, Tone.DIM)

@@ -1,4 +1,4 @@
-"""``radt note``: say something of recorded runs."""
+"""``radt note``: name, describe, tag, star or archive runs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from radt.store.writer import StoreWriter
 @click.command("note")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--name", help="Give the runs this name.")
-@click.option("--text", help="What to say of them, in Markdown; MLflow shows it as description.")
+@click.option("--text", help="Description of the runs, in Markdown; MLflow shows it, too.")
 @click.option(
     "--tag",
     "tags",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set a tag; repeatable. KEY= takes it away.",
+    help="Set a tag; repeatable. KEY= removes it.",
 )
 @click.option("--star/--no-star", "starred", default=None, help="Mark the runs with a star.")
-@click.option("--archive/--no-archive", "archived", default=None, help="Leave them out of lists.")
+@click.option("--archive/--no-archive", "archived", default=None, help="Hide the runs in lists.")
 @reading_options
 def command(
     runs: Sequence[str],
@@ -38,7 +38,7 @@ def command(
     archived: bool | None,
     places: Places,
 ) -> None:
-    """Name, describe, tag, star or archive RUNs (ids, or their first characters), and show it.
+    """Name, describe, tag, star or archive RUNs (ids or their first characters); show the result.
 
     \b
     radt note 4f2a91 --name baseline --tag reviewed=yes --star

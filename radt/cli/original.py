@@ -27,11 +27,13 @@ class Replacement:
 _OPTIONS: Mapping[str, Replacement] = {
     "--conda": Replacement("--environment conda", ("--environment", "conda")),
     "--local": Replacement("--environment local", ("--environment", "local")),
-    "--poll_interval": Replacement("not needed, output is followed as it comes", (), True),
-    "--buffered": Replacement("not needed, set PYTHONUNBUFFERED to an empty text", ()),
+    "--poll_interval": Replacement("not needed; output is shown as it appears", (), True),
+    "--buffered": Replacement(
+        "not needed; to buffer output, set PYTHONUNBUFFERED to an empty string", ()
+    ),
     "--manual": Replacement("not needed; --sync context lets rows wait for each other there", ()),
-    "-p": Replacement("nothing; arguments stand after the script: radt train.py --lr 0.1"),
-    "-i": Replacement("the interval behind a listener: -l top@500ms"),
+    "-p": Replacement("arguments after the script: radt train.py --lr 0.1"),
+    "-i": Replacement("the interval after a listener: -l top@500ms"),
     "-t": Replacement("--timeout TIME, or --max-time TIME to end the with block"),
 }
 #: Options that take a value.

@@ -21,19 +21,19 @@ from radt.errors import DeclinedError, RadtError, UsageError
 from radt.render.model import (
     Block,
     Cell,
+    ColumnHead,
     Document,
     Note,
     Notes,
     Role,
     Row,
     Table,
-    TableColumn,
     Tone,
     printable,
 )
 from radt.render.terminal import print_document
 from radt.settings import STORE_URI
-from radt.store.pruning import Candidate, Keep, candidates, give_back, prune_run
+from radt.store.pruning import Keep, PrunableRun, candidates, give_back, prune_run
 from radt.store.reader import StoreReader
 from radt.store.spools import has_unread_journals, remove_spool
 from radt.store.writer import StoreWriter
@@ -44,9 +44,9 @@ EXIT_FAILED = 1
 #: Maximum number of experiments named in a message.
 _NAMED = 8
 _COLUMNS = (
-    TableColumn("experiment", role=Role.LEAD, is_number=False),
-    *map(TableColumn, ("runs", "points", "size")),
-    TableColumn("ended", is_number=False),
+    ColumnHead("experiment", role=Role.LEAD, is_number=False),
+    *map(ColumnHead, ("runs", "points", "size")),
+    ColumnHead("ended", is_number=False),
 )
 
 
@@ -54,7 +54,7 @@ _COLUMNS = (
 class _Plan:
     """The runs to prune, and the numbers of runs that stay, by reason."""
 
-    due: list[Candidate] = field(default_factory=list)
+    due: list[PrunableRun] = field(default_factory=list)
     held_back: Counter[str] = field(default_factory=Counter)
 
 
@@ -132,7 +132,7 @@ def _check_experiment(reader: StoreReader, experiment: str) -> None:
         )
 
 
-def _plan(runs: Sequence[Candidate], store: ChosenStore, *, force: bool) -> _Plan:
+def _plan(runs: Sequence[PrunableRun], store: ChosenStore, *, force: bool) -> _Plan:
     plan = _Plan()
     for run in runs:
         reason = run.held_back
@@ -150,7 +150,7 @@ def _show(plan: _Plan, store: ChosenStore, keep: Keep, console: Console) -> None
     fate = "thinned to summaries" if keep is Keep.SUMMARIES else "deleted"
     points = plural(sum(run.point_count for run in plan.due), "point")
     amount = f"{points}, {size(sum(run.size_bytes for run in plan.due))}"
-    by_experiment: dict[str, list[Candidate]] = {}
+    by_experiment: dict[str, list[PrunableRun]] = {}
     for run in plan.due:
         by_experiment.setdefault(run.experiment, []).append(run)
     rows = []
@@ -190,7 +190,7 @@ def _ask(plan: _Plan, keep: Keep, *, yes: bool) -> None:
 
 
 def _prune(
-    due: Sequence[Candidate],
+    due: Sequence[PrunableRun],
     reader: StoreReader,
     writer: StoreWriter,
     store: ChosenStore,
@@ -222,7 +222,7 @@ def _prune(
     return failures
 
 
-def _remove_files(run: Candidate, store: ChosenStore, keep: Keep) -> None:
+def _remove_files(run: PrunableRun, store: ChosenStore, keep: Keep) -> None:
     """Delete a run's folder, unless it holds the only copy of something to keep."""
     here = store.home is not None and run.host in ("", platform.node())
     if here and (keep is Keep.NOTHING or run.files_elsewhere):

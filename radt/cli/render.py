@@ -11,17 +11,17 @@ from rich.text import Text
 
 from radt.environments.spec import LOCAL
 from radt.errors import ExperimentError, Problem
-from radt.experiment.plan import Action, ExperimentPlan, RunPlan, WorkloadPlan, actions
+from radt.experiment.plan import ExperimentPlan, RowAction, RunPlan, WorkloadPlan, actions
 from radt.model import RunStatus
 from radt.render.model import (
     Cell,
+    ColumnHead,
     Document,
     Note,
     Notes,
     Role,
     Row,
     Table,
-    TableColumn,
     Tone,
     printable,
 )
@@ -37,7 +37,7 @@ def text_table(rows: Iterable[Sequence[Cell | str]], title: str = "") -> Table:
     """Return a table of words without a head; the last column has the room that is left."""
     cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
     columns = [
-        TableColumn("", role=Role.LEAD, is_number=False, widest=200)
+        ColumnHead("", role=Role.LEAD, is_number=False, widest=200)
         for _ in (cells[0] if cells else ())
     ]
     return Table(columns, [Row(row) for row in cells], title)
@@ -132,7 +132,7 @@ class _Row:
 
     workload: WorkloadPlan
     run: RunPlan
-    action: Action
+    action: RowAction
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,15 +209,15 @@ def _plan_table(
     details: Sequence[_Column],
 ) -> Table:
     several = any(row.workload.experiment != plan.name for row in rows)
-    command = TableColumn("command", role=Role.LEAD, is_number=False, widest=200)
+    command = ColumnHead("command", role=Role.LEAD, is_number=False, widest=200)
     heads = [
-        *([TableColumn("", role=Role.HEADING, is_number=False)] if several else ()),
-        TableColumn("workload", role=Role.KEY, is_number=False, widest=_MAX_NAME),
-        TableColumn("", role=Role.LEAD, is_number=False),
-        TableColumn("run", role=Role.LEAD, is_number=False, widest=_MAX_NAME),
+        *([ColumnHead("", role=Role.HEADING, is_number=False)] if several else ()),
+        ColumnHead("workload", role=Role.KEY, is_number=False, widest=_MAX_NAME),
+        ColumnHead("", role=Role.LEAD, is_number=False),
+        ColumnHead("run", role=Role.LEAD, is_number=False, widest=_MAX_NAME),
         command,
         *(
-            TableColumn(column.name, role=Role.LEAD, is_number=False, widest=_MAX_COLUMN)
+            ColumnHead(column.name, role=Role.LEAD, is_number=False, widest=_MAX_COLUMN)
             for column in columns
         ),
     ]

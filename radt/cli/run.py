@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,9 @@ from radt.cluster.settings import LOCAL, ClusterSettings
 from radt.collector.client import CollectorClient
 from radt.devices.machine import Machine
 from radt.errors import UsageError
+from radt.experiment.columns import Column
 from radt.experiment.files import call
-from radt.experiment.source import direct_plan, is_experiment
+from radt.experiment.source import PROGRAM_COLUMNS, direct_plan, is_experiment
 from radt.home import Home
 from radt.listeners import registry
 from radt.settings import Settings
@@ -121,26 +122,6 @@ def _takes_next(cluster: str, takes_value: Mapping[str, bool]) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """What the options say that are columns of an experiment file."""
-
-    experiment: str
-    workload: str
-    name: str
-    devices: str
-    collocation: str
-    listeners: str
-    environment: str
-    model: str
-    data: str
-    cpus: str
-    timeout: str
-
-
-_COLUMNS = tuple(field.name for field in fields(Columns))
-
-
 @click.command("run", cls=RunCommand)
 @click.argument("file", type=click.Path(path_type=str))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -209,7 +190,7 @@ def command(
 
     A program is a Python script, an executable, a folder with an MLproject file, or -m MODULE.
     """
-    columns = Columns(**{name: given.pop(name) or "" for name in _COLUMNS})
+    cells = {column: given.pop(column.lower()) or "" for column in PROGRAM_COLUMNS}
     by_setting = {
         setting: given.get(setting.name.replace("-", "_")) for setting in settings.OPTIONS
     }
@@ -218,7 +199,7 @@ def command(
         arguments=arguments,
         only=tuple(label for text in only for part in text.split(",") if (label := part.strip())),
         rerun=rerun,
-        columns=columns,
+        cells=cells,
         own_arguments=[
             "run",
             *(argument for argument in ctx.meta[ARGUMENTS] if argument != "--detach"),
@@ -242,7 +223,7 @@ class _Start:
     arguments: tuple[str, ...]
     only: tuple[str, ...]
     rerun: bool
-    columns: Columns
+    cells: Mapping[Column, str]
     own_arguments: Sequence[str]
 
     def of_experiment(
@@ -254,11 +235,12 @@ class _Start:
                 f"Expected one experiment file, got {self.arguments[0]!r} after {self.file}",
                 "Run one experiment file at a time, without arguments",
             )
-        of_rows = [f"--{name}" for name in _COLUMNS if getattr(self.columns, name)]
-        if of_rows := [option for option in of_rows if option != "--devices"]:
+        own = [column for column, cell in self.cells.items() if cell and column != Column.DEVICES]
+        if own:
+            named = ", ".join(f"--{column.lower()}" for column in own)
             raise UsageError(
-                f"{', '.join(of_rows)}: options of columns are for programs",
-                f"Write into the columns of {self.file} what they say",
+                f"{named}: only for programs",
+                f"Use the columns of {self.file} instead",
             )
         path = Path(self.file)
         values = Settings.of(path.absolute().parent, given)
@@ -271,7 +253,7 @@ class _Start:
         from radt.runner.start import ask_first, start
 
         options = StartOptions.of(
-            values, rerun=self.rerun, only=self.only, devices=self.columns.devices
+            values, rerun=self.rerun, only=self.only, devices=self.cells[Column.DEVICES]
         )
         executor = executor_of(values)
         if dry_run:
@@ -338,7 +320,7 @@ class _Start:
             self.arguments,
             machine=machine,
             registry=registry.load(),
-            **asdict(self.columns),
+            cells=self.cells,
         )
         client = None if dry_run else CollectorClient.for_runner()
         from radt.runner.options import StartOptions
@@ -360,7 +342,7 @@ class _Start:
 
 
 def confirm(texts: Sequence[str]) -> bool:
-    """Show what is about to happen and ask; yes where nobody can answer."""
+    """Show what is about to happen and ask; return True if nobody can answer."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return True
     for text in texts:

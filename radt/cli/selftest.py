@@ -10,15 +10,15 @@ from rich.text import Text
 
 from radt.cli.options import json_option, print_json
 from radt.cli.original import documentation
-from radt.selftest import Measurement, Verdict, run_selftest
+from radt.selftest import LimitVerdict, OverheadMeasurement, run_selftest
 
 EXIT_OVER = 1
 _MAX_SEED = 10_000
 _MARKS = {
-    Verdict.WITHIN: ("✔", "green"),
-    Verdict.OVER: ("✘", "red"),
-    Verdict.INCONCLUSIVE: ("?", "yellow"),
-    Verdict.FAILED: ("✘", "red"),
+    LimitVerdict.WITHIN: ("✔", "green"),
+    LimitVerdict.OVER: ("✘", "red"),
+    LimitVerdict.INCONCLUSIVE: ("?", "yellow"),
+    LimitVerdict.FAILED: ("✘", "red"),
 }
 
 
@@ -55,7 +55,7 @@ def command(pairs: int, seconds: float, seed: int | None, as_json: bool) -> int:
     console = Console(highlight=False)
     status = Console(stderr=True, highlight=False)
 
-    def report(measurement: Measurement) -> None:
+    def report(measurement: OverheadMeasurement) -> None:
         if not as_json:
             spinner.stop()  # otherwise its line stays between those of the measurements
             console.print(_line(measurement), soft_wrap=True)
@@ -69,18 +69,18 @@ def command(pairs: int, seconds: float, seed: int | None, as_json: bool) -> int:
     else:
         see = documentation("Measurements")
         console.print(Text(f"seed {seed}. {see} for limits and other machines", "dim"))
-    over = {Verdict.OVER, Verdict.FAILED}
+    over = {LimitVerdict.OVER, LimitVerdict.FAILED}
     return EXIT_OVER if any(measurement.verdict in over for measurement in measurements) else 0
 
 
-def _line(measurement: Measurement) -> Text:
+def _line(measurement: OverheadMeasurement) -> Text:
     """Return mark, label, value and limit, with the method of measurement below."""
     mark, style = _MARKS[measurement.verdict]
     head = Text.assemble((f"{mark}  ", style), measurement.label.ljust(28))
     if measurement.error:
         return Text.assemble(head, measurement.error)
     limit = f"limit {measurement.show(measurement.limit)}"
-    if measurement.verdict is not Verdict.WITHIN:
+    if measurement.verdict is not LimitVerdict.WITHIN:
         limit += f": {measurement.verdict}"
     return Text.assemble(
         head,

@@ -9,7 +9,7 @@ from typing import Self
 
 from sqlalchemy import text as sql
 
-from radt.cli.checks import Check, State
+from radt.cli.checks import Check, CheckState
 from radt.delivery.mlflow.variables import DESTINATION, FOR_COMMANDS, ROOT, set_client_defaults
 from radt.delivery.s3 import S3Folder
 from radt.errors import RadtError
@@ -63,32 +63,34 @@ class StoreState:
 def _database(home: Home) -> Check:
     uri = home.store_uri(tracking_uri=home.tracking_uri())
     if not uri:
-        return Check("database", State.ABSENT, "not set; samples stay in the data folder")
+        return Check("database", CheckState.ABSENT, "not set; samples stay in the data folder")
     address = StoreAddress.of(uri)
     state = StoreState.of(address)
     if state.version == 0:
-        return Check("database", State.GOOD, f"{address}, empty; the first run sets it up")
+        return Check("database", CheckState.GOOD, f"{address}, empty; the first run sets it up")
     if state.version < latest_version():
         text = f"{address} has schema version {state.version}; this radt needs {latest_version()}"
-        return Check("database", State.WRONG, text, "radt db upgrade")
+        return Check("database", CheckState.WRONG, text, "radt db upgrade")
     if not state.writable:
-        text = f"{address}, read-only: runs recorded here do not get there"
-        return Check("database", State.LOW, text, "To record, use a role that may write")
-    return Check("database", State.GOOD, str(address))
+        text = f"{address}, read-only: runs recorded here cannot be uploaded to it"
+        return Check("database", CheckState.LOW, text, "To upload, use a role that may write")
+    return Check("database", CheckState.GOOD, str(address))
 
 
 def _mlflow(home: Home) -> Check:
     uri = home.tracking_uri()
     if not uri or uri == home.default_tracking_uri:
-        return Check("MLflow", State.ABSENT, "not set; runs stay in the data folder")
+        return Check("MLflow", CheckState.ABSENT, "not set; runs stay in the data folder")
     set_client_defaults(FOR_COMMANDS)
     from radt.delivery.mlflow.target import DeliveryError, MlflowTarget
 
     try:
         version = MlflowTarget(uri).probe()
     except DeliveryError as error:
-        return Check("MLflow", State.WRONG, f"{masked(uri)}: {error.message}", error.remedy or "")
-    return Check("MLflow", State.GOOD, f"{masked(uri)}{version and f', MLflow {version}'}")
+        return Check(
+            "MLflow", CheckState.WRONG, f"{masked(uri)}: {error.message}", error.remedy or ""
+        )
+    return Check("MLflow", CheckState.GOOD, f"{masked(uri)}{version and f', MLflow {version}'}")
 
 
 def _s3(home: Home) -> Check | None:
@@ -100,7 +102,7 @@ def _s3(home: Home) -> Check | None:
         name, otherwise = ROOT, "stay in the data folder"
     uri = os.environ.get(name, "")
     if not uri.startswith("s3://"):
-        return Check("S3", State.ABSENT, f"{name} not set; files {otherwise}")
+        return Check("S3", CheckState.ABSENT, f"{name} not set; files {otherwise}")
     folder = S3Folder.of(uri)
     folder.check_writable()
-    return Check("S3", State.GOOD, str(folder))
+    return Check("S3", CheckState.GOOD, str(folder))

@@ -22,21 +22,15 @@ from radt.home import NO_POSTGRES, Home
 from radt.model import RunStatus
 from radt.render.model import printable
 from radt.runner.console import shown_path
-from radt.runner.live import (
-    RunView,
-    label_width,
-    live_table,
-    progress_line,
-    runs_text,
-    workload_line,
-)
+from radt.runner.live import label_width, live_table, progress_line, runs_text, workload_line
 from radt.runner.progress import (
     ExperimentProgress,
-    LocalWatcher,
-    Watcher,
+    RowProgress,
     WorkloadProgress,
     WorkloadState,
+    repeated,
 )
+from radt.runner.watch import LocalWatcher, Watcher
 from radt.settings import Settings
 
 #: Number of finished and of waiting workloads that are listed around the running one.
@@ -115,7 +109,7 @@ def _show_open(home: Home, console: Console, *, as_json: bool) -> None:
     for spool in open_submissions(home):
         file = Path(spool.submission.file)
         try:
-            watcher = ClusterWatcher(file, spool, patience_s=patience_s, looks_only=True)
+            watcher = ClusterWatcher(file, spool, patience_s=patience_s, observes_only=True)
             progress = watcher.look()
         except RadtError as error:  # the others can still be shown
             if isinstance(error, ClusterError):
@@ -208,7 +202,7 @@ def _workload_lines(
         yield from _hidden(skipped)
         skipped.clear()
         if workload.state is WorkloadState.RUNNING and progress.jobs is None:
-            yield from live_table(workload.view(index + 1, total), width, _NO_LIMIT).split("\n")
+            yield from live_table(workload, index + 1, width, _NO_LIMIT, total).split("\n")
         else:
             roles = (run.role for run in workload.runs)
             state = _state_text(workload)
@@ -223,8 +217,7 @@ def _hidden(skipped: Counter[str]) -> Iterator[Text]:
 
 
 def _heading(workload: WorkloadProgress) -> str:
-    repeats = f" {workload.repeats_done}/{workload.repeats}" if workload.repeats > 1 else ""
-    return printable(workload.label) + repeats
+    return repeated(printable(workload.label), workload.repeats_done, workload.repeats)
 
 
 def _state_text(workload: WorkloadProgress) -> Text:
@@ -242,10 +235,10 @@ def _state_text(workload: WorkloadProgress) -> Text:
     return Text(f"✘ {_ends(workload.runs)}", "red")
 
 
-def _ends(runs: Sequence[RunView]) -> str:
+def _ends(runs: Sequence[RowProgress]) -> str:
     """Return ``1 FINISHED, 1 FAILED: exit code 3``; for a single row without the count."""
     ended = [run for run in runs if run.status is not RunStatus.SCHEDULED]
-    reasons = {run.status: run.detail for run in reversed(ended) if run.detail}
+    reasons = {run.status: run.reason for run in reversed(ended) if run.reason}
     counts = Counter(run.status for run in ended)
     return ", ".join(
         (f"{count} " if len(runs) > 1 else "")
@@ -289,22 +282,23 @@ def as_document(progress: ExperimentProgress) -> dict[str, Any]:
     return document
 
 
-def _run_document(run: RunView) -> dict[str, Any]:
+def _run_document(run: RowProgress) -> dict[str, Any]:
+    live = run.live
     return {
         "letter": run.letter,
         "name": run.name,
         "role": str(run.role),
         "status": None if run.status is RunStatus.SCHEDULED else str(run.status),
-        "reason": run.detail,
+        "reason": run.reason,
         "run": run.run_id,
         "elapsed_s": _rounded(run.elapsed_s),
-        "epoch": run.epoch,
-        "epochs": run.epochs_total,
-        "metrics": run.metrics,
-        "cpu_cores": run.cpu_cores,
-        "rss_bytes": run.rss_bytes,
-        "gpu_utilization": run.gpu_utilization,
-        "gpu_memory_bytes": run.gpu_memory_bytes,
+        "epoch": live.epoch,
+        "epochs": live.epochs_total,
+        "metrics": live.metrics,
+        "cpu_cores": live.cpu_cores,
+        "rss_bytes": live.rss_bytes,
+        "gpu_utilization": live.gpu_utilization,
+        "gpu_memory_bytes": live.gpu_memory_bytes,
     }
 
 

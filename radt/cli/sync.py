@@ -22,7 +22,7 @@ from radt.runner.delivering import (
     EXIT_LEFT,
     INDENT,
     RECORD_S,
-    Delivery,
+    PendingUploads,
     follow,
     report_line,
     store_leftovers,
@@ -49,7 +49,7 @@ _PATIENCE_S = 8.0
     default=600.0,
     show_default=True,
     metavar="SECONDS",
-    help="Give up after this time, even if a server never answers; then list what is left.",
+    help="Give up after this time, even if a server never responds; then list what is left.",
 )
 def command(
     home: str | None,
@@ -90,7 +90,7 @@ def command(
             _say(output, "✔", "green", MLFLOW, "up to date", place=masked(mlflow))
         elif not waiting:
             _say(output, "–", "dim", MLFLOW, "tracking-uri is none", "dim")
-        delivery = Delivery(place.store_path, waiting, postgres)
+        delivery = PendingUploads(place.store_path, waiting, postgres)
         done = follow(delivery, output, lambda: deadline_s, _PATIENCE_S)
         if not postgres:
             text = "no database set (--store-uri); samples stay on this machine"
@@ -127,7 +127,7 @@ def _say(
 def _print_drained(drained: Recovered, output: RunConsole) -> None:
     parts = []
     if drained.ended:
-        parts.append(f"{units.plural(len(drained.ended), 'run')} ended that nobody had ended")
+        parts.append(f"{units.plural(len(drained.ended), 'run')} ended that no process had ended")
     if drained.points:
         parts.append(f"{units.plural(drained.points, 'value')} from journals")
     text = ", ".join(parts) or ("nothing new" if drained.left else "journals are empty")
@@ -144,7 +144,9 @@ def _print_drained(drained: Recovered, output: RunConsole) -> None:
         )
         _say(output, "!", "yellow", "journal", text)
     for run_id in drained.waiting:
-        text = f"{run_id[:12]}: a collector has it and does not store it; is it stopped?"
+        text = (
+            f"{run_id[:12]}: held by a collector that does not store it; is that process stopped?"
+        )
         _say(output, "✘", "red", "journal", text)
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import shutil
 import tarfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, cargo_in
-from radt.cluster.spool import Attempt, JobKey, Spool
+from radt.cluster.attempt import Attempt
+from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, sent_files
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.collector.client import CollectorClient
 from radt.delivery.archive.spool import progress_of
 from radt.errors import ArchiveError, CollectorError, RadtError, RunNotFoundError
@@ -25,17 +27,9 @@ from radt.home import Home, RunDir
 from radt.model import RunStatus
 from radt.store import bundle
 from radt.store.applying import OwnershipTransfer, apply
-from radt.store.copy import Batch, Piece, Position, RunRows, position_of
+from radt.store.copy import Batch, Position, RunRows, position_of
 from radt.store.reader import StoreReader
-from radt.store.records import (
-    MARKERS_OF_A_NODE,
-    SERIES_OF_A_NODE,
-    GapRecord,
-    LedgerRecord,
-    MarkerRecord,
-    RunRecord,
-    SeriesRecord,
-)
+from radt.store.records import MARKERS_OF_A_NODE, SERIES_OF_A_NODE, RunRecord
 from radt.store.writer import StoreWriter
 from radt.tags import (
     CLUSTER_ATTEMPT,
@@ -90,7 +84,7 @@ class Collection:
         #: Ended attempts that are completely collected.
         self._done: set[tuple[JobKey, int]] = set()
         #: Attempts whose superseded predecessors are marked.
-        self._prevailed: set[tuple[JobKey, int]] = set()
+        self._superseded: set[tuple[JobKey, int]] = set()
         #: Runs in the store by job; None until the store was read.
         self._runs: dict[str, set[str]] | None = None
 
@@ -158,7 +152,7 @@ class Collection:
                     self._collect_attempt(job, attempt, look)
             if len(attempts) > 1:
                 newest = attempts[-1]
-                if len(look.runs) > before or (job, newest.number) not in self._prevailed:
+                if len(look.runs) > before or (job, newest.number) not in self._superseded:
                     self._supersede(job, newest, look)
         except (RadtError, OSError) as error:
             look.problems[f"job {job}: {error}"] = None
@@ -212,7 +206,7 @@ class Collection:
             if run.run_id not in kept and tags[CLUSTER_ATTEMPT] != number and not is_marked:
                 self._end(run, f"superseded by attempt {number}", number)
                 look.runs[run.run_id] = None
-        self._prevailed.add((job, newest.number))
+        self._superseded.add((job, newest.number))
 
     def _end(self, run: RunRecord, reason: str, by_attempt: str = "") -> None:
         """End a run that no node will end; a finished one that does not count becomes KILLED."""
@@ -265,16 +259,16 @@ class Collection:
             RadtError: Some of it cannot be stored now.
             OSError: The same.
         """
-        waiting = cargo_in(folder)
+        waiting = sent_files(folder)
         run_dir = self._home.run_dir(folder.name)
         # Files before the run's end: after that, the deliverers look for them.
-        for cargo in waiting:
-            if not cargo.is_bundle:
-                self._take_files(folder / cargo.name, run_dir, node)
+        for sent_file in waiting:
+            if not sent_file.is_bundle:
+                self._take_files(folder / sent_file.name, run_dir, node)
                 look.runs[folder.name] = None
-        for cargo in waiting:
-            if cargo.is_bundle:
-                self._take_bundle(folder / cargo.name, run_dir, node)
+        for sent_file in waiting:
+            if sent_file.is_bundle:
+                self._take_bundle(folder / sent_file.name, run_dir, node)
                 look.runs[folder.name] = None
         with suppress(OSError):  # not empty: the node has sent more
             folder.rmdir()
@@ -363,13 +357,34 @@ class NodePart:
 
     def batch(self, batch: Batch) -> Batch:
         """Convert a batch of the node to a batch of the whole run."""
+        rows, shift, named = batch.rows, self._shift, self._named
         return replace(
             batch,
-            rows=self._rows(batch.rows),
+            rows=replace(
+                rows,
+                series=[
+                    replace(row, series_no=row.series_no + shift, entity=named(row.entity))
+                    for row in rows.series
+                ],
+                ledgers=[replace(row, listener=named(row.listener)) for row in rows.ledgers],
+                points=self._points(rows.points),
+            ),
             until=self.position(batch.until),
-            pieces=self._pieces(batch.pieces),
-            markers=[self._marker(marker) for marker in batch.markers],
-            gaps=[self._gap(gap) for gap in batch.gaps],
+            pieces=[replace(piece, series_no=piece.series_no + shift) for piece in batch.pieces],
+            markers=[
+                replace(
+                    row, marker_no=row.marker_no + self._marker_shift, process=named(row.process)
+                )
+                for row in batch.markers
+            ],
+            gaps=[
+                replace(
+                    row,
+                    listener=named(row.listener),
+                    series_no=row.series_no if row.series_no < 0 else row.series_no + shift,
+                )
+                for row in batch.gaps
+            ],
         )
 
     def position(self, position: Position) -> Position:
@@ -392,34 +407,8 @@ class NodePart:
     def _marker_shift(self) -> int:
         return self.number * MARKERS_OF_A_NODE
 
-    def _rows(self, rows: RunRows) -> RunRows:
-        return replace(
-            rows,
-            series=[self._series(record) for record in rows.series],
-            ledgers=[self._ledger(record) for record in rows.ledgers],
-            points=self._points(rows.points),
-        )
-
     def _points(self, points: Mapping[int, int]) -> dict[int, int]:
         return {number + self._shift: count for number, count in points.items()}
-
-    def _pieces(self, pieces: Sequence[Piece]) -> list[Piece]:
-        return [replace(piece, series_no=piece.series_no + self._shift) for piece in pieces]
-
-    def _series(self, series: SeriesRecord) -> SeriesRecord:
-        entity = self._named(series.entity)
-        return replace(series, series_no=series.series_no + self._shift, entity=entity)
-
-    def _ledger(self, ledger: LedgerRecord) -> LedgerRecord:
-        return replace(ledger, listener=self._named(ledger.listener))
-
-    def _gap(self, gap: GapRecord) -> GapRecord:
-        number = gap.series_no if gap.series_no < 0 else gap.series_no + self._shift
-        return replace(gap, listener=self._named(gap.listener), series_no=number)
-
-    def _marker(self, marker: MarkerRecord) -> MarkerRecord:
-        number = marker.marker_no + self._marker_shift
-        return replace(marker, marker_no=number, process=self._named(marker.process))
 
     def _named(self, name: str) -> str:
         return "/".join(filter(None, (self.node, name)))

@@ -24,7 +24,8 @@ from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.settle import Patience, SubmittedRow
 from radt.cluster.shaping import arrays_for, ask_about, on_one_node
 from radt.cluster.slurm import Slurm
-from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, Request, Submission
 from radt.cluster.submit import Submitter
 from radt.devices.machine import Machine
 from radt.errors import ClusterError, UsageError
@@ -32,15 +33,15 @@ from radt.experiment.check import positions_of, read_header
 from radt.experiment.columns import Column, parse_repeats, parse_role
 from radt.experiment.files import table_path
 from radt.experiment.lock import user_name
-from radt.experiment.plan import ExperimentPlan, WorkloadPlan
+from radt.experiment.plan import ExperimentPlan, WorkloadKey, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusSink, StatusWriter
-from radt.experiment.table import Table
+from radt.experiment.table import CsvTable
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 from radt.paths import sqlite_file
+from radt.runner.context import RunnerContext
 from radt.runner.options import StartOptions, Work
 from radt.runner.outcome import ExperimentOutcome
-from radt.runner.recording import Session
 from radt.setting_values import find_settings
 
 #: Placeholder for the name that a submission will get.
@@ -52,7 +53,7 @@ def monitor_of(
     settings: ClusterSettings,
     engine: Engine,
     *,
-    looks_only: bool = False,
+    observes_only: bool = False,
 ) -> SubmissionMonitor:
     """Return a monitor of a submission; see `SubmissionMonitor`.
 
@@ -82,7 +83,7 @@ def monitor_of(
         submitter,
         submitted_rows(spool),
         Patience(outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value),
-        looks_only=looks_only,
+        observes_only=observes_only,
         poll_s=radt_settings.variable(radt_settings.CLUSTER_POLL_S, os.environ).value,
     )
 
@@ -160,26 +161,28 @@ class SlurmExecutor:
             return self.plan(path, options)
         return Work(replace(plan_of(self._spool), path=path), options, ())
 
-    def resume(self, session: Session, work: Work) -> Work:
-        session.open()
-        if self._spool is None or not self._go_on(session, self._spool):
+    def resume(self, context: RunnerContext, work: Work) -> Work:
+        context.open()
+        if self._spool is None or not self._go_on(context, self._spool):
             return work
         return self.plan(work.plan.path, work.options)
 
     def where(self, _work: Work) -> str:
         return f"{self.settings.name}, {units.plural(len(self.requests), 'array')}"
 
-    def run(self, session: Session, work: Work, statuses: StatusSink | None) -> ExperimentOutcome:
-        if work.pending and work.source is not None and not session.stop:
+    def run(
+        self, context: RunnerContext, work: Work, statuses: StatusSink | None
+    ) -> ExperimentOutcome:
+        if work.pending and work.source is not None and not context.stop:
             self._found = Followed()  # drop earlier outcomes: workloads that run again count once
             spool = Spool.create(
-                self.settings.submissions(session.home.path),
-                self._submission(session, work),
+                self.settings.submissions(context.home.path),
+                self._submission(context, work),
                 work.source.table.text.encode(errors="surrogateescape"),
             )
             mark_open(spool)
             monitor = monitor_of(spool, self.settings, self._engine)
-            self._follow(session, spool, monitor, statuses)
+            self._follow(context, spool, monitor, statuses)
         return ExperimentOutcome(
             workloads=self._found.workloads,
             failed_before=work.failed_before,
@@ -187,7 +190,7 @@ class SlurmExecutor:
             problem=self._found.problem,
         )
 
-    def _go_on(self, session: Session, spool: Spool) -> bool:
+    def _go_on(self, context: RunnerContext, spool: Spool) -> bool:
         """Follow an open submission; release its jobs if they are held.
 
         Returns:
@@ -197,17 +200,17 @@ class SlurmExecutor:
         settings, engine = reopened(spool)
         monitor = monitor_of(spool, settings, engine)
         monitor.release()
-        session.console.say(
-            f"  goes on with what was submitted before, {units.plural(len(monitor.jobs), 'job')}: "
+        context.console.say(
+            f"  continues the earlier submission, {units.plural(len(monitor.jobs), 'job')}: "
             f"{spool.submission.submission_id}",
             "dim",
         )
-        rerun = session.options.rerun
+        rerun = context.options.rerun
         if rerun:
-            session.console.say("  failed rows run again when they have ended", "dim")
+            context.console.say("  failed rows run again when they have ended", "dim")
         statuses = StatusWriter(table_path(spool.submission.file), submitted_table(spool))
-        self._follow(session, spool, monitor, statuses)
-        if session.stop or self._found.problem is not None:
+        self._follow(context, spool, monitor, statuses)
+        if context.stop or self._found.problem is not None:
             return False
         if not (self._found.settled_at_once or rerun):
             return False
@@ -220,7 +223,7 @@ class SlurmExecutor:
             )
         return spool.is_closed
 
-    def _submission(self, session: Session, work: Work) -> Submission:
+    def _submission(self, context: RunnerContext, work: Work) -> Submission:
         return Submission(
             submission_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
             engine=self._on,
@@ -231,17 +234,17 @@ class SlurmExecutor:
             python=sys.executable,
             arrays=tuple(self.requests),
             options=work.options.for_nodes(),
-            settings=self._node_settings(session),
-            home=str(session.home.path.absolute()),
+            settings=self._node_settings(context),
+            home=str(context.home.path.absolute()),
         )
 
-    def _node_settings(self, session: Session) -> dict[str, str]:
+    def _node_settings(self, context: RunnerContext) -> dict[str, str]:
         """Return the variables by which nodes reach MLflow and Postgres; none unless DIRECT."""
         if self.settings.record is not Recording.DIRECT:
             return {}
-        found = {STORE_VARIABLE: session.store_uri} if session.store_uri else {}
-        if session.tracking_uri and sqlite_file(session.tracking_uri) is None:
-            found[TRACKING_VARIABLE] = session.tracking_uri
+        found = {STORE_VARIABLE: context.store_uri} if context.store_uri else {}
+        if context.tracking_uri and sqlite_file(context.tracking_uri) is None:
+            found[TRACKING_VARIABLE] = context.tracking_uri
         if not found:
             raise UsageError(
                 f'record = "direct" in {self.settings.source} needs a server that nodes reach',
@@ -251,7 +254,7 @@ class SlurmExecutor:
 
     def _follow(
         self,
-        session: Session,
+        context: RunnerContext,
         spool: Spool,
         monitor: SubmissionMonitor,
         statuses: StatusSink | None,
@@ -259,26 +262,26 @@ class SlurmExecutor:
         before = self._found
         with Collection(
             spool,
-            session.home,
-            tracking_uri=session.tracking_uri,
-            store_uri=session.store_uri,
-            client=session.client,
+            context.home,
+            tracking_uri=context.tracking_uri,
+            store_uri=context.store_uri,
+            client=context.client,
         ) as collection:
             self._found = Follower(
                 spool,
                 monitor,
-                session.home,
-                session.console,
+                context.home,
+                context.console,
                 collection=collection,
                 statuses=statuses,
-                notifier=session.notifier,
-                stop=session.stop,
-                wait_for_file_s=session.options.wait_for_file_s,
+                notifier=context.notifier,
+                stop=context.stop,
+                wait_for_file_s=context.options.wait_for_file_s,
             ).run()
         self._found.workloads[:0] = before.workloads
 
 
-def submitted_table(spool: Spool) -> Table:
+def submitted_table(spool: Spool) -> CsvTable:
     """Return the experiment file as it was submitted.
 
     Raises:

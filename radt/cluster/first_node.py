@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from radt.clock import Clock
+from radt.cluster.attempt import Attempt, put
 from radt.cluster.link import Link, Message
 from radt.cluster.multinode import (
     LOOK_S,
@@ -28,7 +29,6 @@ from radt.cluster.multinode import (
     lost,
 )
 from radt.cluster.node import NOTICED, NodeStop
-from radt.cluster.spool import Attempt, put
 from radt.errors import ClusterError, described
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus

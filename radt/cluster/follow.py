@@ -18,18 +18,19 @@ from radt.cluster.monitor import Changes, MonitoredJob, SubmissionMonitor
 from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import JobKey, Spool, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.errors import ClusterError, RadtError, StatusError
 from radt.experiment.columns import parse_repeats, parse_status
-from radt.experiment.plan import WorkloadPlan
+from radt.experiment.plan import WorkloadKey, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink, merged
 from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.active import FileWait, StopRequest
 from radt.runner.console import SHOWN_TAIL_LINES, RunConsole
-from radt.runner.live import ProgressView, label_width, repeated
+from radt.runner.live import label_width
 from radt.runner.notify import Notification, Notifier
-from radt.runner.outcome import RunOutcome, WorkloadOutcome
+from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress, repeated
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.units import plural
@@ -101,7 +102,7 @@ class Followed:
     ``settled_at_once`` says that all of it had ended before.
     """
 
-    workloads: list[WorkloadOutcome] = field(default_factory=list)
+    workloads: list[WorkloadProgress] = field(default_factory=list)
     problem: RadtError | None = None
     settled_at_once: bool = False
 
@@ -192,7 +193,10 @@ class Follower:
             if self._collect_all():
                 self._close()
         elif self._monitor.is_stuck:
-            self._found.problem = held_error(self._monitor)
+            self._found.problem = ClusterError(
+                f"{plural(len(self._monitor.jobs), 'job')} held: {self._monitor.held}",
+                "Fix that, then start the file again with the same --on, which lets them start",
+            )
         return self._found
 
     def step(self) -> None:
@@ -284,26 +288,24 @@ class Follower:
             self._ended_before = len(outcomes)
             self._found.settled_at_once = self._monitor.is_settled
 
-    def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadOutcome:
-        runs = []
-        for row in job.workloads[key]:
-            status = job.settlement.rows.get(row.line) or RowStatus("")
-            runs.append(self._run_outcome(job, row, status))
-        done = min((parse_repeats(_text(job, row)) for row in job.workloads[key]), default=0)
-        asked = max(row.asked for row in job.workloads[key])
-        has_all = job.has_word and all(run.status is RunStatus.FINISHED for run in runs)
+    def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadProgress:
+        rows = job.workloads[key]
+        runs = [self._run_outcome(job, row, job.status(row)) for row in rows]
+        done = min((parse_repeats(job.status(row).text) for row in rows), default=0)
+        asked = max(row.asked for row in rows)
+        has_all = job.has_reported_end and all(run.status is RunStatus.FINISHED for run in runs)
         if self._collection is not None and not has_all:
             with suppress(RadtError, OSError):  # the next collection reports it
                 self._collection.end_lost(job.key, runs[0].reason)
-        return WorkloadOutcome(
+        return WorkloadProgress(
+            experiment=key.experiment,
             label=repeated(key.label, done, asked),
-            workload_id="",
             runs=runs,
             start_skew_s=self._skew_s(runs[0].run_id) if len(runs) > 1 else None,
             elapsed_s=max((run.elapsed_s or 0.0 for run in runs), default=0.0),
         )
 
-    def _run_outcome(self, job: MonitoredJob, row: SubmittedRow, status: RowStatus) -> RunOutcome:
+    def _run_outcome(self, job: MonitoredJob, row: SubmittedRow, status: RowStatus) -> RowProgress:
         run = self._recorded(status.run_id)
         log = self._home.run_dir(run.run_id).output_log if run is not None else None
         if log is not None and not log.exists():
@@ -314,17 +316,19 @@ class Follower:
                 log = own if own.exists() else None
         ended = parse_status(status.text) or RunStatus.SKIPPED
         is_bad = ended is not RunStatus.FINISHED
-        return RunOutcome(
+        progress = RowProgress(
             letter=row.letter,
             name=row.name,
             run_id=run.run_id if run is not None else status.run_id or "",
             status=ended,
             reason=status.text.partition(": ")[2],
-            elapsed_s=_elapsed_s(run),
             tail=_tail(log) if is_bad and log is not None else (),
             log=log,
             role=row.role,
         )
+        if run is not None and run.ended_ns is not None:
+            progress.set_times(run)
+        return progress
 
     def _recorded(self, run_id: str | None) -> RunRecord | None:
         if not run_id or not self._home.store_path.exists():
@@ -347,7 +351,7 @@ class Follower:
             return None
         return None if skew_ns is None else skew_ns / 1e9
 
-    def _notify(self, outcome: WorkloadOutcome, key: WorkloadKey) -> None:
+    def _notify(self, outcome: WorkloadProgress, key: WorkloadKey) -> None:
         plan = WorkloadPlan(key.experiment, key.label, ())
         self._notifier.send(Notification.of_workload(plan, outcome, self._spool.submission.file))
 
@@ -375,23 +379,6 @@ class Follower:
         if text not in self._said:
             self._said.add(text)
             self._say(text, "red")
-
-
-def held_error(monitor: SubmissionMonitor) -> ClusterError:
-    """Return the error for a submission whose rest is held."""
-    return ClusterError(
-        f"{plural(len(monitor.jobs), 'job')} held: {monitor.held}",
-        "Fix that, then start the file again with the same --on, which lets them start",
-    )
-
-
-def _text(job: MonitoredJob, row: SubmittedRow) -> str:
-    status = job.settlement.rows.get(row.line)
-    return "" if status is None else status.text
-
-
-def _elapsed_s(run: RunRecord | None) -> float | None:
-    return None if run is None or run.ended_ns is None else run.lasted_s()
 
 
 def _tail(log: Path) -> list[str]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
+from radt.cluster.attempt import AttemptView
 from radt.cluster.engine import REST, End, Engine, JobId, JobState, Phase
 from radt.cluster.settle import (
     OVER_MEMORY,
@@ -26,10 +27,12 @@ from radt.cluster.settle import (
     SubmittedRow,
     settle,
 )
-from radt.cluster.spool import MOST_UNFIT, AttemptView, JobKey, Spool, WorkloadKey
+from radt.cluster.spool import MOST_UNFIT, Spool
+from radt.cluster.submission import JobKey
 from radt.cluster.submit import Submitter
 from radt.errors import EngineAwayError
 from radt.experiment.columns import QUEUED
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
 from radt.units import plural
@@ -37,7 +40,7 @@ from radt.units import plural
 POLL_S = 15.0
 LONGEST_POLL_S = 300.0
 #: Number of scans of the shared folder per poll of the engine.
-_LOOKS = 3
+_SCANS_PER_POLL = 3
 #: Slurm keeps ended jobs for 300 s (MinJobAge). A job that is missing earlier was lost with the
 #: controller's state.
 FORGOTTEN_S = 240.0
@@ -59,7 +62,7 @@ class MonitoredJob:
     views: Sequence[AttemptView] = ()
     settlement: Settlement = field(default_factory=lambda: Settlement(Next.WAIT))
     changed_s: float = 0.0
-    looked: int = 0
+    scanned_at_poll: int = 0
     submitted_s: float | None = None
     is_forgotten: bool = False
 
@@ -67,8 +70,12 @@ class MonitoredJob:
     def rows(self) -> list[SubmittedRow]:
         return [row for rows in self.workloads.values() for row in rows]
 
+    def status(self, row: SubmittedRow) -> RowStatus:
+        """Return the known status of one of its rows; empty before the first."""
+        return self.settlement.rows.get(row.line) or RowStatus("")
+
     @property
-    def has_word(self) -> bool:
+    def has_reported_end(self) -> bool:
         """Return True if its newest attempt has reported its end."""
         return bool(self.views) and self.views[-1].ended
 
@@ -99,7 +106,7 @@ class SubmissionMonitor:
         submitter: Submits the jobs.
         rows: The rows of each workload.
         patience: How long to wait for reports.
-        looks_only: Do not submit, cancel or hold: another process does.
+        observes_only: Do not submit, cancel or hold: another process does.
         poll_s: Seconds between queries of the engine.
 
     Attributes:
@@ -118,11 +125,11 @@ class SubmissionMonitor:
         rows: Mapping[WorkloadKey, Sequence[SubmittedRow]],
         patience: Patience = PATIENCE,
         *,
-        looks_only: bool = False,
+        observes_only: bool = False,
         poll_s: float = POLL_S,
     ) -> None:
         self._spool = spool
-        self._looks_only = looks_only
+        self._observes_only = observes_only
         self._engine = engine
         self._submitter = submitter
         self._patience = patience
@@ -135,19 +142,19 @@ class SubmissionMonitor:
         self._waiting = {
             key for key in self.jobs if submitter.job_id(key) is None and key not in asked_for
         }
-        self._said: dict[int, RowStatus] = {}
+        self._statuses: dict[int, RowStatus] = {}
         self._touched: set[JobKey] = set(self.jobs)
-        self._next_question_s = self._next_look_s = 0.0
+        self._next_poll_s = self._next_scan_s = 0.0
         self._usual_poll_s = self._poll_s = poll_s
-        self._questions = 0
-        self._answers = False
+        self._poll_count = 0
+        self._engine_answers = False
         self._failures = 0
         self._releases = False
         self._was_held = False
         self._cancels: list[JobId] = []
         self._held = self._stopped = ""
         #: False if attempts could not be read.
-        self._sees = True
+        self._is_readable = True
         #: The failure of the shared folder in this step; "" for none.
         self._failed = ""
         self._noted: set[str] = set()
@@ -156,7 +163,7 @@ class SubmissionMonitor:
 
     @property
     def is_settled(self) -> bool:
-        return not self.jobs and (self._looks_only or not self._cancels)
+        return not self.jobs and (self._observes_only or not self._cancels)
 
     @property
     def is_stuck(self) -> bool:
@@ -164,7 +171,7 @@ class SubmissionMonitor:
         if not self._held or self._stopped:
             return False
         waiting = self._waiting
-        return self._answers and all(
+        return self._engine_answers and all(
             key in waiting or (job.state is not None and job.state.phase is Phase.HELD)
             for key, job in self.jobs.items()
         )
@@ -182,7 +189,7 @@ class SubmissionMonitor:
     @property
     def statuses(self) -> Mapping[int, RowStatus]:
         """Return the current status of all rows, by line."""
-        return self._said
+        return self._statuses
 
     def unended(self) -> list[JobId]:
         """Return the engine's ids of jobs that wait or run."""
@@ -216,10 +223,10 @@ class SubmissionMonitor:
         """
         changes = Changes()
         self._failed = ""
-        self._look_if_due(now_s)
-        if asks := now_s >= self._next_question_s:
+        self._scan_if_due(now_s)
+        if asks := now_s >= self._next_poll_s:
             self._ask(now_s, changes)
-            self._look_if_due(now_s)
+            self._scan_if_due(now_s)
         with self._folder():
             self._settle(now_s, changes, all_silent=asks)
             self._note_hold(changes)
@@ -248,13 +255,13 @@ class SubmissionMonitor:
     # The engine -----------------------------------------------------------------------------------
 
     def _ask(self, now_s: float, changes: Changes) -> None:
-        self._questions += 1
+        self._poll_count += 1
         try:
             with self._folder():
                 new = self._submitter.refresh()
                 self._waiting -= new
                 self._touched |= new
-                if not self._looks_only:
+                if not self._observes_only:
                     self._waiting.update(self._submitter.recover(self._started_by))
                     self._waiting &= self.jobs.keys()
                     self._submit(now_s, changes)
@@ -269,19 +276,19 @@ class SubmissionMonitor:
                     f"{error.message}; jobs go on, statuses stay as they are, and radt asks again"
                 )
             self.away, self.remedy = error.message, error.remedy or ""
-            self._answers = False
-            self._next_question_s = now_s + self._poll_s
+            self._engine_answers = False
+            self._next_poll_s = now_s + self._poll_s
             self._poll_s = min(2 * self._poll_s, LONGEST_POLL_S)
             return
-        if not self._answers:  # restart the silence: jobs may have changed in the meantime
+        if not self._engine_answers:  # restart the silence: jobs may have changed in the meantime
             for job in self.jobs.values():
                 job.changed_s = now_s
         if self.away:
             changes.notes.append(f"{self._engine.name} answers again")
         self.away, self.remedy = "", ""
-        self._answers, self._poll_s = True, self._usual_poll_s
-        self._next_question_s = now_s + self._usual_poll_s
-        self._next_look_s = now_s
+        self._engine_answers, self._poll_s = True, self._usual_poll_s
+        self._next_poll_s = now_s + self._usual_poll_s
+        self._next_scan_s = now_s
 
     def _arrays(self) -> list[str]:
         """Return the engine's ids of arrays with unsettled jobs."""
@@ -324,7 +331,7 @@ class SubmissionMonitor:
                 elif state is None and is_there and not job.views:
                     state = states.get(JobId(job_id.array, REST))
                     # A job that ran, or whose attempts cannot be read, may have finished.
-                    if state is None and before is not Phase.RUNNING and self._sees:
+                    if state is None and before is not Phase.RUNNING and self._is_readable:
                         state = _CANCELLED
                 elif state is None and before is not Phase.RUNNING:
                     age_s = inf if job.submitted_s is None else now_s - job.submitted_s
@@ -358,7 +365,7 @@ class SubmissionMonitor:
 
     def _give_orders(self) -> None:
         """Cancel, hold or release jobs; repeated with each query as long as it is needed."""
-        if self._looks_only:
+        if self._observes_only:
             return
         if self._cancels:
             self._engine.cancel(self._cancels)
@@ -382,23 +389,23 @@ class SubmissionMonitor:
 
     # The folder -----------------------------------------------------------------------------------
 
-    def _look_if_due(self, now_s: float) -> None:
+    def _scan_if_due(self, now_s: float) -> None:
         """Read attempts that may have changed, if it is time to."""
-        if now_s < self._next_look_s:
+        if now_s < self._next_scan_s:
             return
-        self._next_look_s = now_s + self._usual_poll_s / _LOOKS
-        self._sees = False
+        self._next_scan_s = now_s + self._usual_poll_s / _SCANS_PER_POLL
+        self._is_readable = False
         with self._folder():
             for key in self._spool.started_jobs() & self.jobs.keys():
                 job = self.jobs[key]
-                if not (job.is_queued and job.views and job.looked == self._questions):
-                    self._look_at(job, now_s)
-                    job.looked = self._questions
-            self._sees = True
+                if not (job.is_queued and job.views and job.scanned_at_poll == self._poll_count):
+                    self._read_attempts(job, now_s)
+                    job.scanned_at_poll = self._poll_count
+            self._is_readable = True
         # If nothing can be read, silence says nothing about a job.
-        self._answers &= self._sees
+        self._engine_answers &= self._is_readable
 
-    def _look_at(self, job: MonitoredJob, now_s: float) -> None:
+    def _read_attempts(self, job: MonitoredJob, now_s: float) -> None:
         attempts = self._spool.attempts(job.key)
         seen = max(0, len(job.views) - 1)  # the last one may have changed since
         views = [*job.views[:seen], *(attempt.view() for attempt in attempts[seen:])]
@@ -438,7 +445,11 @@ class SubmissionMonitor:
         """Settle one job; ``is_in`` is True if the engine has it."""
         job_id = self._submitter.job_id(job.key)
         if not is_in or job_id is None:
-            self._wait_for_submission(job, changes)
+            if self._stopped and job.key in self._waiting:
+                self._waiting.remove(job.key)
+                self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
+            elif not job.settlement.rows:
+                self._say({row.line: RowStatus(row.text(QUEUED)) for row in job.rows}, changes)
             return
         facts = JobFacts(
             str(job_id),
@@ -448,23 +459,19 @@ class SubmissionMonitor:
             self._submitter.submissions(job.key),
             holds,
             self._stopped,
-            "" if job.has_word or not _has_ended(job) else self._last_line(job),
+            "" if job.has_reported_end or not _has_ended(job) else self._last_line(job),
             job.is_forgotten,
         )
         job.settlement = settle(facts, job.rows, self._patience)
         self._follow_up(job, job_id, changes)
 
-    def _wait_for_submission(self, job: MonitoredJob, changes: Changes) -> None:
-        if self._stopped and job.key in self._waiting:
-            self._waiting.remove(job.key)
-            self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
-        elif not job.settlement.rows:
-            self._say({row.line: RowStatus(row.text(QUEUED)) for row in job.rows}, changes)
-
     def _follow_up(self, job: MonitoredJob, job_id: JobId, changes: Changes) -> None:
         settlement = job.settlement
-        if settlement.next is not Next.WAIT and not self._looks_only:
-            _drop_if_empty(self._spool.job_log(job.key.array, str(job_id)))
+        if settlement.next is not Next.WAIT and not self._observes_only:
+            log = self._spool.job_log(job.key.array, str(job_id))
+            with suppress(OSError):  # there may be none; one per job would be a lot of files
+                if not log.stat().st_size:
+                    log.unlink()
         match settlement.next:
             case Next.WAIT:
                 self._say(settlement.rows, changes)
@@ -488,15 +495,15 @@ class SubmissionMonitor:
 
     def _say(self, rows: Mapping[int, RowStatus], changes: Changes) -> None:
         for line, status in rows.items():
-            if self._said.get(line) != status:
-                self._said[line] = changes.statuses[line] = status
+            if self._statuses.get(line) != status:
+                self._statuses[line] = changes.statuses[line] = status
 
     def _count_failure(self, reason: str) -> None:
         """Hold the rest after several jobs in a row ended before running anything."""
-        if self._questions <= 1:
+        if self._poll_count <= 1:
             return  # an old failure: the user who follows now may have fixed the cause
         self._failures = self._failures + 1 if reason else 0
-        if self._failures >= MOST_UNFIT and not (self._held or self._looks_only):
+        if self._failures >= MOST_UNFIT and not (self._held or self._observes_only):
             self._spool.hold(reason)
 
     def _note_hold(self, changes: Changes) -> None:
@@ -509,7 +516,7 @@ class SubmissionMonitor:
         self._was_held = bool(held)
 
     def _silent_s(self, job: MonitoredJob, now_s: float) -> float:
-        return now_s - job.changed_s if self._answers else 0.0
+        return now_s - job.changed_s if self._engine_answers else 0.0
 
     def _last_line(self, job: MonitoredJob) -> str:
         """Return the last line of the engine's log of a job, or the runner's; see `JobFacts`."""
@@ -533,23 +540,12 @@ def last_line(path: Path) -> str:
     return next(filter(OVER_MEMORY.search, said), said[0] if said else "")
 
 
-def _drop_if_empty(log: Path) -> None:
-    """Remove an empty log: one per job would be a lot of files."""
-    with suppress(OSError):  # there may be none
-        if not log.stat().st_size:
-            log.unlink()
-
-
 def _has_ended(job: MonitoredJob) -> bool:
     return job.state is not None and job.state.phase is Phase.ENDED
 
 
 def _unless_over(job: MonitoredJob, status: RunStatus, reason: str) -> dict[int, RowStatus]:
     """Return a job's rows with this status, except those that have ended already."""
-    known = job.settlement.rows
-    left = [row for row in job.rows if not row.is_over(_text(known.get(row.line)))]
-    return {**known, **{row.line: RowStatus(row.text(status, reason)) for row in left}}
-
-
-def _text(status: RowStatus | None) -> str:
-    return "" if status is None else status.text
+    left = [row for row in job.rows if not row.is_over(job.status(row).text)]
+    rows = {row.line: RowStatus(row.text(status, reason)) for row in left}
+    return {**job.settlement.rows, **rows}

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 
 from radt import __version__, settings
-from radt.cluster.spool import PREEMPTED, TIME_LIMIT, Start
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, Start
 from radt.collocation.ledger import Ledger
 from radt.collocation.setup import clean_up
 from radt.errors import ClusterError
@@ -83,7 +83,7 @@ class ScratchFolder:
                 shutil.rmtree(left, ignore_errors=True)
         for left in base.glob(f"{_PREFIX}*"):
             _remove_left(left)
-        place = cls(base / f"{_PREFIX}{name}")
+        scratch = cls(base / f"{_PREFIX}{name}")
         unlocked = cls(base / f".{_PREFIX}{name}.{os.getpid()}")
         try:
             unlocked.path.mkdir(mode=0o700)
@@ -91,19 +91,19 @@ class ScratchFolder:
             unlocked.output_log.touch(mode=0o600)
             held = (unlocked.path / "lock").open("a")
             lock(held.fileno())
-            unlocked.path.rename(place.path)  # visible to other jobs only once it is locked
+            unlocked.path.rename(scratch.path)  # visible to other jobs only once it is locked
         except OSError as error:
             raise ClusterError(
-                f"the job's folder {place.path} cannot be made on this node: {error.strerror}",
+                f"the job's folder {scratch.path} cannot be made on this node: {error.strerror}",
                 "Free space on its disk, or set TMPDIR in setup of [cluster] to a folder there",
             ) from error
         with held:
             try:
-                yield place
+                yield scratch
             finally:
-                end_collector(place.runtime, COLLECTOR_GRACE_S)
-                if not place.is_kept:
-                    shutil.rmtree(place.path, ignore_errors=True)
+                end_collector(scratch.runtime, COLLECTOR_GRACE_S)
+                if not scratch.is_kept:
+                    shutil.rmtree(scratch.path, ignore_errors=True)
 
     def keep(self) -> None:
         """Keep the folder beyond the end of the job.

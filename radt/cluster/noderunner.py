@@ -22,8 +22,10 @@ from pathlib import Path
 from rich.console import Console
 
 from radt import __version__, settings
+from radt.cluster.attempt import Attempt, AttemptView
 from radt.cluster.first_node import FirstNode
 from radt.cluster.gpus import allocated_machine
+from radt.cluster.multinode import OtherNode
 from radt.cluster.node import (
     COLLECTOR_GRACE_S,
     NodeStop,
@@ -34,19 +36,19 @@ from radt.cluster.node import (
     node_number,
     this_start,
 )
-from radt.cluster.other_node import OtherNode
 from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses, Shipper
-from radt.cluster.spool import MOST_ATTEMPTS, Attempt, AttemptView, JobKey, Spool, Submission
+from radt.cluster.spool import MOST_ATTEMPTS, Spool
+from radt.cluster.submission import JobKey, Submission
 from radt.collector.recovery import recover_runs
 from radt.collocation.inventory import read_inventory
-from radt.collocation.planner import Request, on_given_instances
+from radt.collocation.planner import DeviceRequest, on_given_instances
 from radt.delivery.mlflow.variables import ROOT
 from radt.devices.hardware import read_hardware
 from radt.devices.machine import Devices, Machine
 from radt.errors import ClusterError, CollectorError, RadtError
 from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
 from radt.experiment.files import RawFile
-from radt.experiment.plan import FAILURES, RunPlan, WorkloadPlan
+from radt.experiment.plan import FAILURES, RunPlan, WorkloadKey, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus
 from radt.experiment.table import parse_table
@@ -63,11 +65,11 @@ from radt.listeners import registry
 from radt.model import RunStatus
 from radt.paths import is_database
 from radt.runner.console import RunConsole
-from radt.runner.delivering import Delivery
+from radt.runner.context import RunnerContext
+from radt.runner.delivering import PendingUploads
 from radt.runner.notify import Notifier
 from radt.runner.options import StartOptions, Work, pending_workloads
-from radt.runner.recording import Session, open_session
-from radt.runner.schedule import Schedule
+from radt.runner.schedule import LocalSchedule
 from radt.runner.start import print_header
 from radt.tags import (
     CLUSTER_ATTEMPT,
@@ -80,7 +82,7 @@ from radt.tags import (
 )
 
 #: Seconds reserved for the last report, however long the rest has taken.
-LAST_WORD_S = 5.0
+FINAL_REPORT_S = 5.0
 _POLL_S = 0.1
 _COLUMNS = 120
 
@@ -115,11 +117,6 @@ class Left:
         """Return True if earlier attempts have finished the job."""
         return self.work is not None and not self.work.pending
 
-    @property
-    def code(self) -> int:
-        """Return the exit code of a finished job."""
-        return 0 if _has_finished(self.rows) else 1
-
 
 class NodeRunner:
     """Runs a job. Each object is for one call of `run`."""
@@ -142,7 +139,7 @@ class NodeRunner:
         known = self._spool.attempts(self._job)
         left = self._left(known)
         if left.is_done:
-            return left.code
+            return _exit_code(left.rows)
         if self._shape.nodes > 1 and (number := node_number()):
             return self._join(number, left)
         attempt = self._claimed()
@@ -150,7 +147,7 @@ class NodeRunner:
             left = self._left(self._spool.attempts(self._job, attempt.number - 1))
         if left.is_done:
             attempt.put_statuses(left.rows, kept=left.kept, ended=True)
-            return left.code
+            return _exit_code(left.rows)
         if attempt.number > MOST_ATTEMPTS:
             pending = () if left.work is None else left.work.pending
             rows = [run.line for workload in pending for run in workload.plan.runs]
@@ -239,10 +236,10 @@ class NodeRunner:
         if multi_node is not None:
             multi_node.on_arrived, on_arrived = statuses.arrived, multi_node.arrived
             name += f".{multi_node.number}"
-        with ScratchFolder.made(name) as place:
-            self._set_environment(place)
+        with ScratchFolder.made(name) as scratch:
+            self._set_environment(scratch)
             shipper = Shipper(
-                place.home,
+                scratch.home,
                 attempt,
                 settings.variable(settings.CLUSTER_PART_S, os.environ).value,
                 with_files=not self._submission.reaches_mlflow,
@@ -253,7 +250,7 @@ class NodeRunner:
                 self._job,
                 attempt,
                 statuses,
-                place.output_log,
+                scratch.output_log,
                 beat_s=settings.variable(settings.CLUSTER_BEAT_S, os.environ).value,
                 on_superseded=lambda newest: self._superseded(newest, shipper),
             )
@@ -263,12 +260,12 @@ class NodeRunner:
                 if multi_node is not None:
                     multi_node.start()
                 with (
-                    place.output_log.open("a", encoding="utf-8") as log,
+                    scratch.output_log.open("a", encoding="utf-8") as log,
                     RunConsole(Console(file=log, width=_COLUMNS)) as output,
-                    open_session(
+                    RunnerContext(
                         replace(
                             work.options,
-                            home=place.home,
+                            home=scratch.home,
                             tracking_uri=self._uri(TRACKING_VARIABLE, NO_MLFLOW),
                             store_uri=self._uri(STORE_VARIABLE, NO_POSTGRES),
                         ),
@@ -278,29 +275,28 @@ class NodeRunner:
                         self._stop,
                         tags=self._tags(attempt),
                         multi_node=multi_node,
-                    ) as session,
+                    ) as context,
                 ):
                     shipper.start()
-                    print_header(session, work, str(left.machine))
+                    print_header(context, work, str(left.machine))
                     series = series_of(self._submission, self._job)
-                    outcome = Schedule(session, work, statuses, series).run()
-                    self._wait_until_stored(session)
-                    self._wait_until_delivered(session)
+                    outcome = LocalSchedule(context, work, statuses, series).run()
+                    self._wait_until_stored(context)
+                    self._wait_until_delivered(context)
                 reason = self._stop.reason if self._stop else str(outcome.problem or "")
             except RadtError as error:
                 reason = self._stop.reason if self._stop else str(error)
             finally:
-                self._hand_over(place, shipper, heartbeat, statuses, reason, multi_node)
+                self._hand_over(scratch, shipper, heartbeat, statuses, reason, multi_node)
                 if multi_node is not None:
                     multi_node.close()
-        is_done = not self._superseded_by and _has_finished(statuses.rows)
-        return 0 if is_done else 1
+        return 1 if self._superseded_by else _exit_code(statuses.rows)
 
-    def _set_environment(self, place: ScratchFolder) -> None:
+    def _set_environment(self, scratch: ScratchFolder) -> None:
         """Make this process and its children use the job's scratch folder."""
         own = {
-            HOME_VARIABLE: str(place.home.path),
-            RUNTIME_VARIABLE: str(place.runtime),
+            HOME_VARIABLE: str(scratch.home.path),
+            RUNTIME_VARIABLE: str(scratch.runtime),
             TRACKING_VARIABLE: NO_MLFLOW,
             settings.COLLECTOR_OWNER.variables[0]: str(os.getpid()),
         }
@@ -333,27 +329,29 @@ class NodeRunner:
 
     # The end --------------------------------------------------------------------------------------
 
-    def _wait_until_stored(self, session: Session) -> None:
+    def _wait_until_stored(self, context: RunnerContext) -> None:
         deadline_s = self._deadline()
         while time.monotonic() < deadline_s():
             try:
-                if not session.client.status().runs:
+                if not context.client.status().runs:
                     return
             except CollectorError:
                 return  # the rest is read from the runs' folders
             time.sleep(_POLL_S)
 
-    def _wait_until_delivered(self, session: Session) -> None:
+    def _wait_until_delivered(self, context: RunnerContext) -> None:
         """Wait until MLflow and Postgres have this node's uploads, or permanently refuse them."""
         if not self._submission.is_direct:
             return
-        delivery = Delivery(session.home.store_path, [session.tracking_uri], session.store_uri)
+        delivery = PendingUploads(
+            context.home.store_path, [context.tracking_uri], context.store_uri
+        )
         limit_s = settings.variable(settings.COLLECTOR_DELIVERY_S, os.environ).value
         delivery.wait(Deadline(self._stop, time.monotonic() + limit_s))
 
     def _hand_over(
         self,
-        place: ScratchFolder,
+        scratch: ScratchFolder,
         shipper: Shipper,
         heartbeat: AttemptHeartbeat,
         statuses: NodeStatuses,
@@ -362,18 +360,18 @@ class NodeRunner:
     ) -> None:
         """Send everything left to the shared folder, and report how the job ended."""
         with suppress(OSError):  # the node's disk is full; the last report says what is missing
-            end_collector(place.runtime, COLLECTOR_GRACE_S)
+            end_collector(scratch.runtime, COLLECTOR_GRACE_S)
         if self._superseded_by:
             heartbeat.drop()
             return
         with suppress(RadtError):  # there may be no runs
-            recover_runs(place.home)
+            recover_runs(scratch.home)
         deadline_s = self._deadline()
         unsent = shipper.finish(deadline_s, lambda: bool(self._stop))
         if unsent:
-            where = f"{place.path} on {node_name()}"
+            where = f"{scratch.path} on {node_name()}"
             try:
-                place.keep()
+                scratch.keep()
             except OSError as error:
                 where += f" until the next job there ({error.strerror})"
             unsent = f"not all was sent, and is in {where}: {unsent}"
@@ -381,7 +379,7 @@ class NodeRunner:
             unsent = multi_node.finish(reason, unsent, deadline_s)
         if unsent:
             statuses.lose(unsent)
-        least_s = time.monotonic() + LAST_WORD_S
+        least_s = time.monotonic() + FINAL_REPORT_S
         if not heartbeat.finish(reason or unsent, lambda: max(least_s, deadline_s())):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201
 
@@ -401,8 +399,8 @@ class Deadline:
         return min(self.at_most_s, self.stop.deadline_s)
 
 
-def _has_finished(rows: Mapping[int, RowStatus]) -> bool:
-    return all(parse_status(row.text) is RunStatus.FINISHED for row in rows.values())
+def _exit_code(rows: Mapping[int, RowStatus]) -> int:
+    return int(any(parse_status(row.text) is not RunStatus.FINISHED for row in rows.values()))
 
 
 def _cut_off(row: RowStatus, attempt: int) -> RowStatus | None:
@@ -452,7 +450,9 @@ def _on_its_instances(workload: WorkloadPlan) -> WorkloadPlan:
     """Return a workload with its rows on the GPUs that hold the job's MIG instances."""
     if all(run.collocation.mig is None for run in workload.runs):
         return workload
-    requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in workload.runs]
+    requests = [
+        DeviceRequest(run.letter, run.devices.gpus, run.collocation) for run in workload.runs
+    ]
     placed = on_given_instances(requests, read_inventory())
     return replace(
         workload,
@@ -478,10 +478,10 @@ def _as_left(run: RunPlan, row: RowStatus | None, rerun: bool) -> RunPlan:
     return run
 
 
-def series_of(submission: Submission, job: JobKey) -> dict[tuple[str, str], str]:
+def series_of(submission: Submission, job: JobKey) -> dict[WorkloadKey, str]:
     """Return the series ids that repeats of each workload share, across all attempts."""
     return {
-        (key.experiment, key.label): uuid.uuid5(
+        key: uuid.uuid5(
             uuid.NAMESPACE_URL, f"{submission.submission_id}/{key.experiment}/{key.label}"
         ).hex
         for key in submission.workloads(job)

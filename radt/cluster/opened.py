@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from radt.cluster.attempt import put
 from radt.cluster.settings import ClusterSettings, all_clusters
-from radt.cluster.spool import Spool, put
+from radt.cluster.spool import Spool
 from radt.errors import ClusterError, UsageError
 from radt.experiment.files import table_path
 from radt.home import Home

@@ -14,11 +14,13 @@ from radt import units
 from radt.cluster.engine import Phase
 from radt.cluster.monitor import MonitoredJob, SubmissionMonitor
 from radt.cluster.slurm import waits_for
-from radt.cluster.spool import Spool, WorkloadKey
+from radt.cluster.spool import Spool
 from radt.experiment.columns import parse_status
+from radt.experiment.plan import WorkloadKey
 from radt.model import Role, RunStatus
 from radt.runner.console import shown_path
-from radt.runner.live import NAME_COLUMNS, ProgressView, progress_line, runs_text
+from radt.runner.live import NAME_COLUMNS, progress_line, runs_text
+from radt.runner.progress import ProgressView
 
 _LABEL_COLUMNS = 12
 #: Number of reasons shown for queued jobs, the most frequent ones.
@@ -128,8 +130,7 @@ def current_workload(job: MonitoredJob) -> WorkloadKey:
     for wanted in (RunStatus.RUNNING, None):
         for key, rows in job.workloads.items():
             for row in rows:
-                known = job.settlement.rows.get(row.line)
-                text = "" if known is None else known.text
+                text = job.status(row).text
                 if parse_status(text) is wanted or (wanted is None and not row.is_over(text)):
                     return key
     return list(job.workloads)[-1]

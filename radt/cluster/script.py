@@ -10,12 +10,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from pathlib import Path
 
 from radt.cluster.engine import ArrayRequest
 from radt.cluster.settings import ClusterSettings
-from radt.cluster.spool import JobArray
+from radt.cluster.submission import JobArray
 from radt.errors import UsageError
 
 #: Slurm's variable with the index of a script's job in its array.
@@ -24,14 +24,14 @@ INDEX_VARIABLE = "SLURM_ARRAY_TASK_ID"
 # Bash, because sites define `module` as a bash function; radt's own lines need only a POSIX shell.
 _HEAD = """\
 #!/bin/bash
-# Array {array} of the radt submission {name}: this is each of its jobs.
+# Array {array} of the radt submission {name}: each of its jobs runs this script.
 folder={folder}
 python={python}
 job={array}-${{{index}}}
 step=
-asked=
+stopping=
 
-# Say why this job runs nothing, as the next attempt of it.
+# Record as the job's next attempt why it runs nothing.
 leave() {{
     umask 077
     printf 'radt: %s\\n' "$1" >&2
@@ -48,7 +48,7 @@ leave() {{
     exit 1
 }}
 
-# This node cannot run radt. Two jobs may fail by that; then all others are held.
+# This node cannot run radt. After two such jobs, all others are held.
 unfit() {{
     umask 077
     why="$1 on ${{SLURMD_NODENAME:-$(uname -n)}}"
@@ -68,14 +68,14 @@ unfit() {{
     leave "$(cat "$folder/hold")"
 }}
 
-# Slurm itself tells steps to end. A shell that ends before them would take them with it, and srun
-# kills its step at SIGTERM, so that is not handed on.
-told() {{
-    asked=yes
+# Slurm signals the steps itself. If this shell ended first, Slurm would kill them. srun kills its
+# step at SIGTERM, so SIGTERM is not passed on.
+on_signal() {{
+    stopping=yes
     [ "$1" = TERM ] || [ -z "$step" ] || kill -s "$1" "$step" 2>/dev/null
 }}
-trap 'told TERM' TERM
-trap 'told USR1' USR1
+trap 'on_signal TERM' TERM
+trap 'on_signal USR1' USR1
 
 [ -e "$folder/hold" ] && leave "$(cat "$folder/hold")"
 """
@@ -84,7 +84,7 @@ _TAIL = """
 set -u
 [ -x "$python" ] || unfit "$python is missing"
 "$python" -P -c 'import radt.cluster' || unfit "$python cannot import radt"
-[ -z "$asked" ] || exit 1
+[ -z "$stopping" ] || exit 1
 
 nodes=${{SLURM_JOB_NUM_NODES:-1}}
 srun --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 --export=ALL --input=none \\
@@ -144,7 +144,10 @@ def batch_script(
         "python": shlex.quote(python),
         "index": INDEX_VARIABLE,
     }
-    setup = "".join(_setup(settings.setup))
+    setup = ""
+    for line in settings.setup:
+        first = line.strip().partition("\n")[0]
+        setup += f"\n{{\n{line}\n}} || unfit {shlex.quote(f'setup failed ({first})')}\n"
     return _HEAD.format(**values) + setup + _TAIL.format(**values)
 
 
@@ -179,10 +182,3 @@ def array_request(
         output=str(submission / "arrays" / str(number) / "output.%A_%a.log"),
         options=settings.options,
     )
-
-
-def _setup(lines: tuple[str, ...]) -> Iterator[str]:
-    """Yield the lines of the site, each with its error handling."""
-    for line in lines:
-        first = line.strip().partition("\n")[0]
-        yield f"\n{{\n{line}\n}} || unfit {shlex.quote(f'setup failed ({first})')}\n"

@@ -23,7 +23,7 @@ from radt.setting_values import (
     SETTINGS_NAME,
     SWITCH,
     TEXT,
-    Kind,
+    SettingKind,
     SettingsFile,
     choice,
 )
@@ -53,7 +53,7 @@ class ClusterKey:
     With ``is_list``, the value is a list of values in this format.
     """
 
-    kind: Kind[Any]
+    kind: SettingKind[Any]
     help: str
     default_text: str = "the cluster's default"
     is_list: bool = False
@@ -64,7 +64,7 @@ def _key(default: Any, *described: Any) -> Any:
     return field(default=default, metadata={"key": ClusterKey(*described)})
 
 
-_TIME = Kind(lambda text, _folder: parse_time(text), "TIME", (int, float))
+_TIME = SettingKind(lambda text, _folder: parse_time(text), "TIME", (int, float))
 _RECORDING = choice(*Recording)
 _RECORD = replace(_RECORDING, parse=lambda text, folder: Recording(_RECORDING.parse(text, folder)))
 
@@ -232,16 +232,12 @@ def _tables(file: SettingsFile) -> Mapping[str, Any]:
     }
 
 
-def _name_of(key: str) -> str:
-    """Return a field's name in the file, which has values with units: ``time_s`` is ``time``."""
-    return re.sub(r"_(s|bytes)$", "", key).replace("_", "-")
-
-
-#: The keys of ``[cluster]`` and ``[cluster.NAME]``, besides the table `GPUS_TABLE`.
+#: The keys of ``[cluster]`` and ``[cluster.NAME]``, besides the table `GPUS_TABLE`. Values in the
+#: file have units: the key of ``time_s`` is ``time``.
 CLUSTER_KEYS: Mapping[str, ClusterKey] = {
-    _name_of(item.name): replace(item.metadata["key"], field=item.name)
-    for item in fields(ClusterSettings)
-    if "key" in item.metadata
+    re.sub(r"_(s|bytes)$", "", name).replace("_", "-"): replace(key, field=name)
+    for name, key in ((item.name, item.metadata.get("key")) for item in fields(ClusterSettings))
+    if key is not None
 }
 #: Options of sbatch that radt sets itself, and what to use instead.
 _OWN_OPTIONS = {

@@ -15,14 +15,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptView
 from radt.cluster.engine import End, JobState, Phase
-from radt.cluster.spool import MOST_ATTEMPTS, PREEMPTED, TIME_LIMIT, AttemptView
+from radt.cluster.spool import MOST_ATTEMPTS
 from radt.experiment.columns import QUEUED, parse_repeats, parse_repeats_asked, parse_status
 from radt.experiment.plan import FAILURES
 from radt.experiment.status import RowStatus
 from radt.model import Role, RunStatus
 
-WITHOUT_A_WORD = "the job ended without reporting a result"
+NO_REPORT = "the job ended without reporting a result"
 STARTED_TOO_OFTEN = f"started {MOST_ATTEMPTS} times"
 LOST = "lost"
 #: Messages in a job's log when the engine only knows that it failed: those of slurmd, with cgroups
@@ -163,12 +164,12 @@ class _Case:
                 return self._running(state.nodes)
         has_run = newest is not None or bool(state.nodes)
         patience_s = self._patience.stopped_s if self._job.stopped else self._patience.outcome_s
-        if has_run and self._word is None and self._job.silent_s < patience_s:
+        if has_run and self._final_report is None and self._job.silent_s < patience_s:
             return self._running(state.nodes)
         return self._ended(state.end or End.FAILED)
 
     @property
-    def _word(self) -> AttemptView | None:
+    def _final_report(self) -> AttemptView | None:
         """Return the newest attempt if it reported its end and belongs to the job's last start."""
         newest = self._newest
         if newest is None or not newest.ended:
@@ -192,7 +193,7 @@ class _Case:
 
     def _unknown(self) -> Settlement:
         """Settle a job that the engine does not know."""
-        if self._word is not None:
+        if self._final_report is not None:
             if self._job.silent_s < self._patience.outcome_s:
                 return self._running("")
             return self._ended(End.COMPLETED)
@@ -209,8 +210,8 @@ class _Case:
 
     def _ended(self, end: End) -> Settlement:
         """Settle an ended job with unfinished rows."""
-        if (word := self._word) is not None:
-            return self._after_its_word(word, end)
+        if (report := self._final_report) is not None:
+            return self._after_final_report(report, end)
         if self._job.stopped:
             return self._killed(self._job.stopped)
         if end is End.OUT_OF_MEMORY or OVER_MEMORY.search(self._job.log_line):
@@ -219,12 +220,12 @@ class _Case:
             if self._has_lost_a_node and self._may_start_again:
                 return self._queued("ended with the node that it had lost", Next.SUBMIT)
             line = f": {self._job.log_line}" if self._job.log_line else ""
-            reason = WITHOUT_A_WORD + line
+            reason = NO_REPORT + line
             never = "" if any(view.statuses for view in self._job.attempts) else reason
             return self._all_left(RunStatus.FAILED, reason, never_began=never)
         return self._killed(_ENDS[end])
 
-    def _after_its_word(self, newest: AttemptView, end: End) -> Settlement:
+    def _after_final_report(self, newest: AttemptView, end: End) -> Settlement:
         """Settle a job whose attempt reported its end without finishing all of its rows."""
         if newest.reason in self._job.holds:
             return self._queued("held", Next.SUBMIT)
@@ -240,12 +241,12 @@ class _Case:
                 return self._queued(PREEMPTED, Next.SUBMIT)
             return self._killed(STARTED_TOO_OFTEN)
         if not newest.statuses:
-            return self._all_left(RunStatus.FAILED, WITHOUT_A_WORD, never_began=WITHOUT_A_WORD)
+            return self._all_left(RunStatus.FAILED, NO_REPORT, never_began=NO_REPORT)
         untouched = [row for row in self._left if row.line not in newest.statuses]
         if untouched and self._has_progress and self._may_start_again:
             return self._queued(newest.reason, Next.SUBMIT)  # the rest of a bundle
         own = {row.line for row in self._left if self._is_killed(row)}
-        reason = newest.reason or _ENDS.get(end, WITHOUT_A_WORD)
+        reason = newest.reason or _ENDS.get(end, NO_REPORT)
         return self._all_left(RunStatus.KILLED, reason, but=own)
 
     @property
@@ -276,7 +277,7 @@ class _Case:
         for row in self._left:
             status = parse_status(self._text(row))
             # The reason of killed runs is known only once the engine says how the job ended.
-            if status is RunStatus.RUNNING or (self._word and status is RunStatus.KILLED):
+            if status is RunStatus.RUNNING or (self._final_report and status is RunStatus.KILLED):
                 rows[row.line] = self._row(row, RunStatus.RUNNING, where)
             elif status in (None, RunStatus.SCHEDULED):
                 waits = " ".join(filter(None, (self._job.job_id, where)))

@@ -14,7 +14,7 @@ from typing import Any
 from radt.cluster.engine import ArrayRequest, Engine, Shape
 from radt.cluster.script import array_request, check_setup
 from radt.cluster.settings import ClusterSettings, Recording
-from radt.cluster.spool import JobArray, WorkloadKey
+from radt.cluster.submission import JobArray
 from radt.errors import (
     ClusterError,
     EngineAwayError,
@@ -25,7 +25,7 @@ from radt.errors import (
 )
 from radt.experiment.check import Conflict
 from radt.experiment.columns import Column
-from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
+from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadKey, WorkloadPlan
 from radt.experiment.resources import Resources
 from radt.home import Home
 from radt.model import RunStatus
@@ -59,8 +59,8 @@ def arrays_for(
         UsageError: The site's shell lines have a syntax error.
     """
     check_setup(settings)
-    repeats = Counter(WorkloadKey.of(workload.plan) for workload in pending)
-    plans = {WorkloadKey.of(workload.plan): workload.plan for workload in pending}
+    repeats = Counter(workload.plan.key for workload in pending)
+    plans = {workload.plan.key: workload.plan for workload in pending}
     ordered = sorted(plans, key=lambda key: plans[key].runs[0].line)
     problems = [
         _problem(conflict) for key in ordered for conflict in shape_conflicts(plans[key], settings)
@@ -89,7 +89,7 @@ def ask_about(
         ExperimentError: Lists every shape that the engine would refuse, by its first line.
         EngineAwayError: The engine does not answer.
     """
-    lines = {WorkloadKey.of(workload): workload.runs[0].line for workload in plan.workloads}
+    lines = {workload.key: workload.runs[0].line for workload in plan.workloads}
     by_shape: dict[Shape, list[JobArray]] = {}
     for array in arrays:
         by_shape.setdefault(array.shape, []).append(array)

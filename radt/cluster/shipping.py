@@ -18,7 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from radt.cluster.spool import Attempt, JobKey, Spool
+from radt.cluster.attempt import Attempt
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.delivery.archive.spool import progress_of
 from radt.errors import RadtError
 from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
@@ -48,7 +50,7 @@ _FILES = re.compile(r"files\.(\d+)\.tar")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Cargo:
+class SentFile:
     """A file of a run in transit: a bundle, or an archive of its output.log and artifacts.
 
     ``number`` increases within the run.
@@ -59,7 +61,7 @@ class Cargo:
     is_bundle: bool
 
 
-def cargo_in(folder: Path) -> list[Cargo]:
+def sent_files(folder: Path) -> list[SentFile]:
     """Return the existing files of a run, by number; none if there is no such folder."""
     try:
         names = [entry.name for entry in os.scandir(folder)]
@@ -71,9 +73,9 @@ def cargo_in(folder: Path) -> list[Cargo]:
     found = []
     for name in names:
         if (named := bundle.number_of(name)) is not None:
-            found.append(Cargo(named[1], name, is_bundle=True))
+            found.append(SentFile(named[1], name, is_bundle=True))
         elif match := _FILES.fullmatch(name):
-            found.append(Cargo(int(match[1]), name, is_bundle=False))
+            found.append(SentFile(int(match[1]), name, is_bundle=False))
     return sorted(found)
 
 
@@ -186,9 +188,9 @@ class Shipper(_Sender):
                     try:
                         self._send(reader, run, is_tidy=is_tidy)
                     except (RadtError, OSError) as error:
-                        problem = _said(error)
+                        problem = _message(error)
         except RadtError as error:
-            problem = _said(error)
+            problem = _message(error)
         self.problem = problem
         return problem
 
@@ -199,7 +201,7 @@ class Shipper(_Sender):
             sent.until is None or progress_of(reader, run.run_id).revision != sent.until.revision
         )
         if is_new or is_tidy:
-            waiting = [cargo for cargo in cargo_in(folder) if cargo.is_bundle]
+            waiting = [sent_file for sent_file in sent_files(folder) if sent_file.is_bundle]
             if len(waiting) >= ((1 if is_new else 2) if is_tidy else MOST_WAITING):
                 self._send_bundle(reader, run, sent, folder, replaced=waiting)
             elif is_new:
@@ -213,7 +215,7 @@ class Shipper(_Sender):
         run: RunRecord,
         sent: _Sent,
         folder: Path,
-        replaced: Sequence[Cargo] = (),
+        replaced: Sequence[SentFile] = (),
     ) -> None:
         """Send new data; with ``replaced``, send the whole run in place of these files.
 
@@ -292,7 +294,7 @@ def _make_folder(folder: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
-def _said(error: RadtError | OSError) -> str:
+def _message(error: RadtError | OSError) -> str:
     if isinstance(error, RadtError):
         return error.message
     return f"{error.filename or 'the shared folder'}: {error.strerror or error}"
@@ -312,10 +314,10 @@ class NodeStatuses:
     def __init__(self, rows: Mapping[int, RowStatus], kept: frozenset[str]) -> None:
         self._lock = threading.Lock()
         self._rows = dict(rows)
-        self._said = dict(rows)
+        self._reported = dict(rows)
         self._arrived = set(kept)
         #: Ended runs whose archives have not arrived yet, by the line of their row.
-        self._coming: dict[int, set[str]] = {}
+        self._not_arrived: dict[int, set[str]] = {}
         #: Called after a change of the reported statuses.
         self.on_change: Callable[[], None] = lambda: None
 
@@ -324,12 +326,12 @@ class NodeStatuses:
         with self._lock:
             for line, status in statuses.items():
                 self._rows[line] = merged(self._rows.get(line), status)
-                coming = self._coming.setdefault(line, set())
+                not_arrived = self._not_arrived.setdefault(line, set())
                 has_ended = parse_status(status.text) is not RunStatus.RUNNING
                 if has_ended and status.run_id and status.run_id not in self._arrived:
-                    coming.add(status.run_id)
-                if not coming:
-                    self._said[line] = self._rows[line]
+                    not_arrived.add(status.run_id)
+                if not not_arrived:
+                    self._reported[line] = self._rows[line]
         self.on_change()
 
     def flush(self) -> None:
@@ -339,19 +341,19 @@ class NodeStatuses:
         """Note that the archive of an ended run is in the shared folder."""
         with self._lock:
             self._arrived.add(run_id)
-            for line, coming in self._coming.items():
-                coming.discard(run_id)
-                if not coming:
-                    self._said[line] = self._rows[line]
+            for line, not_arrived in self._not_arrived.items():
+                not_arrived.discard(run_id)
+                if not not_arrived:
+                    self._reported[line] = self._rows[line]
         self.on_change()
 
     def lose(self, reason: str) -> None:
         """Give up on runs that have not arrived: their rows count as killed, and run again."""
         with self._lock:
-            for line, coming in self._coming.items():
-                if coming:
+            for line, not_arrived in self._not_arrived.items():
+                if not_arrived:
                     row = self._rows[line]
-                    done = parse_repeats(self._said[line].text) if line in self._said else 0
+                    done = parse_repeats(self._reported[line].text) if line in self._reported else 0
                     text = status_text(
                         RunEnd(RunStatus.KILLED, reason), done + 1, parse_repeats_asked(row.text)
                     )
@@ -364,10 +366,10 @@ class NodeStatuses:
             return dict(self._rows)
 
     @property
-    def said(self) -> tuple[dict[int, RowStatus], frozenset[str]]:
+    def reported(self) -> tuple[dict[int, RowStatus], frozenset[str]]:
         """Return the statuses to report now, and the ended runs that have arrived."""
         with self._lock:
-            return dict(self._said), frozenset(self._arrived)
+            return dict(self._reported), frozenset(self._arrived)
 
 
 class AttemptHeartbeat(_Sender):
@@ -455,7 +457,7 @@ class AttemptHeartbeat(_Sender):
         if self._is_changed:
             self._is_changed = False
             try:
-                rows, kept = self._statuses.said
+                rows, kept = self._statuses.reported
                 self._attempt.put_statuses(rows, kept=kept)
             except OSError:
                 self._is_changed = True
@@ -465,7 +467,7 @@ class AttemptHeartbeat(_Sender):
             self._beat_at_s = time.monotonic() + self._beat_s
         self._copy_output()
         if last_reason is not None:
-            _, kept = self._statuses.said
+            _, kept = self._statuses.reported
             self._attempt.put_statuses(
                 self._statuses.rows, kept=kept, ended=True, reason=last_reason
             )

@@ -36,20 +36,16 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
 
-from radt.cluster.engine import INTENT, Shape
+from radt.cluster.attempt import Attempt, put
+from radt.cluster.engine import INTENT
+from radt.cluster.submission import JobKey, Request, Submission
 from radt.errors import ClusterError
-from radt.experiment.plan import WorkloadPlan
-from radt.experiment.status import RowStatus
-from radt.files import write_whole
-from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 
-BEAT_S = 10.0
 #: Maximum number of starts of a job: one that has never ended by then never will.
 MOST_ATTEMPTS = 5
 #: Made by jobs that find no radt, no folder or another version; the second one holds the others.
@@ -58,257 +54,8 @@ _UNFIT = ("first", "second")
 _HOLD_COMES_S = 60.0
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")
 MOST_UNFIT = len(_UNFIT)
-#: Reasons of an attempt that was asked to end: by SIGTERM, by the signal before the time limit.
-PREEMPTED = "preempted"
-TIME_LIMIT = "the job's time limit"
-_STATUSES = re.compile(r"statuses\.(\d+)\.json")
 _REQUEST = re.compile(r"request\.(\d+)\.json")
 _JOB = re.compile(r"job\.(\d+)\.(.+)")
-_BEAT = re.compile(r"beat\.(\d+)")
-_KEY = re.compile(r"(\d+)-(\d+)")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class WorkloadKey:
-    """A workload of an experiment file."""
-
-    experiment: str
-    label: str
-
-    @classmethod
-    def of(cls, workload: WorkloadPlan) -> WorkloadKey:
-        return cls(workload.experiment, workload.label)
-
-
-@dataclass(frozen=True, slots=True)
-class JobArray:
-    """Jobs of one shape, by index: each runs its workloads one after the other."""
-
-    shape: Shape
-    jobs: tuple[tuple[WorkloadKey, ...], ...]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class JobKey:
-    """A job of a submission: the number of its array, and its index in the array; ``3-17``."""
-
-    array: int
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.array}-{self.index}"
-
-    @classmethod
-    def parse(cls, text: str) -> JobKey | None:
-        """Parse the result of `str`; return None for any other text."""
-        match = _KEY.fullmatch(text)
-        return None if match is None else cls(int(match[1]), int(match[2]))
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A submission with all information that a node needs.
-
-    ``file`` is the experiment file on the submit host; ``options`` are those of the start
-    (`StartOptions.for_nodes`); ``settings`` are environment variables for the nodes: with
-    ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among them, nodes upload runs there, otherwise the
-    submit host does. ``home`` is the data folder on the submit host, which gets the runs.
-    """
-
-    submission_id: str
-    engine: str
-    file: str
-    host: str
-    user: str
-    radt_version: str
-    python: str
-    arrays: tuple[JobArray, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
-    home: str = ""
-
-    def workloads(self, job: JobKey) -> tuple[WorkloadKey, ...]:
-        return self.arrays[job.array].jobs[job.index]
-
-    @property
-    def is_direct(self) -> bool:
-        """Return True if nodes reach MLflow or Postgres directly (``record = "direct"``)."""
-        return self.reaches_mlflow or bool(self.settings.get(STORE_VARIABLE))
-
-    @property
-    def reaches_mlflow(self) -> bool:
-        """Return True if nodes upload to MLflow; the submit host only does it for dead nodes."""
-        return bool(self.settings.get(TRACKING_VARIABLE))
-
-    @property
-    def jobs(self) -> Iterator[JobKey]:
-        for number, array in enumerate(self.arrays):
-            yield from (JobKey(number, index) for index in range(len(array.jobs)))
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Parse the result of `to_json`.
-
-        Raises:
-            ValueError: It is not a submission.
-            TypeError: The same.
-            KeyError: The same.
-        """
-        values = json.loads(text)
-        arrays = tuple(
-            JobArray(
-                Shape(**array["shape"]),
-                tuple(tuple(WorkloadKey(**key) for key in job) for job in array["jobs"]),
-            )
-            for array in values.pop("arrays")
-        )
-        return cls(**values, arrays=arrays)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Jobs of an array that are requested from the engine together.
-
-    ``job_id`` is the engine's id of them, "" while it is unknown.
-    """
-
-    array: int
-    number: int
-    indices: tuple[int, ...]
-    job_id: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where and when an attempt began, and the seconds between its heartbeats.
-
-    ``job_id`` is the engine's, such as ``1234_7``.
-    """
-
-    host: str
-    job_id: str
-    pid: int
-    radt_version: str
-    restarts: int = 0
-    beat_s: float = BEAT_S
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptView:
-    """An attempt as its folder shows it.
-
-    ``beats`` counts its heartbeats; only its growth is meaningful. ``statuses`` are keyed by the
-    lines of the submitted file. ``ended`` says that the attempt itself reported its end; ``reason``
-    is why it did not run all of its workloads. ``kept`` are the ids of its ended runs and of those
-    that it keeps from earlier attempts: all other runs of earlier attempts are invalid. None before
-    its first report.
-    """
-
-    number: int
-    start: Start | None
-    beats: int
-    statuses: Mapping[int, RowStatus]
-    ended: bool
-    reason: str = ""
-    kept: frozenset[str] | None = None
-
-
-class Attempt:
-    """The folder of one start of a job; only its node writes to it."""
-
-    def __init__(self, path: Path, number: int | None = None) -> None:
-        self.path = path
-        self.number = int(path.name) if number is None else number
-        self._beats = 0
-        self._written = 0
-
-    @property
-    def output_log(self) -> Path:
-        return self.path / "output.log"
-
-    def run_folder(self, run_id: str) -> Path:
-        """Return the folder for the archive of a run."""
-        return self.path / "runs" / run_id
-
-    def run_folders(self) -> Sequence[Path]:
-        folder = self.path / "runs"
-        return sorted(folder.iterdir()) if folder.is_dir() else []
-
-    def part(self, node: int) -> Attempt:
-        """Make the folder of another node of this attempt, with the same structure."""
-        path = self.path / "nodes" / str(node)
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Attempt(path, self.number)
-
-    def parts(self) -> dict[int, Attempt]:
-        """Return the folders of the other nodes, by number."""
-        folder = self.path / "nodes"
-        names = sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []
-        return {int(name): Attempt(folder / name, self.number) for name in names}
-
-    def begin(self, start: Start) -> None:
-        put(self.path / "start.json", json.dumps(asdict(start)))
-
-    def beat(self) -> None:
-        """Write a heartbeat."""
-        before, after = (self.path / f"beat.{self._beats + more}" for more in (0, 1))
-        if self._beats == 0:
-            after.touch(mode=0o600)
-        else:
-            try:
-                before.rename(after)
-            except FileNotFoundError:  # it was renamed, but the server's answer was lost
-                after.touch(mode=0o600)
-        self._beats += 1
-
-    def put_statuses(
-        self,
-        statuses: Mapping[int, RowStatus],
-        *,
-        ended: bool = False,
-        reason: str = "",
-        kept: Iterable[str] = (),
-    ) -> None:
-        """Report the statuses of all rows; the last time with ``ended``.
-
-        Args:
-            kept: See `AttemptView`.
-
-        Raises:
-            OSError: It cannot be written; the next call reports them again.
-        """
-        rows = {line: asdict(status) for line, status in statuses.items()}
-        content = {"rows": rows, "ended": ended, "reason": reason, "kept": sorted(kept)}
-        number = self._written + 1
-        put(self.path / f"statuses.{number}.json", json.dumps(content))
-        before, self._written = self._written, number
-        (self.path / f"statuses.{before}.json").unlink(missing_ok=True)
-        if ended:  # leave as few files as possible
-            (self.path / f"beat.{self._beats}").unlink(missing_ok=True)
-
-    def view(self) -> AttemptView:
-        """Return the current content of the folder."""
-        names = [entry.name for entry in os.scandir(self.path)]
-        beats = [int(match[1]) for name in names if (match := _BEAT.fullmatch(name))]
-        start = _json(self.path / "start.json") if "start.json" in names else None
-        numbers = sorted(int(m[1]) for name in names if (m := _STATUSES.fullmatch(name)))
-        content: dict[str, Any] = {}
-        for number in reversed(numbers):  # the newest may be replaced while reading
-            if found := _json(self.path / f"statuses.{number}.json"):
-                content = found
-                break
-        return AttemptView(
-            self.number,
-            Start(**start) if start else None,
-            max(beats, default=0),
-            {int(line): RowStatus(**row) for line, row in content.get("rows", {}).items()},
-            bool(content.get("ended", False)),
-            str(content.get("reason", "")),
-            frozenset(content["kept"]) if "kept" in content else None,
-        )
 
 
 class Spool:
@@ -554,11 +301,6 @@ class Spool:
         return (self.path / "closed").exists()
 
 
-def put(path: Path, text: str) -> None:
-    """Write a small file atomically."""
-    write_whole(path, text, mode=0o600, durable=True)
-
-
 def _indices(text: str, jobs: range) -> tuple[int, ...] | None:
     """Return the job indices of a request; None if they cannot be read."""
     try:
@@ -574,10 +316,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
         return ""
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError):  # ValueError: cut off by a full disk
-        return None

@@ -12,14 +12,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
 
 from radt.cluster.engine import ArrayRequest, Engine, JobId, JobState
-from radt.cluster.spool import JobKey, Request, Spool
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey, Request
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 
 #: More jobs are submitted once this fraction (1/n) of the window is free, or all the rest fits.
 _PART_TO_REFILL = 4
 #: Number of failed searches after which an intent counts as never received. One is not enough: the
 #: request of a killed submitter may still be on its way.
-_LOOKS_FOR_INTENT = 2
+_SEARCHES_FOR_INTENT = 2
 
 
 class Submitter:
@@ -49,7 +50,7 @@ class Submitter:
         self._most = max_jobs
         #: Number of jobs that the engine accepted when it refused more; None before that.
         self._window: int | None = None
-        self._looked: dict[Request, int] = {}
+        self._searched: dict[Request, int] = {}
         self._seen: set[Request] = set()
         self._ids: dict[JobKey, JobId] = {}
         self._intents: dict[JobKey, str] = {}
@@ -121,8 +122,8 @@ class Submitter:
                 self._note(self._spool.submitted(request, found))
                 self.unanswered.remove(request)
                 continue
-            self._looked[request] = self._looked.get(request, 0) + 1
-            if self._looked[request] >= _LOOKS_FOR_INTENT:
+            self._searched[request] = self._searched.get(request, 0) + 1
+            if self._searched[request] >= _SEARCHES_FOR_INTENT:
                 self._forget(request)
                 yield from _jobs(request)
 
@@ -189,7 +190,7 @@ class Submitter:
         self._spool.give_up(request)
         self.unanswered.remove(request)
         self._seen.discard(request)  # its number may be used again
-        self._looked.pop(request, None)
+        self._searched.pop(request, None)
 
     def _note(self, request: Request) -> None:
         if not request.job_id:

@@ -4,32 +4,40 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from radt import settings
 from radt.cluster.collecting import Collection
 from radt.cluster.executor import monitor_of, plan_of, reopened, submitted_rows, submitted_table
 from radt.cluster.follow import Follower
+from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import open_submission
-from radt.cluster.output import OutputTails
-from radt.cluster.overview import Overview
+from radt.cluster.overview import Overview, current_workload
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import Spool, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.collector.client import CollectorClient
 from radt.errors import EngineAwayError, HeldError, UsageError
 from radt.experiment.columns import QUEUED, parse_repeats, parse_status
 from radt.experiment.files import call, table_path
 from radt.experiment.lock import ExperimentLock, Holder
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus, StatusWriter
 from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
-from radt.runner.live import RunView
 from radt.runner.notify import Notifier
 from radt.runner.outcome import STOPPED
-from radt.runner.progress import ExperimentProgress, Watcher, WorkloadProgress, WorkloadState
+from radt.runner.output import LogTail
+from radt.runner.progress import (
+    ExperimentProgress,
+    RowProgress,
+    WorkloadProgress,
+    WorkloadState,
+)
+from radt.runner.watch import Watcher
 from radt.settings import Settings
 
 #: Seconds that a cluster gets to answer `radt status`; and, if it did not, once more.
@@ -40,6 +48,8 @@ _STOP_PATIENCE_S = 180.0
 #: Seconds for a follower to submit the rest after a submission has ended.
 _NEXT_PATIENCE_S = 180.0
 _POLL_S = 0.2
+#: Maximum bytes to show of output from before the user attached.
+_FIRST_BYTES = 4000
 
 
 class ClusterWatcher(Watcher):
@@ -52,19 +62,19 @@ class ClusterWatcher(Watcher):
         file: The experiment file.
         spool: Its submission.
         patience_s: Time limit for the cluster's answer.
-        looks_only: Do not change the file.
+        observes_only: Do not change the file.
     """
 
-    subject = "the jobs go on"
+    subject = "the jobs continue"
 
     def __init__(
-        self, file: Path, spool: Spool, *, patience_s: float = ANSWER_S, looks_only: bool = False
+        self, file: Path, spool: Spool, *, patience_s: float = ANSWER_S, observes_only: bool = False
     ) -> None:
         super().__init__(file, lambda: Home(Path(spool.submission.home)))
         self.lock = ExperimentLock(file, home=self.home.path)
         self._spool = spool
         self._patience_s = patience_s
-        self._looks_only = looks_only
+        self._observes_only = observes_only
         self.options = f"--on {spool.submission.engine}"
 
     def __exit__(self, *_: object) -> None:
@@ -92,7 +102,7 @@ class ClusterWatcher(Watcher):
         Raises:
             ClusterError: The engine refuses to answer, or the submission cannot be read.
         """
-        if self._looks_only:
+        if self._observes_only:
             return self._look(self.lock.holder(), writes=False)
         with self._lock_if_free() as holder:
             return self._look(holder, writes=holder is None)
@@ -100,7 +110,7 @@ class ClusterWatcher(Watcher):
     def _look(self, holder: Holder | None, *, writes: bool) -> ExperimentProgress:
         spool = self._spool
         cluster, engine = reopened(spool, self._patience_s)
-        monitor = monitor_of(spool, cluster, engine, looks_only=True)
+        monitor = monitor_of(spool, cluster, engine, observes_only=True)
         changes = monitor.step(time.monotonic())
         if writes:
             writer = StatusWriter(table_path(self.file), submitted_table(spool))
@@ -166,7 +176,7 @@ class ClusterWatcher(Watcher):
         ):
             followed = Follower(
                 spool,
-                monitor_of(spool, *reopened(spool), looks_only=not is_ours),
+                monitor_of(spool, *reopened(spool), observes_only=not is_ours),
                 self.home,
                 console,
                 collection=collection,
@@ -219,7 +229,7 @@ class ClusterWatcher(Watcher):
         spool = self._spool
         spool.stop(STOPPED)  # first, so that no process submits any more
         cluster, engine = reopened(spool)
-        monitor = monitor_of(spool, cluster, engine, looks_only=True)
+        monitor = monitor_of(spool, cluster, engine, observes_only=True)
         monitor.step(time.monotonic())
         if monitor.away:
             raise EngineAwayError(
@@ -238,6 +248,32 @@ class ClusterWatcher(Watcher):
         return True
 
 
+class OutputTails:
+    """Prints the output of running jobs' node runners, each line with its workload and node."""
+
+    def __init__(self, spool: Spool, console: RunConsole) -> None:
+        self._spool = spool
+        self._console = console
+        self._tails: dict[Path, LogTail] = {}
+        self._running: dict[JobKey, str] = {}
+
+    def relay(self, monitor: SubmissionMonitor) -> None:
+        """Print the output since the last call, including that of jobs that have ended since."""
+        now = {
+            job.key: f"{current_workload(job).label} on {job.state.nodes}"
+            for job in monitor.jobs.values()
+            if job.is_running and job.state is not None
+        }
+        for key, where in {**self._running, **now}.items():
+            with suppress(OSError):  # not there yet, or temporarily unreachable
+                for attempt in self._spool.attempts(key)[-1:]:
+                    log = attempt.output_log
+                    for line in self._tails.setdefault(log, LogTail(log, _FIRST_BYTES)).lines():
+                        if text := line.strip():
+                            self._console.relay(f"  {where} │ {text}")
+        self._running = now
+
+
 def _workload(
     key: WorkloadKey, rows: Sequence[SubmittedRow], statuses: Mapping[int, RowStatus]
 ) -> WorkloadProgress:
@@ -247,7 +283,7 @@ def _workload(
         texts.append(status.text)
         parsed = parse_status(status.text) or RunStatus.SCHEDULED
         runs.append(
-            RunView(
+            RowProgress(
                 row.letter,
                 row.name,
                 parsed,

@@ -334,6 +334,7 @@ class Deliverers:
 
     def ensure(self, registration: Registration) -> None:
         """Keep the deliverers of a run running, with its environment, users and passwords."""
+        self._progress = {}  # an idle time that follows is another one
         for deliverer, uri in self._of(registration):
             deliverer.ensure(registration.env, "" if is_masked(uri) else uri)
 
@@ -354,7 +355,9 @@ class Deliverers:
                 key = Destination(store, masked(uri), kind)
                 if uri and not is_masked(uri):
                     known = replace(key, uri=uri)
-                    new = Deliverer(known, self._wait_s, self._is_busy)
+                    new = Deliverer(
+                        known, self._wait_s, lambda: self._run_is_on() or self._run_was_on
+                    )
                     self._deliverers.setdefault(key, new)
                 if key in self._deliverers:
                     deliverers.append((self._deliverers[key], uri))
@@ -428,9 +431,6 @@ class Deliverers:
         """Kill all; the next collector's deliverers upload the rest."""
         for deliverer in self._all():
             deliverer.kill()
-
-    def _is_busy(self) -> bool:
-        return self._run_is_on() or self._run_was_on
 
     def _all(self) -> list[Deliverer]:
         with self._lock:

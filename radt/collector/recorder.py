@@ -301,7 +301,11 @@ class RunRecorder:
         ended_ns = self._clock.to_wall_ns(self._ended_ns(ending))
         if self._last_markers is None:
             self._last_markers = list(self._import.close_open(ended_ns))
-            self._totals = self._read_totals(ended_ns)
+            started_ns = self.run.started_ns
+            begin_ns = ended_ns if started_ns is None else self._clock.to_wall_ns(started_ns)
+            folder, last = self._spool.path, self._last_reading
+            totals = total_batches(folder, self._numbering, begin_ns, ended_ns, last)
+            self._totals = list(totals)
         status, reason = self._outcome(ending)
         with self._writer.transaction():
             self._writer.put_markers(self._last_markers)
@@ -317,18 +321,12 @@ class RunRecorder:
         if not first:  # already ended by another process, so it may be marked as uploaded
             self._writer.deliver_again(self.run.run_id)
         self._import.discard()
-        discard_usage(Path(self.run.registration.spool))
+        discard_usage(self._spool.path)
         try:
             forget(self._spool.path)
         except OSError as error:
             log.warning("run %s: %s", self.run.run_id, error)
         return status
-
-    def _read_totals(self, ended_ns: int) -> list[SeriesBatch]:
-        started_ns = self.run.started_ns
-        begin_ns = ended_ns if started_ns is None else self._clock.to_wall_ns(started_ns)
-        folder = Path(self.run.registration.spool)
-        return list(total_batches(folder, self._numbering, begin_ns, ended_ns, self._last_reading))
 
     def _cost(self) -> dict[str, str]:
         """Return the overhead of recording the run, as tags."""

@@ -29,7 +29,7 @@ from radt.collector.manifest import (
     has_journals,
 )
 from radt.collector.rows import put_rows, row_of
-from radt.collector.runs import NO_WORD, RunStates
+from radt.collector.runs import NO_REPORT, RunStates
 from radt.collector.totals import total_batches
 from radt.errors import JournalError
 from radt.home import Home, runtime_dir
@@ -135,9 +135,9 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
                 waiting.append(run_id)
                 continue
             recovered.make_row()
-            stored = recovered.drain()
+            recovered.drain()
             recovered.end()
-            if stored.any_data:
+            if recovered.any_data:
                 writer.deliver_again(run_id)
             recovered.journal_import.discard()
             discard_usage(home.run_dir(run_id).path)
@@ -147,10 +147,10 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
             log.exception("the remaining data of run %s is not in the store yet", run_id)
             failed[run_id] = str(error)
         else:
-            points += stored.points
+            points += recovered.points
             if run.ended_ns is None:
                 ended.append(run_id)
-            if stored.any_data:
+            if recovered.any_data:
                 drained.append(run_id)
             if unreadable := recovered.journals.unreadable:
                 failed[run_id] = f"unreadable: {', '.join(sorted(unreadable))}"
@@ -184,12 +184,6 @@ def _can_see_end(run: RunRecord, home: Home) -> bool:
     )
 
 
-@dataclass(slots=True)
-class _Stored:
-    points: int = 0
-    any_data: bool = False
-
-
 class _UnendedRun:
     """A run that no collector records."""
 
@@ -201,6 +195,9 @@ class _UnendedRun:
         self._reader = reader
         self._folder = home.run_dir(run.run_id).path
         self._began_ns = run.started_ns or run.created_ns
+        #: Number of values that `drain` has stored, and whether it has stored anything.
+        self.points = 0
+        self.any_data = False
         self._manifest = _manifest(home, run.run_id)
         self._end = RunnersEnd.read(self._folder)
         self.journals = JournalReader(home.run_dir(run.run_id).journal, reader.cursors(run.run_id))
@@ -250,9 +247,8 @@ class _UnendedRun:
         if self._reader.workload(self._run.workload_id).barrier_ns is None:
             self._writer.update_workload(self._run.workload_id, barrier_ns=began_ns)
 
-    def drain(self) -> _Stored:
+    def drain(self) -> None:
         """Store the journals' new data; raise JournalError or StoreError."""
-        stored = _Stored()
         more = True
         while more:
             with self._writer.transaction():
@@ -263,10 +259,9 @@ class _UnendedRun:
                 series = self._numbering.new_series()
                 part.write(self._writer, self._run.run_id, series)
             self._numbering.stored(series)
-            stored.points += part.update.points
-            stored.any_data = stored.any_data or bool(part.batches or part.markers)
+            self.points += part.update.points
+            self.any_data = self.any_data or bool(part.batches or part.markers)
             more = part.more
-        return stored
 
     def end(self) -> None:
         """End the run and its open markers, unless they have ended; then seal it."""
@@ -311,7 +306,7 @@ class _UnendedRun:
         manifest = self._manifest
         if manifest is None or manifest.boot != boot_id():
             return REASON
-        return RUNNER_KILLED if manifest.run.has_runner else NO_WORD
+        return RUNNER_KILLED if manifest.run.has_runner else NO_REPORT
 
     def _last_ns(self) -> int:
         """Return the time of the run's last record."""

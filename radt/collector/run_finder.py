@@ -55,10 +55,10 @@ class RunFinder:
             if now_s - since_s < _PATIENCE_S:
                 continue  # a script writes its manifest first and then connects
             manifest = _read(folder)
-            if manifest is not None and _is_in_hand(manifest, folder):
-                self._since_s[folder] = now_s
-                continue
             if manifest is not None:
+                if manifest.run.has_runner and manifest.alive and RunnersEnd.read(folder) is None:
+                    self._since_s[folder] = now_s  # its runner will register it
+                    continue
                 yield manifest
             del self._since_s[folder]
             seen.add(name)
@@ -81,8 +81,3 @@ def _read(folder: Path) -> Manifest | None:
     except JournalError as error:
         log.error("%s", error)  # noqa: TRY400 - the message suffices
         return None
-
-
-def _is_in_hand(manifest: Manifest, folder: Path) -> bool:
-    """Return whether the run's runner is alive and will register the run itself."""
-    return manifest.run.has_runner and manifest.alive and RunnersEnd.read(folder) is None

@@ -39,7 +39,7 @@ from radt.store.records import LedgerRecord
 #: How often open gaps are stored.
 _GAP_STORE_NS = 5_000_000_000
 #: End reason of a script if nothing else is known.
-NO_WORD = "its process ended without reporting, and its exit code is unknown"
+NO_REPORT = "its process ended without reporting, and its exit code is unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Ending:
         """
         reason, fallback = "", RunStatus.FINISHED
         if code is None:
-            reason, fallback = NO_WORD, RunStatus.KILLED
+            reason, fallback = NO_REPORT, RunStatus.KILLED
         elif code < 0:
             reason, fallback = f"killed by {signal_name(-code)}", RunStatus.KILLED
         elif code > 0:

@@ -138,7 +138,7 @@ class Service:
             return
         if not run.parent_id:  # a child's processes are its parent's
             if not resumed:  # an earlier worker has already used CPU time for it
-                run.tracker_begins(self._cpu_s())
+                run.tracker_begins(own_cpu_s(self.deliverers.pids))
             self._table.watch(run_id, pid, owns_group=run.standalone is None)
         run.started(pid, monotonic_ns, devices)
         self._remember(run)
@@ -414,9 +414,6 @@ class Service:
                 )
             return sink
 
-    def _cpu_s(self) -> float:
-        return own_cpu_s(self.deliverers.pids)
-
     def _children(self, run: RecordedRun) -> list[RecordedRun]:
         """Return the children of a run that are being recorded."""
         with self._lock:
@@ -436,7 +433,8 @@ class Service:
             self._end_children(run, ending)
         if run.sampling:
             self.pool.read_last(run)
-        run.tracker_ends(self._cpu_s())  # before the store's thread sees that the run has ended
+        # Before the store's thread sees that the run has ended.
+        run.tracker_ends(own_cpu_s(self.deliverers.pids))
         if run.end(ending):
             self.pool.unsubscribe(run.run_id)
             self._remember(run)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import groupby
 
-from radt.collocation.packing import joined
 from radt.collocation.processes import (
     DeviceName,
     Occupant,
@@ -16,6 +15,7 @@ from radt.collocation.processes import (
     device_text,
 )
 from radt.errors import DeviceError
+from radt.units import joined
 
 #: Seconds between two checks for processes.
 POLL_S = 1.0

@@ -11,10 +11,9 @@ from itertools import groupby, product
 
 from radt.collocation import permissions
 from radt.collocation.packing import (
+    ComputeSlot,
     PlacementError,
-    Slot,
     gpu_instances_for,
-    joined,
     pack,
     pack_computes,
     slot_names,
@@ -27,6 +26,7 @@ from radt.collocation.topology import (
     MigState,
     Placement,
 )
+from radt.units import joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class PlannedInstance:
     existing_id: int | None = None
 
 
-def plan_instances(gpu: GpuInventory, slots: Sequence[Slot]) -> list[PlannedInstance]:
+def plan_instances(gpu: GpuInventory, slots: Sequence[ComputeSlot]) -> list[PlannedInstance]:
     """Return GPU instances that hold all these compute instances: idle ones, then new ones.
 
     New ones are in order of creation, largest first.
@@ -80,13 +80,13 @@ def plan_instances(gpu: GpuInventory, slots: Sequence[Slot]) -> list[PlannedInst
         raise
 
 
-def _plan(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[PlannedInstance]:
+def _plan(gpu: GpuInventory, mig: MigState, slots: Sequence[ComputeSlot]) -> list[PlannedInstance]:
     used, missing = _reuse(gpu, mig, slots)
     new = _create(gpu, mig, missing) if missing else []
     return [*used, *new]
 
 
-def _fits_later(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> bool:
+def _fits_later(gpu: GpuInventory, mig: MigState, slots: Sequence[ComputeSlot]) -> bool:
     """Return whether the slots fit once busy instances are idle or gone."""
     busy = [instance for instance in mig.instances if instance.is_busy or instance.claimed]
     idle = tuple(instance for instance in mig.instances if instance not in busy)
@@ -108,8 +108,8 @@ def _vacated(instance: GpuInstance) -> GpuInstance:
 
 
 def _reuse(
-    gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]
-) -> tuple[list[PlannedInstance], list[Slot]]:
+    gpu: GpuInventory, mig: MigState, slots: Sequence[ComputeSlot]
+) -> tuple[list[PlannedInstance], list[ComputeSlot]]:
     """Assign idle instances to slots; return them and the remaining slots."""
     missing = list(slots)
     used = []
@@ -143,7 +143,9 @@ def _reuse(
     return used, missing
 
 
-def _create(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[PlannedInstance]:
+def _create(
+    gpu: GpuInventory, mig: MigState, slots: Sequence[ComputeSlot]
+) -> list[PlannedInstance]:
     contents = gpu_instances_for(slots)
     wanted = [content[0].profile for content in contents]
     keys = [key for slot in slots for key in slot.keys]
@@ -182,7 +184,9 @@ def _create(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[Pla
     return sorted(planned, key=lambda planned: (-planned.profile.slices, _start(planned)))
 
 
-def _new_instance(gpu: GpuInventory, content: Sequence[Slot], place: Placement) -> PlannedInstance:
+def _new_instance(
+    gpu: GpuInventory, content: Sequence[ComputeSlot], place: Placement
+) -> PlannedInstance:
     profile = content[0].profile
     places = pack_computes([slot.slices for slot in content], profile.slices)
     assert places is not None, "distribute() keeps to what fits"
@@ -210,7 +214,7 @@ def _start(instance: PlannedInstance) -> int:
 
 
 def _create_commands(
-    gpu: GpuInventory, contents: Sequence[Sequence[Slot]], places: Sequence[Placement] | None
+    gpu: GpuInventory, contents: Sequence[Sequence[ComputeSlot]], places: Sequence[Placement] | None
 ) -> str:
     """Return an administrator's commands to create GPU instances with these contents.
 
@@ -237,7 +241,7 @@ def _create_commands(
     return "; ".join(commands)
 
 
-def _alternatives(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> list[str]:
+def _alternatives(gpu: GpuInventory, mig: MigState, slots: Sequence[ComputeSlot]) -> list[str]:
     remedies = []
     idle = [instance for instance in mig.instances if not instance.is_busy and not instance.claimed]
     if idle:
@@ -251,11 +255,11 @@ def _alternatives(gpu: GpuInventory, mig: MigState, slots: Sequence[Slot]) -> li
     return remedies or ["Choose another GPU; this one is full"]
 
 
-def _fits(slots: Sequence[Slot], mig: MigState) -> bool:
+def _fits(slots: Sequence[ComputeSlot], mig: MigState) -> bool:
     return pack([content[0].profile for content in gpu_instances_for(slots)], mig) is not None
 
 
-def _largest_part(slots: Sequence[Slot], mig: MigState) -> list[Slot]:
+def _largest_part(slots: Sequence[ComputeSlot], mig: MigState) -> list[ComputeSlot]:
     """Return the largest subset of the slots that fits, preferring large ones."""
     kinds = [list(same) for _, same in groupby(sorted(slots, key=slot_order), key=slot_order)]
     # No GPU has more compute instances than slices.
@@ -266,7 +270,7 @@ def _largest_part(slots: Sequence[Slot], mig: MigState) -> list[Slot]:
         if 0 < sum(each) <= mig.slices
     ]
 
-    def size(part: Sequence[Slot]) -> tuple[int, int, int]:
+    def size(part: Sequence[ComputeSlot]) -> tuple[int, int, int]:
         memory_mb = sum(slot.profile.memory_mb for slot in part)
         return len(part), sum(slot.slices for slot in part), memory_mb
 

@@ -5,9 +5,9 @@
     RUNTIME_DIR/created/KIND-ID.json     one object: its kind, its owner, details of the driver
 
 An entry is on disk before its object is created (`Ledger.intend`), gets the object's ids once they
-are known (`Entry.confirm`) and is removed with the object (`Entry.done`). A runner that is killed
-in between leaves an entry without a living owner: `radt.collocation.setup.clean_up` removes exactly
-that object, and nothing similar.
+are known (`LedgerEntry.confirm`) and is removed with the object (`LedgerEntry.done`). A runner that
+is killed in between leaves an entry without a living owner: `radt.collocation.setup.clean_up`
+removes exactly that object, and nothing similar.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _TYPES: Mapping[str, type[MigInstance | MpsDaemon | Container]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class ProcessOwner:
     """Process that owns an object; process ids are meaningless in other namespaces."""
 
     pid: int
@@ -144,12 +144,12 @@ class Owner:
 
 
 @dataclass(slots=True)
-class Entry:
+class LedgerEntry:
     """A ledger entry; ``thing`` is the object as far as known."""
 
     path: Path
     thing: Thing
-    owner: Owner
+    owner: ProcessOwner
     run_id: str = ""
     workload_id: str = ""
 
@@ -195,14 +195,14 @@ class Ledger:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder if folder is not None else runtime_dir() / "created"
 
-    def intend(self, thing: Thing, *, run_id: str = "", workload_id: str = "") -> Entry:
+    def intend(self, thing: Thing, *, run_id: str = "", workload_id: str = "") -> LedgerEntry:
         """Record an object to be created; create it only after this has returned.
 
         Raises:
             DeviceError: The entry cannot be written, so the object must not be created.
         """
         name = f"{thing.kind}-{uuid.uuid4().hex[:12]}{_SUFFIX}"
-        entry = Entry(self.folder / name, thing, Owner.me(), run_id, workload_id)
+        entry = LedgerEntry(self.folder / name, thing, ProcessOwner.me(), run_id, workload_id)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
@@ -210,15 +210,15 @@ class Ledger:
         _save(entry)
         return entry
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[LedgerEntry]:
         """Return all readable entries, in order of their names."""
-        return [entry for entry in self._read() if isinstance(entry, Entry)]
+        return [entry for entry in self._read() if isinstance(entry, LedgerEntry)]
 
     def damaged(self) -> list[Damaged]:
         """Return the files that cannot be parsed."""
         return [entry for entry in self._read() if isinstance(entry, Damaged)]
 
-    def _read(self) -> list[Entry | Damaged]:
+    def _read(self) -> list[LedgerEntry | Damaged]:
         try:
             paths = sorted(self.folder.glob(f"*{_SUFFIX}"))
         except FileNotFoundError:
@@ -226,7 +226,7 @@ class Ledger:
         return [entry for path in paths if (entry := _read_entry(path)) is not None]
 
 
-def _save(entry: Entry) -> None:
+def _save(entry: LedgerEntry) -> None:
     content = {
         "format": _FORMAT,
         "kind": entry.thing.kind,
@@ -243,7 +243,7 @@ def _save(entry: Entry) -> None:
         raise _unusable(entry.path, error) from error
 
 
-def _read_entry(path: Path) -> Entry | Damaged | None:
+def _read_entry(path: Path) -> LedgerEntry | Damaged | None:
     """Parse a file; return None if it has just been removed."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -256,8 +256,8 @@ def _read_entry(path: Path) -> Entry | Damaged | None:
             for name, value in content["thing"].items()
         }
         thing: Thing = _TYPES[content["kind"]](**details)
-        owner = Owner(**content["owner"])
-        return Entry(path, thing, owner, content["run_id"], content["workload_id"])
+        owner = ProcessOwner(**content["owner"])
+        return LedgerEntry(path, thing, owner, content["run_id"], content["workload_id"])
     except FileNotFoundError:
         return None
     except OSError as error:

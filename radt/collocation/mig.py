@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from radt import procfs
 from radt.collocation import permissions
 from radt.collocation.instances import PlannedCompute, PlannedInstance
-from radt.collocation.ledger import Entry, Ledger, MigInstance
+from radt.collocation.ledger import Ledger, LedgerEntry, MigInstance
 from radt.collocation.processes import identify
 from radt.collocation.topology import InstanceProfile, Placement, profile_name
 from radt.devices.gpus import find_handles, mig_devices
@@ -185,7 +185,7 @@ _NAMED = 5
 class CreatedInstance:
     """A GPU instance created by radt, with its compute instances as they are now, by name."""
 
-    entry: Entry
+    entry: LedgerEntry
     computes: Mapping[str, PlannedCompute]
 
 
@@ -259,7 +259,7 @@ def _furnish(
     gpu: Any,
     instance: Any,
     planned: PlannedInstance,
-    entry: Entry,
+    entry: LedgerEntry,
     patience: _Patience,
 ) -> CreatedInstance:
     """Create the compute instances in a new GPU instance and find their MIG devices."""

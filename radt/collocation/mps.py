@@ -19,11 +19,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from radt import procfs
-from radt.collocation.ledger import Entry, Ledger, MpsDaemon
-from radt.collocation.processes import MPS_CONTROL, MPS_SERVER, identify, is_mps, variable
+from radt.collocation.ledger import Ledger, LedgerEntry, MpsDaemon
+from radt.collocation.processes import identify
+from radt.devices.nvml import MPS_CONTROL, MPS_SERVER
 from radt.errors import DeviceError
 from radt.home import RUNTIME_VARIABLE, runtime_dir
-from radt.processes import stop
+from radt.processes import run_command, stop
 from radt.procfs import ProcessId
 
 PIPE_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
@@ -144,16 +145,8 @@ def ask(thing: MpsDaemon, command: str, timeout_s: float | None = None) -> str:
     """Send the daemon a command and return its response; raise DeviceError if there is none."""
     timeout_s = ANSWER_TIMEOUT_S if timeout_s is None else timeout_s
     try:
-        done = subprocess.run(
-            [_tool()],
-            input=f"{command}\n",
-            capture_output=True,
-            text=True,
-            errors="replace",
-            cwd="/",
-            env=_environment(thing),
-            timeout=timeout_s,
-            check=False,
+        done = run_command(
+            [_tool()], timeout_s, text=f"{command}\n", env=_environment(thing), cwd="/"
         )
     except subprocess.TimeoutExpired:
         problem = f"does not answer within {timeout_s:g} s"
@@ -181,7 +174,7 @@ def _pid_in_file(thing: MpsDaemon) -> int | None:
         pid = int((thing.pipes / f"{MPS_CONTROL}.pid").read_text(encoding="ascii").strip() or 0)
     except (OSError, ValueError):
         return None
-    return pid if procfs.start_ticks(pid) and is_mps(pid, MPS_CONTROL) else None
+    return pid if procfs.start_ticks(pid) and procfs.executes(pid, MPS_CONTROL) else None
 
 
 def _find_daemon(thing: MpsDaemon) -> int | None:
@@ -189,7 +182,7 @@ def _find_daemon(thing: MpsDaemon) -> int | None:
     if (pid := _pid_in_file(thing)) is not None:
         return pid
     pids = (process.pid for process in _processes_of(thing))
-    return next((pid for pid in pids if is_mps(pid, MPS_CONTROL)), None)
+    return next((pid for pid in pids if procfs.executes(pid, MPS_CONTROL)), None)
 
 
 def _processes_of(thing: MpsDaemon) -> list[ProcessId]:
@@ -201,7 +194,7 @@ def _processes_of(thing: MpsDaemon) -> list[ProcessId]:
     mark = f"{PIPE_VARIABLE}={thing.pipes}".encode()
     processes, servers = [], []
     for pid in procfs.all_pids():
-        is_control, is_server = is_mps(pid, MPS_CONTROL), is_mps(pid, MPS_SERVER)
+        is_control, is_server = procfs.executes(pid, MPS_CONTROL), procfs.executes(pid, MPS_SERVER)
         stat = procfs.process_stat(pid) if is_control or is_server else None
         if stat is None or not stat.alive:
             continue
@@ -251,9 +244,9 @@ class MpsServer:
     ) -> None:
         self._ids = {"run_id": run_id, "workload_id": workload_id}
         self.thing = MpsDaemon(tuple(devices), str(_new_folder()))
-        self.entry: Entry | None = None
+        self.entry: LedgerEntry | None = None
 
-    def start(self) -> Entry:
+    def start(self) -> LedgerEntry:
         """Start the daemon and check that it responds; return its entry in the ledger.
 
         Raises:
@@ -420,12 +413,12 @@ def mps_daemons() -> tuple[Daemon, ...]:
         if isinstance(entry.thing, MpsDaemon)
     }
     daemons = []
-    for pid in sorted(pid for pid in procfs.all_pids() if is_mps(pid, MPS_CONTROL)):
+    for pid in sorted(pid for pid in procfs.all_pids() if procfs.executes(pid, MPS_CONTROL)):
         user = identify(pid).user
         thing, orphaned = known.get((pid, procfs.start_ticks(pid)), (None, False))
         if thing is not None:
             daemons.append(Daemon(pid, user, thing.devices, thing.folder, True, orphaned))
         else:
-            devices = tuple(filter(None, variable(pid, DEVICES_VARIABLE).split(",")))
-            daemons.append(Daemon(pid, user, devices, variable(pid, PIPE_VARIABLE)))
+            devices = tuple(filter(None, procfs.variable(pid, DEVICES_VARIABLE).split(",")))
+            daemons.append(Daemon(pid, user, devices, procfs.variable(pid, PIPE_VARIABLE)))
     return tuple(daemons)

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from radt.collocation.inventory import read_inventory
 from radt.collocation.mps import Daemon, mps_daemons
-from radt.collocation.processes import Listing, Occupant, ProcessLists
+from radt.collocation.processes import Occupant, ProcessListing, ProcessLists
 from radt.collocation.topology import GpuInventory
-from radt.devices.cgroups import Limits
+from radt.devices.cgroups import CgroupLimits
 from radt.devices.cpus import CpuTopology
 from radt.devices.hardware import cpu_model
 from radt.errors import DeviceError
@@ -61,7 +61,7 @@ class Host:
         cpus = cpu_numbers(_text(_CPUS / "online")) or tuple(range(os.cpu_count() or 1))
         places = CpuTopology.read(cpus).cores
         whole = len(places) == len(cpus)
-        memory, limits = _memory(_text(Path("/proc/meminfo"))), Limits.of()
+        memory, limits = _memory(_text(Path("/proc/meminfo"))), CgroupLimits.of()
         return cls(
             name=platform.node(),
             cpu_model=cpu_model(),
@@ -133,7 +133,7 @@ class GpuView:
 
 
 @dataclass(frozen=True, slots=True)
-class Overview:
+class MachineOverview:
     """The machine; ``no_gpu_reason`` is why ``gpus`` is empty, ``gpu_failure`` any failure."""
 
     host: Host
@@ -144,7 +144,7 @@ class Overview:
     gpu_failure: str = ""
 
     @classmethod
-    def read(cls) -> Overview:
+    def read(cls) -> MachineOverview:
         """Read everything once. ``gpu_failure`` describes a driver that does not work."""
         host = Host.detect()
         try:
@@ -164,7 +164,7 @@ class Overview:
 def _view(gpu: GpuInventory, lists: ProcessLists) -> GpuView:
     if gpu.problem:
         return GpuView(gpu, None, unknown=gpu.problem)
-    listing: Listing = lists.of(gpu.uuid)
+    listing: ProcessListing = lists.of(gpu.uuid)
     processes = sorted(listing.processes, key=lambda process: (process.device, process.pid))
     occupants = tuple(Occupant.of(process) for process in processes)
     divided = gpu.mig is not None and gpu.mig.enabled

@@ -132,7 +132,7 @@ class PlacementError(DeviceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class ComputeSlot:
     """One compute instance requested by the rows ``keys``."""
 
     profile: InstanceProfile
@@ -149,7 +149,7 @@ class Slot:
         return self.profile.name if self.is_whole else f"{self.slices}c.{self.profile.name}"
 
 
-def slots_of(gpu: GpuInventory, wanted: Sequence[tuple[str, Collocation]]) -> list[Slot]:
+def slots_of(gpu: GpuInventory, wanted: Sequence[tuple[str, Collocation]]) -> list[ComputeSlot]:
     """Return the compute instances requested by rows of one GPU, in order of their first rows.
 
     Args:
@@ -174,14 +174,15 @@ def slots_of(gpu: GpuInventory, wanted: Sequence[tuple[str, Collocation]]) -> li
         members.setdefault(identity, []).append(key)
         profiles[identity] = profile
     return [
-        Slot(profiles[identity], identity[1], tuple(keys)) for identity, keys in members.items()
+        ComputeSlot(profiles[identity], identity[1], tuple(keys))
+        for identity, keys in members.items()
     ]
 
 
-def gpu_instances_for(slots: Sequence[Slot]) -> list[list[Slot]]:
+def gpu_instances_for(slots: Sequence[ComputeSlot]) -> list[list[ComputeSlot]]:
     """Return the contents of the fewest GPU instances: one whole compute instance, or several."""
     contents = [[slot] for slot in slots if slot.is_whole]
-    parts: dict[str, list[Slot]] = {}
+    parts: dict[str, list[ComputeSlot]] = {}
     for slot in slots:
         if not slot.is_whole:
             parts.setdefault(slot.profile.name, []).append(slot)
@@ -192,12 +193,12 @@ def gpu_instances_for(slots: Sequence[Slot]) -> list[list[Slot]]:
     return contents
 
 
-def slot_names(slots: Sequence[Slot]) -> str:
+def slot_names(slots: Sequence[ComputeSlot]) -> str:
     """Return ``2 × 3g.20gb + 1g.5gb``, the largest first."""
     return _counted(slot.name for slot in sorted(slots, key=slot_order))
 
 
-def slot_order(slot: Slot) -> tuple[int, int, str]:
+def slot_order(slot: ComputeSlot) -> tuple[int, int, str]:
     """Return a sort key: the largest first."""
     return -slot.profile.slices, -slot.slices, slot.name
 
@@ -208,12 +209,6 @@ def profile_names(mig: MigState) -> str:
         mig.profiles, key=lambda profile: (profile.slices, profile.memory_mb, profile.name)
     )
     return ", ".join(profile.name for profile in ordered)
-
-
-def joined(names: Iterable[str]) -> str:
-    """Return ``a, b and c``."""
-    words = list(names)
-    return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def _resolve(key: str, wish: MigProfile, gpu: GpuInventory) -> tuple[InstanceProfile, int]:

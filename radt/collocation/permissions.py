@@ -56,8 +56,5 @@ def _has_sys_admin(capabilities: str) -> bool:
 
     The bounding set of a container excludes what even its root cannot have.
     """
-    for line in procfs.read("/proc/self/status").splitlines():
-        name, _, value = line.partition(b":")
-        if name.decode() == capabilities:
-            return bool(int(value, 16) & _SYS_ADMIN)
-    return os.geteuid() == 0
+    mask = procfs.status_mask("self", capabilities)
+    return os.geteuid() == 0 if mask is None else bool(mask & _SYS_ADMIN)

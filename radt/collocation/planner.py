@@ -13,15 +13,16 @@ from dataclasses import dataclass, field, replace
 from radt.collocation.instances import PlannedCompute, PlannedInstance, plan_instances
 from radt.collocation.inventory import read_inventory
 from radt.collocation.mps import check, mps_daemons
-from radt.collocation.packing import PlacementError, joined, profile_names, slots_of
+from radt.collocation.packing import PlacementError, profile_names, slots_of
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import GpuInventory, Inventory
 from radt.devices.gpus import ComputeMode, Gpu, Gpus
 from radt.errors import DeviceError
+from radt.units import joined
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class DeviceRequest:
     """Request of one row: NVML indices of its GPUs (none for the CPU) and how it shares them.
 
     ``key`` identifies the row within its workload.
@@ -51,7 +52,7 @@ class PlannedMps:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class DeviceShare:
     """The devices of a row. ``compute`` and ``mps`` are names in the plan; None if not used."""
 
     gpus: tuple[int, ...]
@@ -65,7 +66,7 @@ class Share:
 class DevicePlan:
     """The sharing of GPUs by a workload's rows; instances are in order of creation."""
 
-    shares: Mapping[str, Share] = field(default_factory=dict)
+    shares: Mapping[str, DeviceShare] = field(default_factory=dict)
     instances: tuple[PlannedInstance, ...] = ()
     mps_servers: tuple[PlannedMps, ...] = ()
 
@@ -83,7 +84,7 @@ class DevicePlan:
         raise KeyError(name)
 
 
-def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePlan:
+def plan_devices(requests: Sequence[DeviceRequest], inventory: Inventory) -> DevicePlan:
     """Place every row, or raise an error with the reason and the alternatives.
 
     The plan does not depend on the order of the rows.
@@ -127,7 +128,7 @@ def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePla
     _check_client_numbers(servers, instances, inventory)
     server_of = {key: server.name for server in servers for key in server.keys}
     shares = {
-        row.key: Share(
+        row.key: DeviceShare(
             row.gpus,
             tuple(_gpu(row, index, inventory).uuid for index in row.gpus),
             computes.get(row.key),
@@ -139,7 +140,9 @@ def plan_devices(requests: Sequence[Request], inventory: Inventory) -> DevicePla
     return DevicePlan(shares, tuple(instances), servers)
 
 
-def on_given_instances(requests: Sequence[Request], inventory: Inventory) -> Sequence[Request]:
+def on_given_instances(
+    requests: Sequence[DeviceRequest], inventory: Inventory
+) -> Sequence[DeviceRequest]:
     """Return the rows, moved to GPUs on which a cluster gave their job MIG instances.
 
     A row stays on its GPU if that has an instance for it. The function is idempotent.
@@ -169,7 +172,7 @@ def on_given_instances(requests: Sequence[Request], inventory: Inventory) -> Seq
     return [replace(row, gpus=placed.get(row.slot, row.gpus)) for row in requests]
 
 
-def _check_row(row: Request) -> None:
+def _check_row(row: DeviceRequest) -> None:
     wish = row.collocation
     if not row.gpus and not wish.is_naive:
         raise PlacementError(
@@ -185,7 +188,7 @@ def _check_row(row: Request) -> None:
         )
 
 
-def _check_mode(row: Request, gpu: GpuInventory) -> None:
+def _check_mode(row: DeviceRequest, gpu: GpuInventory) -> None:
     """Check that MIG is on where the row needs it, and only there. The mode is never changed."""
     mig = gpu.mig
     if row.collocation.mig is None:
@@ -218,7 +221,7 @@ def _check_mode(row: Request, gpu: GpuInventory) -> None:
         )
 
 
-def _check_mps_sets(rows: Sequence[Request]) -> None:
+def _check_mps_sets(rows: Sequence[DeviceRequest]) -> None:
     """Check that each GPU belongs to one daemon, as a process cannot be a client of two."""
     sets: dict[frozenset[int], list[str]] = {}
     for row in rows:
@@ -238,7 +241,7 @@ def _check_mps_sets(rows: Sequence[Request]) -> None:
                 )
 
 
-def _check_compute_modes(rows: Sequence[Request], inventory: Inventory) -> None:
+def _check_compute_modes(rows: Sequence[DeviceRequest], inventory: Inventory) -> None:
     """Check that each undivided GPU accepts the planned number of processes.
 
     All clients of an MPS daemon count as one process. CUDA's own message does not name the cause.
@@ -286,8 +289,10 @@ def _check_client_numbers(
             )
 
 
-def _mps_servers(rows: Sequence[Request], computes: Mapping[str, str]) -> tuple[PlannedMps, ...]:
-    members: dict[tuple[tuple[int, ...], str | None], list[Request]] = {}
+def _mps_servers(
+    rows: Sequence[DeviceRequest], computes: Mapping[str, str]
+) -> tuple[PlannedMps, ...]:
+    members: dict[tuple[tuple[int, ...], str | None], list[DeviceRequest]] = {}
     for row in rows:
         if row.collocation.mps is not None:
             place = (tuple(sorted(row.gpus)), computes.get(row.key))
@@ -305,7 +310,7 @@ def _mps_servers(rows: Sequence[Request], computes: Mapping[str, str]) -> tuple[
     )
 
 
-def _gpu(row: Request, index: int, inventory: Inventory) -> GpuInventory:
+def _gpu(row: DeviceRequest, index: int, inventory: Inventory) -> GpuInventory:
     gpu = inventory.gpu(index)
     if gpu is None:
         indices = joined(str(gpu.index) for gpu in inventory.gpus)
@@ -328,7 +333,7 @@ def _set_text(gpus: Iterable[int]) -> str:
 
 
 def plan_here(
-    requests: Sequence[Request],
+    requests: Sequence[DeviceRequest],
     gpus: Gpus,
     read: Callable[[], Inventory] = read_inventory,
 ) -> DevicePlan:

@@ -11,7 +11,6 @@ import pwd
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from radt import procfs, units
@@ -23,11 +22,6 @@ from radt.home import RUN_ID_VARIABLE
 #: Index of a GPU, or UUID of a GPU or MIG device.
 DeviceName = int | str
 
-MPS_CONTROL = "nvidia-cuda-mps-control"
-MPS_SERVER = "nvidia-cuda-mps-server"
-
-#: The kernel truncates a program's name to this length.
-_COMM_CHARACTERS = 15
 #: Inode of the first pid namespace (PROC_PID_INIT_INO in Linux' proc_ns.h).
 _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 
@@ -47,7 +41,7 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
+class ProcessListing:
     """The processes of a device; ``unknown`` is why the driver does not list them."""
 
     processes: tuple[GpuProcess, ...] = ()
@@ -75,12 +69,7 @@ class ProcessLists:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -89,7 +78,7 @@ class ProcessLists:
             self._is_open = False
             self._nvml.close()
 
-    def of(self, device: DeviceName) -> Listing:
+    def of(self, device: DeviceName) -> ProcessListing:
         """Return the processes of a device; for a divided GPU, those of all its MIG devices."""
         nvml = self._nvml
         processes: list[GpuProcess] = []
@@ -109,7 +98,7 @@ class ProcessLists:
             by_pid = {entry.pid: _process(entry, uuid, is_plain) for entry in plain}
             by_pid |= {entry.pid: _process(entry, uuid, True) for entry in clients}
             processes += by_pid.values()
-        return Listing(tuple(processes), unknown)
+        return ProcessListing(tuple(processes), unknown)
 
     def free_bytes(self, device: DeviceName) -> int | None:
         """Return the free memory of a device; None if it has no memory of its own."""
@@ -157,7 +146,7 @@ def _process(entry: Any, uuid: str, mps: bool | None) -> GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ProcessIdentity:
     """The owner of a process.
 
     ``user`` and ``command`` are None for a process of another container. ``run_id`` is set for a
@@ -188,7 +177,7 @@ class Occupant:
     device: str
     mps: bool
     memory_bytes: int | None
-    who: Identity
+    who: ProcessIdentity
 
     @classmethod
     def of(cls, process: GpuProcess, device: str = "") -> Self:
@@ -207,37 +196,14 @@ class Occupant:
         return f"{self.who.command or 'a process'} ({', '.join(parts)})"
 
 
-def identify(pid: int) -> Identity:
+def identify(pid: int) -> ProcessIdentity:
     """Return a process's owner from ``/proc``; never raises."""
     try:
         uid = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - as `radt.procfs`
     except OSError:
         # It may exist although ``/proc`` does not show it (mounted with hidepid).
-        return Identity(ended=not _other_namespaces() and not procfs.exists(pid))
-    return Identity(_user(uid), _command(pid), run_id_of(pid))
-
-
-def run_id_of(pid: int) -> str:
-    """Return the run of a process; empty if it has none, or belongs to another user."""
-    return variable(pid, RUN_ID_VARIABLE)
-
-
-def variable(pid: int, name: str) -> str:
-    """Return a variable of a process; empty if it has none, or belongs to another user."""
-    prefix = f"{name}=".encode()
-    for entry in procfs.environment(pid):
-        if entry.startswith(prefix):
-            return entry[len(prefix) :].decode(errors="replace")
-    return ""
-
-
-def is_mps(pid: int, tool: str) -> bool:
-    """Return whether a process is MPS's control daemon or server, by its name."""
-    words = [Path(word).name for word in _words(pid)]
-    if not words or words[0] == tool:
-        return bool(words)
-        # For a wrapper script, the interpreter comes first, and the kernel's name is the script's.
-    return tool in words[:3] and _name(pid) == tool[:_COMM_CHARACTERS]
+        return ProcessIdentity(ended=not _other_namespaces() and not procfs.exists(pid))
+    return ProcessIdentity(_user(uid), _command(pid), procfs.variable(pid, RUN_ID_VARIABLE))
 
 
 def device_text(device: DeviceName) -> str:
@@ -245,28 +211,12 @@ def device_text(device: DeviceName) -> str:
     return f"GPU {device}" if str(device).isdigit() else str(device)
 
 
-def _words(pid: int) -> list[str]:
-    """Return the words of a process's command line; none if it has exited."""
-    try:
-        text = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return []
-    return [word.decode(errors="replace") for word in text.split(b"\0") if word]
-
-
 def _command(pid: int) -> str | None:
     """Return the program's name; for an executable script, not its interpreter's."""
-    words, name = [Path(word).name for word in _words(pid)], _name(pid)
-    scripts = (word for word in words[1:3] if name and word[:_COMM_CHARACTERS] == name)
-    return next(scripts, None) or (words[0] if words else "") or name or None
-
-
-def _name(pid: int) -> str:
-    """Return the kernel's name of a process: the file that it executes, truncated."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
+    name = procfs.program_name(pid)
+    words = [Path(word).name for word in procfs.command_line(pid)]
+    scripts = (word for word in words[1:3] if name and word[: procfs.COMM_CHARS] == name)
+    return next(scripts, None) or next(iter(words), "") or name or None
 
 
 def _user(uid: int) -> str:

@@ -13,7 +13,7 @@ from functools import partial
 
 from radt import tags
 from radt.collocation.instances import PlannedCompute, PlannedInstance
-from radt.collocation.ledger import Container, Entry, Ledger, MigInstance, MpsDaemon
+from radt.collocation.ledger import Container, Ledger, LedgerEntry, MigInstance, MpsDaemon
 from radt.collocation.mig import create_instance, destroy_instance
 from radt.collocation.mps import (
     DEVICES_VARIABLE,
@@ -23,10 +23,11 @@ from radt.collocation.mps import (
     remove_daemon,
     remove_folder,
 )
-from radt.collocation.planner import DevicePlan, PlannedMps, Share
+from radt.collocation.planner import DevicePlan, DeviceShare, PlannedMps
 from radt.collocation.processes import DeviceName, ProcessLists
 from radt.collocation.verify import Expectation, Mismatch, Verifier
 from radt.errors import DeviceError
+from radt.processes import run_command
 
 #: Seconds between two checks of the runs' processes.
 VERIFY_INTERVAL_S = 1.0
@@ -39,7 +40,7 @@ class _Made:
     ``computes`` are the plan's compute instances by name, as they are now.
     """
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LedgerEntry] = field(default_factory=list)
     servers: dict[str, MpsServer] = field(default_factory=dict)
     computes: dict[str, PlannedCompute] = field(default_factory=dict)
     free_bytes: dict[DeviceName, int] = field(default_factory=dict)
@@ -271,7 +272,7 @@ class DeviceSetup:
             )
         return expected
 
-    def _uuids(self, share: Share) -> tuple[str, ...]:
+    def _uuids(self, share: DeviceShare) -> tuple[str, ...]:
         if share.compute is not None:
             uuid = self._made.computes[share.compute].uuid
             assert uuid is not None, "an existing compute instance has a UUID"
@@ -306,12 +307,12 @@ def clean_up(ledger: Ledger, *, say: Callable[[str], None]) -> list[str]:
     return failures
 
 
-def _in_order(entries: Iterable[Entry]) -> list[Entry]:
+def _in_order(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
     """Return MIG instances last: they can only be removed once nothing runs on them."""
     return sorted(entries, key=lambda entry: isinstance(entry.thing, MigInstance))
 
 
-def _remove(entry: Entry) -> str:
+def _remove(entry: LedgerEntry) -> str:
     """Remove an object with its entry; return a sentence if that fails."""
     thing = entry.thing
     # A reboot ends processes and MIG instances; their ids may be reused since.
@@ -340,15 +341,7 @@ def _remove_container(thing: Container) -> None:
             f"{thing.tool} not found", f"Remove it with `{thing.tool} rm -f {thing.name}`"
         )
     try:
-        done = subprocess.run(
-            [tool, "rm", "-f", thing.name],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_CONTAINER_TIMEOUT_S,
-            check=False,
-        )
+        done = run_command([tool, "rm", "-f", thing.name], _CONTAINER_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise DeviceError(
             f"{thing.tool} does not answer: {error}", f"Run `{thing.tool} rm -f {thing.name}`"

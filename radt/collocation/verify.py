@@ -14,18 +14,17 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Protocol
 
-from radt import tags
+from radt import procfs, tags
+from radt.collocation.mps import MpsServer
 from radt.collocation.processes import (
-    MPS_SERVER,
     GpuProcess,
-    Listing,
+    ProcessListing,
     ProcessLists,
-    is_mps,
-    run_id_of,
 )
+from radt.devices.nvml import MPS_SERVER
 from radt.errors import DeviceError
+from radt.home import RUN_ID_VARIABLE
 
 #: Lists lag behind: a mismatch counts after it is seen this many times in a row.
 _LOOKS = 2
@@ -35,23 +34,13 @@ _ANSWER_S = 2.0
 _MOST_UNANSWERED = 3
 
 
-class Verdict(StrEnum):
+class Verification(StrEnum):
     """The result for a run; the value of the tag ``radt.verified``."""
 
     OPEN = "open"
     YES = "yes"
     NO = "no"  # it was not seen
     MISMATCH = "mismatch"
-
-
-class Daemon(Protocol):
-    """The interface to an MPS daemon (`radt.collocation.mps.MpsServer`)."""
-
-    def clients(self, within_s: float) -> Mapping[int, int]:
-        """Return the process ids of its clients as keys, or raise DeviceError."""
-
-    def log_tail(self) -> str:
-        """Return the end of its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,7 @@ class Expectation:
 
     devices: tuple[str, ...]
     names: str
-    daemon: Daemon | None = None
+    daemon: MpsServer | None = None
     run_id: str = ""
 
 
@@ -80,7 +69,7 @@ class Mismatch:
 @dataclass(slots=True)
 class _State:
     expectation: Expectation
-    verdict: Verdict = Verdict.OPEN
+    verdict: Verification = Verification.OPEN
     reason: str = ""
     looks: int = 0
     #: Number of consecutive queries that its daemon did not answer.
@@ -104,7 +93,7 @@ class Verifier:
     def open_keys(self) -> frozenset[str]:
         """Return the runs that have not been seen yet."""
         return frozenset(
-            key for key, state in self._states.items() if state.verdict is Verdict.OPEN
+            key for key, state in self._states.items() if state.verdict is Verification.OPEN
         )
 
     def check(self, pids: Mapping[str, Sequence[int]]) -> list[Mismatch]:
@@ -123,12 +112,16 @@ class Verifier:
         seen: dict[str, list[GpuProcess]] = {}
         for listing in listings:
             for process in listing.processes:
-                key = owners.get(process.pid) or run_keys.get(run_id_of(process.pid) or "-")
+                key = owners.get(process.pid) or run_keys.get(
+                    procfs.variable(process.pid, RUN_ID_VARIABLE)
+                )
                 if key is not None:
                     seen.setdefault(key, []).append(process)
         self._unknown = _why_unknown(listings)
         is_hidden = bool(self._unknown) or any(
-            is_mps(process.pid, MPS_SERVER) for listing in listings for process in listing.processes
+            procfs.executes(process.pid, MPS_SERVER)
+            for listing in listings
+            for process in listing.processes
         )
         # Each daemon is asked once for all runs.
         clients_of: Callable[..., Collection[int] | None] = cache(_clients_of)
@@ -136,7 +129,7 @@ class Verifier:
         for key, state in self._states.items():
             hidden = pids.get(key, ()) if is_hidden else ()
             own = _with_clients(state, seen.get(key, []), hidden, clients_of)
-            if own and state.verdict is not Verdict.MISMATCH:
+            if own and state.verdict is not Verification.MISMATCH:
                 reason = _judge(state, own)
                 if reason:
                     mismatches.append(Mismatch(key, reason))
@@ -149,20 +142,20 @@ class Verifier:
         state = self._states.get(key)
         if state is None:
             return ""
-        if state.verdict is Verdict.OPEN:
-            state.verdict = Verdict.NO
+        if state.verdict is Verification.OPEN:
+            state.verdict = Verification.NO
             state.reason = self._unknown or f"no process was seen on {state.expectation.names}"
-        return state.reason if state.verdict is Verdict.NO else ""
+        return state.reason if state.verdict is Verification.NO else ""
 
     def tags(self, key: str) -> dict[str, str]:
         """Return the tags of a run; none for a run without a device."""
         state = self._states.get(key)
         if state is None:
             return {}
-        if state.verdict is Verdict.YES:
-            return {tags.VERIFIED: str(Verdict.YES)}
+        if state.verdict is Verification.YES:
+            return {tags.VERIFIED: str(Verification.YES)}
         reason = state.reason or "it ended before the first check"
-        verdict = Verdict.NO if state.verdict is Verdict.OPEN else state.verdict
+        verdict = Verification.NO if state.verdict is Verification.OPEN else state.verdict
         return {tags.VERIFIED: str(verdict), tags.VERIFIED_REASON: reason}
 
     def close(self) -> None:
@@ -171,16 +164,16 @@ class Verifier:
             self._lists.close()
             self._lists = None
 
-    def _listings(self) -> list[Listing]:
+    def _listings(self) -> list[ProcessListing]:
         try:
             if self._lists is None:
                 self._lists = ProcessLists()
             return [self._lists.of(gpu) for gpu in self._gpus]
         except DeviceError as error:  # a GPU has fallen off the bus: the run itself will fail
-            return [Listing(unknown=error.message)]
+            return [ProcessListing(unknown=error.message)]
 
 
-def _clients_of(daemon: Daemon) -> Collection[int] | None:
+def _clients_of(daemon: MpsServer) -> Collection[int] | None:
     """Return the clients of a daemon; None if it does not answer, which proves nothing."""
     try:
         return daemon.clients(_ANSWER_S).keys()
@@ -207,7 +200,7 @@ def _with_clients(
     """
     daemon = state.expectation.daemon
     unclear = [process for process in seen if not process.mps] if seen else hidden
-    if daemon is None or not unclear or state.verdict is Verdict.MISMATCH:
+    if daemon is None or not unclear or state.verdict is Verification.MISMATCH:
         return seen
     clients = clients_of(daemon) if state.unanswered < _MOST_UNANSWERED else None
     state.unanswered = state.unanswered + 1 if clients is None else 0
@@ -239,23 +232,26 @@ def _judge(state: _State, seen: Sequence[GpuProcess]) -> str:
             )
     if not wrong:
         state.looks = 0
-        if state.verdict is Verdict.OPEN:
+        if state.verdict is Verification.OPEN:
             if wish.daemon is None or any(process.mps for process in seen):
-                state.verdict = Verdict.YES
+                state.verdict = Verification.YES
             elif not state.unanswered:
-                state.verdict, state.reason = Verdict.NO, "this driver does not list MPS clients"
+                state.verdict, state.reason = (
+                    Verification.NO,
+                    "this driver does not list MPS clients",
+                )
             elif state.unanswered >= _MOST_UNANSWERED:
                 reason = "the driver does not list it as a client of MPS, and its MPS daemon does"
-                state.verdict, state.reason = Verdict.NO, f"{reason} not answer"
+                state.verdict, state.reason = Verification.NO, f"{reason} not answer"
         return ""
     state.looks += 1
     if state.looks < _LOOKS:
         return ""
-    state.verdict, state.reason = Verdict.MISMATCH, wrong
+    state.verdict, state.reason = Verification.MISMATCH, wrong
     return wrong
 
 
-def _why_unknown(listings: Sequence[Listing]) -> str:
+def _why_unknown(listings: Sequence[ProcessListing]) -> str:
     """Return why a run may be on its device without being seen; empty if it may not."""
     for listing in listings:
         if listing.unknown:

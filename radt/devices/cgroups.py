@@ -128,14 +128,14 @@ class Hierarchy:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CgroupLimits:
     """The limits that control groups put on a process; None for no limit."""
 
     memory_bytes: int | None = None
     cpus: float | None = None
 
     @classmethod
-    def of(cls, pid: int | str = "self", proc: Path = _PROC) -> Limits:
+    def of(cls, pid: int | str = "self", proc: Path = _PROC) -> CgroupLimits:
         """Read the limits on a process, by default this one. Never raises."""
         memory = Hierarchy.find(Controller.MEMORY, proc)
         cpu = Hierarchy.find(Controller.CPU, proc)

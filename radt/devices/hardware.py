@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from radt.devices.cgroups import Limits
+from radt.devices.cgroups import CgroupLimits
 from radt.devices.cpus import CpuTopology
 from radt.devices.gpus import Gpu, Gpus
 
@@ -54,7 +54,7 @@ class Hardware:
 @cache
 def read_hardware() -> Hardware:
     """Return this machine's hardware; it is read only once per process."""
-    gpus, limits = Gpus.read(), Limits.of()
+    gpus, limits = Gpus.read(), CgroupLimits.of()
     cores = len(os.sched_getaffinity(0))
     places = CpuTopology.read(range(os.cpu_count() or 1)).cores
     return Hardware(

@@ -20,6 +20,10 @@ from typing import Any
 NO_INSTANCE = 2**32 - 1
 NOT_AVAILABLE = 2**64 - 1
 
+#: Programs of the Multi-Process Service (MPS), which come with the driver.
+MPS_CONTROL = "nvidia-cuda-mps-control"
+MPS_SERVER = "nvidia-cuda-mps-server"
+
 #: Called with pynvml, the function's name and its arguments.
 _Form = Callable[..., Any]
 

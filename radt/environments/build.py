@@ -12,7 +12,7 @@ from pathlib import Path
 from radt.environments.conda import build_conda
 from radt.environments.docker import build_docker
 from radt.environments.spec import BuiltEnvironment, EnvironmentKind, EnvironmentSpec, Launch
-from radt.environments.tool import Report
+from radt.environments.tool import BuildReport
 from radt.environments.uv import build_uv
 
 
@@ -57,7 +57,7 @@ def build(
             half-built remains. The message ends with the tool's last lines, and the remedy names
             the log.
     """
-    report = Report(log, say, cancelled)
+    report = BuildReport(log, say, cancelled)
     match spec.kind:
         case EnvironmentKind.LOCAL:
             return LocalEnvironment(spec)

@@ -32,7 +32,7 @@ from pathlib import Path
 import radt
 from radt import settings
 from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch
-from radt.environments.tool import Report, run_tool
+from radt.environments.tool import BuildReport, run_tool
 from radt.errors import EnvironmentBuildError
 from radt.files import lock, write_whole
 from radt.packages import LIST_PACKAGES
@@ -50,7 +50,7 @@ _SKIPPED = frozenset(
 )
 
 
-class Content:
+class CachedContent:
     """Hash of the inputs of an environment. The order of additions matters."""
 
     def __init__(self, kind: str) -> None:
@@ -131,7 +131,7 @@ _POLL_S = 0.1
 def cache_folder() -> Path:
     """Return ``$RADT_ENVIRONMENTS``, or ``radt/environments`` in the user's cache folder."""
     setting = settings.variable(settings.ENVIRONMENTS)
-    if setting.level is not settings.Level.DEFAULT:
+    if setting.level is not settings.SettingLevel.DEFAULT:
         return setting.value.absolute()
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"
@@ -141,7 +141,7 @@ def cache_folder() -> Path:
 def obtain(
     key: str,
     make: Callable[[Path, int], None],
-    report: Report,
+    report: BuildReport,
     *,
     usable: Callable[[Path], bool] = lambda _: True,
 ) -> Path:
@@ -195,7 +195,9 @@ def _remove(folder: Path) -> None:
 
 
 @contextmanager
-def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Iterator[int | None]:
+def _locked(
+    folder: Path, usable: Callable[[Path], bool], report: BuildReport
+) -> Iterator[int | None]:
     """Hold the build lock; yield None if another process has built the environment meanwhile.
 
     The kernel's lock belongs to all processes that have the descriptor and is released when the
@@ -222,7 +224,7 @@ def _locked(folder: Path, usable: Callable[[Path], bool], report: Report) -> Ite
 OLDEST_PYTHON = (3, 11)
 
 
-def list_packages(interpreter: Path, report: Report) -> str:
+def list_packages(interpreter: Path, report: BuildReport) -> str:
     """Return ``name==version`` lines, the interpreter first.
 
     Raises:
@@ -245,7 +247,7 @@ def python_version(packages: str) -> tuple[int, int] | None:
     return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else None
 
 
-def warn_if_old(packages: str, report: Report) -> None:
+def warn_if_old(packages: str, report: BuildReport) -> None:
     """Report an interpreter that is too old for scripts to import radt."""
     version = python_version(packages)
     if version is not None and version < OLDEST_PYTHON:
@@ -324,7 +326,9 @@ PREFIX = "env"
 PACKAGES = "packages.txt"
 
 
-def obtain_prefix(key: str, make: Callable[[Path, int], None], report: Report) -> tuple[Path, str]:
+def obtain_prefix(
+    key: str, make: Callable[[Path, int], None], report: BuildReport
+) -> tuple[Path, str]:
     """Return a prefix and its packages, built if necessary (`obtain`); warn about an old Python."""
     folder = obtain(key, make, report, usable=usable)
     packages = (folder / PACKAGES).read_text(encoding="utf-8")

@@ -21,15 +21,16 @@ from radt import units
 from radt.environments.cache import (
     PACKAGES,
     PREFIX,
-    Content,
+    CachedContent,
     PrefixEnvironment,
     list_packages,
     obtain_prefix,
     python_of,
 )
 from radt.environments.spec import EnvironmentSpec, Launch
-from radt.environments.tool import Report, run_tool
+from radt.environments.tool import BuildReport, run_tool
 from radt.errors import EnvironmentBuildError
+from radt.processes import run_command
 
 #: In order of preference: micromamba needs nothing else and is fastest.
 TOOLS = ("micromamba", "mamba", "conda")
@@ -59,7 +60,7 @@ class CondaEnvironment(PrefixEnvironment):
         return own | (_activated(scripts, {**launch.variables, **own}) if scripts else {})
 
 
-def build_conda(spec: EnvironmentSpec, report: Report) -> CondaEnvironment:
+def build_conda(spec: EnvironmentSpec, report: BuildReport) -> CondaEnvironment:
     """Return the environment that ``spec.source`` describes, built if necessary.
 
     Raises:
@@ -74,7 +75,7 @@ def build_conda(spec: EnvironmentSpec, report: Report) -> CondaEnvironment:
     return CondaEnvironment(spec, prefix, packages, python if python.exists() else None)
 
 
-def find_tool(report: Report, environ: Mapping[str, str] = os.environ) -> Path:
+def find_tool(report: BuildReport, environ: Mapping[str, str] = os.environ) -> Path:
     """Find micromamba, mamba or conda, in this order.
 
     Raises:
@@ -101,9 +102,9 @@ def creation(tool: Path, prefix: Path, file: Path) -> list[str]:
     return [str(tool), *verb, "--prefix", str(prefix), "--file", str(file)]
 
 
-def _content(source: Path) -> Content:
+def _content(source: Path) -> CachedContent:
     """Hash the file and the files of its pip part, but not the tool, which does not matter."""
-    content = Content("conda")
+    content = CachedContent("conda")
     content.add_file(source)
     try:
         described = yaml.safe_load(source.read_text(encoding="utf-8"))
@@ -123,7 +124,7 @@ def _content(source: Path) -> Content:
     return content
 
 
-def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: Report) -> None:
+def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: BuildReport) -> None:
     assert spec.source is not None
     tool = find_tool(report)
     prefix = folder / PREFIX
@@ -168,24 +169,18 @@ def _declared_variables(prefix: Path) -> dict[str, str]:
 def _activated(scripts: list[Path], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that the packages' activation scripts set."""
     try:
-        answer = subprocess.run(
+        answer = run_command(
             ["bash", "-c", _ACTIVATE, "activate", *map(str, scripts)],
-            env=dict(environ),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_ACTIVATE_TIMEOUT_S,
-            check=False,
+            _ACTIVATE_TIMEOUT_S,
+            env=environ,
+            errors="surrogateescape",
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EnvironmentBuildError(
             f"the activation scripts in {scripts[0].parent} do not run: {error}",
             "Try them with `conda activate`",
         ) from error
-    after = dict(
-        entry.split("=", 1)
-        for entry in answer.stdout.decode("utf-8", "surrogateescape").split("\0")
-        if "=" in entry
-    )
+    after = dict(entry.split("=", 1) for entry in answer.stdout.split("\0") if "=" in entry)
     return {
         name: text
         for name, text in after.items()

@@ -35,7 +35,7 @@ from urllib.parse import unquote, urlsplit
 from radt import units
 from radt.environments.cache import (
     HOOK,
-    Content,
+    CachedContent,
     cache_folder,
     importable_folder,
     obtain,
@@ -44,7 +44,7 @@ from radt.environments.cache import (
     warn_if_old,
 )
 from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch, ProgramEnd
-from radt.environments.tool import Report, run_tool
+from radt.environments.tool import BuildReport, run_tool
 from radt.errors import EnvironmentBuildError
 from radt.home import OWN_TOTALS_VARIABLE, RUN_ID_VARIABLE
 from radt.packages import LIST_PACKAGES
@@ -74,7 +74,7 @@ _READ, _WRITE, _SEARCH = 0o4, 0o2, 0o1
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ContainerIdentity:
     """The user and groups of a container's processes."""
 
     uid: int
@@ -104,7 +104,7 @@ class Identity:
     @classmethod
     def choose(
         cls, folder: Path | None, *, rootless: bool, environ: Mapping[str, str] = os.environ
-    ) -> Identity:
+    ) -> ContainerIdentity:
         """Return the calling user; for root, the caller of sudo, or else the owner of the folder.
 
         If that is also root, use nobody. With rootless docker, use root, which is the calling user
@@ -229,7 +229,7 @@ def _leads_out(text: str, mounts: Mounts) -> bool:
     return path.is_absolute() and not mounts.covers(path) and may_exist(path)
 
 
-def hand_over(launch: Launch, identity: Identity) -> None:
+def hand_over(launch: Launch, identity: ContainerIdentity) -> None:
     """Make the container's user the owner of files that radt, as root, has created for the run.
 
     A data folder in a folder of that user becomes the user's, with MLflow's local database.
@@ -264,7 +264,7 @@ def hand_over(launch: Launch, identity: Identity) -> None:
             )
 
 
-def _unwritable(launch: Launch, identity: Identity) -> list[Path]:
+def _unwritable(launch: Launch, identity: ContainerIdentity) -> list[Path]:
     """Return places where a script expects to write but the container's user cannot."""
     uri = launch.variables.get(_MLFLOW, "")
     places = (launch.folder, sqlite_file(uri) or _local_folder(uri))
@@ -390,8 +390,8 @@ class DockerEnvironment(BuiltEnvironment):
             container = ""
         return ProgramEnd(_SIGNALLED - code if is_signal else code, container)
 
-    def _identity(self, launch: Launch) -> Identity:
-        return Identity.choose(launch.folder, rootless=self.rootless)
+    def _identity(self, launch: Launch) -> ContainerIdentity:
+        return ContainerIdentity.choose(launch.folder, rootless=self.rootless)
 
     def _settings(self) -> list[str]:
         """Return ``docker_env.environment`` of an MLproject file; its values are not secret."""
@@ -414,7 +414,7 @@ def container_name(launch: Launch) -> str:
     return f"radt-{launch.run_id}"
 
 
-def build_docker(spec: EnvironmentSpec, report: Report) -> DockerEnvironment:
+def build_docker(spec: EnvironmentSpec, report: BuildReport) -> DockerEnvironment:
     """Return the environment of an image, pulling it if necessary.
 
     Raises:
@@ -427,12 +427,16 @@ def build_docker(spec: EnvironmentSpec, report: Report) -> DockerEnvironment:
     image = _inspect(docker, spec.image, report) or _pull(docker, spec.image, report)
     image_id, config = str(image["Id"]), image.get("Config") or {}
     rootless = "name=rootless" in security
-    content = Content("docker image")
+    content = CachedContent("docker image")
     content.add(image_id)
     folder = obtain(
         content.key(),
         lambda folder, _: _probe(
-            docker, image_id, Identity.choose(None, rootless=rootless), folder / _FACTS, report
+            docker,
+            image_id,
+            ContainerIdentity.choose(None, rootless=rootless),
+            folder / _FACTS,
+            report,
         ),
         report,
     )
@@ -452,7 +456,7 @@ def build_docker(spec: EnvironmentSpec, report: Report) -> DockerEnvironment:
     )
 
 
-def _security(docker: str, report: Report) -> frozenset[str]:
+def _security(docker: str, report: BuildReport) -> frozenset[str]:
     """Return the daemon's security options, which also checks this user's access."""
     answer = run_tool([docker, "info", "--format", "{{json .SecurityOptions}}"], report)
     try:
@@ -472,7 +476,7 @@ def _security(docker: str, report: Report) -> frozenset[str]:
     )
 
 
-def _inspect(docker: str, image: str, report: Report) -> dict[str, Any] | None:
+def _inspect(docker: str, image: str, report: BuildReport) -> dict[str, Any] | None:
     """Return docker's description of a local image; None if there is none."""
     answer = run_tool([docker, "image", "inspect", "--format", "{{json .}}", image], report)
     if answer.code != 0:
@@ -481,7 +485,7 @@ def _inspect(docker: str, image: str, report: Report) -> dict[str, Any] | None:
     return description if isinstance(description, dict) else None
 
 
-def _pull(docker: str, image: str, report: Report) -> dict[str, Any]:
+def _pull(docker: str, image: str, report: BuildReport) -> dict[str, Any]:
     started_s = time.monotonic()
     report.say(f"pulling {image}")
     answer = run_tool([docker, "pull", image], report)
@@ -500,7 +504,9 @@ def _pull(docker: str, image: str, report: Report) -> dict[str, Any]:
     return description
 
 
-def _probe(docker: str, image: str, identity: Identity, file: Path, report: Report) -> None:
+def _probe(
+    docker: str, image: str, identity: ContainerIdentity, file: Path, report: BuildReport
+) -> None:
     """Start the image to read its facts: first through its entry point, then without.
 
     An entry point that starts the given command is kept: some images only then have their Python on

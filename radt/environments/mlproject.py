@@ -41,7 +41,7 @@ class ParameterType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class ProjectParameter:
     """A declared parameter; it must be given if ``default`` is None."""
 
     name: str
@@ -95,7 +95,7 @@ class EntryPoint:
 
     name: str
     template: str
-    parameters: Mapping[str, Parameter]
+    parameters: Mapping[str, ProjectParameter]
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,12 +267,12 @@ def _entry_point(file: Path, name: str, described: object) -> EntryPoint:
     )
 
 
-def _parameter(name: str, described: object) -> Parameter:
+def _parameter(name: str, described: object) -> ProjectParameter:
     """Parse ``float`` alone, or ``{type: float, default: 0.1}``."""
     fields = described if isinstance(described, dict) else {"type": described}
     default = fields.get("default")
     kind = str(fields.get("type") or ParameterType.STRING)
-    return Parameter(
+    return ProjectParameter(
         name,
         ParameterType(kind) if kind in set(ParameterType) else ParameterType.STRING,
         None if default is None else str(default),

@@ -17,7 +17,7 @@ from radt.errors import EnvironmentBuildError
 from radt.masking import masked
 from radt.processes import stop_child
 
-#: Seconds between checks of `Report.cancelled`.
+#: Seconds between checks of `BuildReport.cancelled`.
 _TICK_S = 0.1
 #: Minimum interval between reports of progress.
 _SAY_EVERY_S = 2.0
@@ -31,7 +31,7 @@ _MAX_ANSWER_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class BuildReport:
     """The outputs of a build: ``log`` is appended to, ``say`` gets lines of progress."""
 
     log: Path
@@ -67,7 +67,7 @@ class Answer:
 
 def run_tool(
     command: Sequence[str],
-    report: Report,
+    report: BuildReport,
     *,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
@@ -118,7 +118,7 @@ class _Conversation:
     name: str
     process: subprocess.Popen[bytes]
     log: IO[bytes] | None  # None if its output is private
-    report: Report
+    report: BuildReport
     answer: bytearray = field(default_factory=bytearray)
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     partial: dict[int, bytes] = field(default_factory=dict)

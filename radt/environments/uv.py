@@ -22,14 +22,14 @@ from radt import units
 from radt.environments.cache import (
     PACKAGES,
     PREFIX,
-    Content,
+    CachedContent,
     PrefixEnvironment,
     list_packages,
     obtain_prefix,
     python_of,
 )
 from radt.environments.spec import EnvironmentSpec, Launch
-from radt.environments.tool import Report, run_tool
+from radt.environments.tool import BuildReport, run_tool
 from radt.errors import EnvironmentBuildError
 
 #: ``global.index-url='https://…'``; later entries override earlier ones.
@@ -73,7 +73,7 @@ class PipConfig:
         return variables
 
 
-def read_pip_config(environ: Mapping[str, str], report: Report) -> PipConfig:
+def read_pip_config(environ: Mapping[str, str], report: BuildReport) -> PipConfig:
     """Return pip's own options from its files and variables."""
     # Not logged: proxies and indexes may have passwords.
     command = [sys.executable, "-m", "pip", "config", "list"]
@@ -105,7 +105,7 @@ class UvEnvironment(PrefixEnvironment):
         return {**super().variables(launch), "VIRTUAL_ENV": str(self.prefix)}
 
 
-def build_uv(spec: EnvironmentSpec, report: Report) -> UvEnvironment:
+def build_uv(spec: EnvironmentSpec, report: BuildReport) -> UvEnvironment:
     """Return the environment that ``spec.source`` describes, built if necessary.
 
     Raises:
@@ -133,7 +133,7 @@ class _Step:
 class _Recipe:
     """The steps to create an environment, after ``uv venv`` with the options ``venv``."""
 
-    content: Content
+    content: CachedContent
     folder: Path
     venv: tuple[str, ...] = ()
     steps: tuple[_Step, ...] = ()
@@ -146,7 +146,7 @@ def _recipe(source: Path) -> _Recipe:
             return _pyproject(source)
         case ".yaml" | ".yml":
             return _python_env(source)
-    content = Content("uv requirements")
+    content = CachedContent("uv requirements")
     content.add_own_python()
     content.add_requirements(source)
     return _Recipe(
@@ -160,7 +160,7 @@ def _recipe(source: Path) -> _Recipe:
 def _pyproject(source: Path) -> _Recipe:
     folder = source.parent
     locked = (folder / LOCK).is_file()
-    content = Content("uv locked project" if locked else "uv project")
+    content = CachedContent("uv locked project" if locked else "uv project")
     content.add_file(source)
     content.add_file(folder / ".python-version")
     content.add("folder", str(folder.resolve()))  # the project itself, and packages beside it
@@ -182,7 +182,7 @@ def _python_env(source: Path) -> _Recipe:
             f"expected MLflow's python_env.yaml, got {source}",
             "Write python, build_dependencies and dependencies; for a file of conda, conda:FILE",
         )
-    content = Content("uv python_env")
+    content = CachedContent("uv python_env")
     content.add("asked for", str(described.get("python")))
     python = _wanted_python(described.get("python"))
     if python == sys.executable:
@@ -216,7 +216,9 @@ def _from(folder: Path, line: str) -> str:
     return line.strip()
 
 
-def _make(recipe: _Recipe, spec: EnvironmentSpec, folder: Path, lock: int, report: Report) -> None:
+def _make(
+    recipe: _Recipe, spec: EnvironmentSpec, folder: Path, lock: int, report: BuildReport
+) -> None:
     uv = find_uv(report)
     prefix = folder / PREFIX
     started_s = time.monotonic()
@@ -259,7 +261,7 @@ def _remedy(complaint: str) -> str:
     return ""
 
 
-def find_uv(report: Report) -> str:
+def find_uv(report: BuildReport) -> str:
     """Find uv on PATH, next to radt's interpreter, or where its installer puts it.
 
     Raises:

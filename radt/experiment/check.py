@@ -12,8 +12,8 @@ from radt.devices.cpus import CpuTopology, assign_cpus
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, Header, did_you_mean
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
-from radt.experiment.row import Place, Row, RowCheck, RowPosition, listener_warnings
-from radt.experiment.table import Defect, Record, Table
+from radt.experiment.row import Row, RowCheck, RowPosition, RowTarget, listener_warnings
+from radt.experiment.table import CsvTable, Defect, Record
 from radt.run_name import row_letter
 
 #: What `surrogateescape` makes of bytes that are not UTF-8; and NUL, which arguments cannot hold.
@@ -26,7 +26,7 @@ _WORDS = frozenset({Column.NODES, Column.TIME})
 _LINE_ENDS = re.compile(r"(\r\n|\n|\r)")
 
 
-def read_header(shown: str, table: Table) -> Header:
+def read_header(shown: str, table: CsvTable) -> Header:
     """Return the header; raise if there is none, as nothing else can be checked then."""
     record = table.header
     if record is None:
@@ -106,7 +106,7 @@ def defect_problem(defect: Defect, header: Header) -> Problem:
     return Problem(defect.cause, defect.remedy, defect.line, header.name(defect.index))
 
 
-def undecoded_problems(table: Table, header: Header) -> list[Problem]:
+def undecoded_problems(table: CsvTable, header: Header) -> list[Problem]:
     """Return a problem for each line with bytes that are not UTF-8, or with a NUL."""
     cells = [
         (cell, index)
@@ -182,7 +182,7 @@ class Conflict:
     error: RadtError
 
 
-def conflicts(workload: WorkloadPlan, place: Place) -> Iterator[Conflict]:
+def conflicts(workload: WorkloadPlan, place: RowTarget) -> Iterator[Conflict]:
     """Yield the reasons why the rows of a workload cannot run together on this machine.
 
     For a cluster node that is not assigned yet, only conflicts over the same GPUs can be found.
@@ -197,7 +197,7 @@ def conflicts(workload: WorkloadPlan, place: Place) -> Iterator[Conflict]:
         yield from _cpu_conflicts(workload.runs, place)
 
 
-def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
+def _cpu_conflicts(runs: Sequence[RunPlan], place: RowTarget) -> Iterator[Conflict]:
     """Yield a conflict at the first row that needs more CPUs than are left."""
     available = place.machine.cpus
     requests = [run.cpus for run in runs]
@@ -213,7 +213,7 @@ def _cpu_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
                 return
 
 
-def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflict]:
+def _device_conflicts(runs: Sequence[RunPlan], place: RowTarget) -> Iterator[Conflict]:
     """Yield why the rows cannot have their GPUs at the same time, as a start would find."""
     machine = place.machine
     if not machine.is_here:  # placing MIG instances needs the node's driver
@@ -222,12 +222,12 @@ def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflic
         return
     # Imported here: many experiments need no GPU.
     from radt.collocation.packing import PlacementError
-    from radt.collocation.planner import Request, plan_devices, plan_here
+    from radt.collocation.planner import DeviceRequest, plan_devices, plan_here
     from radt.collocation.topology import Inventory
     from radt.devices.gpus import Gpus
 
     by_letter = {run.letter: run for run in runs}
-    requests = [Request(run.letter, run.devices.gpus, run.collocation) for run in runs]
+    requests = [DeviceRequest(run.letter, run.devices.gpus, run.collocation) for run in runs]
     try:
         if machine.is_here:
             plan_here(requests, Gpus(machine.gpus), place.inventory)
@@ -243,7 +243,7 @@ def _device_conflicts(runs: Sequence[RunPlan], place: Place) -> Iterator[Conflic
         yield Conflict(Column.COLLOCATION, (first.line,), error)
 
 
-def machine_warnings(workloads: Iterable[WorkloadPlan], place: Place) -> tuple[str, ...]:
+def machine_warnings(workloads: Iterable[WorkloadPlan], place: RowTarget) -> tuple[str, ...]:
     """Return properties of this machine that will impair the runs but not prevent their start."""
     of_listeners = listener_warnings(workloads, place.registry)
     runs = [run for workload in workloads for run in workload.runs]
@@ -258,8 +258,8 @@ def machine_warnings(workloads: Iterable[WorkloadPlan], place: Place) -> tuple[s
 def check_table(
     path: Path,
     shown: str,
-    table: Table,
-    place: Place,
+    table: CsvTable,
+    place: RowTarget,
     only: Collection[tuple[str, str]] | None = None,
 ) -> ExperimentPlan:
     """Return the plan of a file.
@@ -329,8 +329,8 @@ class _TableCheck:
     def __init__(
         self,
         header: Header,
-        table: Table,
-        place: Place,
+        table: CsvTable,
+        place: RowTarget,
         only: Collection[tuple[str, str]] | None,
     ) -> None:
         self._header = header

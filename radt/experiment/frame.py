@@ -25,7 +25,7 @@ from radt.experiment.files import create_file
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.source import ExperimentFile, open_source
 from radt.experiment.sweep import SweepFile
-from radt.experiment.table import Table, parse_table
+from radt.experiment.table import CsvTable, parse_table
 from radt.listeners.api import Registry
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class FrameExperiment:
     def _of(self, column: Column) -> list[int]:
         return [index for index, name in enumerate(self.header) if Column.named(name) is column]
 
-    def _placed(self, problems: Sequence[Problem], table: Table) -> Iterator[Problem]:
+    def _placed(self, problems: Sequence[Problem], table: CsvTable) -> Iterator[Problem]:
         by_line = {
             cell.line: label
             for label, record in zip(self.labels, table.rows, strict=False)
@@ -200,7 +200,7 @@ def _statuses(path: Path) -> dict[Column, list[str]]:
     }
 
 
-def _cells(table: Table) -> list[list[str]]:
+def _cells(table: CsvTable) -> list[list[str]]:
     """Return the header and the rows, each as wide as the named part of the header."""
     if table.header is None:
         return [[]]

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Protocol, Self
 
 from radt.clock import Clock
@@ -29,7 +28,7 @@ _TYPES = {"int": int, "str": str, "bool": bool, "tuple[str, ...]": tuple}
 _SECRET_OPTIONS = ("--notify",)
 
 
-class StartOptions(Protocol):
+class WorkOptions(Protocol):
     """The options of a start that determine its remaining work, for other processes."""
 
     @property
@@ -70,7 +69,7 @@ class Holder:
     def myself(
         cls,
         home: Path | None = None,
-        options: StartOptions | None = None,
+        options: WorkOptions | None = None,
         file: Path | str | None = None,
     ) -> Holder:
         """Describe this process, with the data folder and the options of its start of a file."""
@@ -148,7 +147,7 @@ class ExperimentLock:
     """
 
     def __init__(
-        self, path: Path | str, *, home: Path | None = None, options: StartOptions | None = None
+        self, path: Path | str, *, home: Path | None = None, options: WorkOptions | None = None
     ) -> None:
         self._shown = os.fspath(path)
         self._home = home
@@ -246,12 +245,7 @@ class ExperimentLock:
         self.acquire()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
 

@@ -80,6 +80,14 @@ class RunPlan:
         return self.params_text if as_written else shlex.join(self.params)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class WorkloadKey:
+    """A workload of an experiment file."""
+
+    experiment: str
+    label: str
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
     """Runs that start together, in the file's order."""
@@ -87,6 +95,10 @@ class WorkloadPlan:
     experiment: str
     label: str
     runs: tuple[RunPlan, ...]
+
+    @property
+    def key(self) -> WorkloadKey:
+        return WorkloadKey(self.experiment, self.label)
 
     @property
     def trained(self) -> tuple[RunPlan, ...]:
@@ -128,7 +140,7 @@ class ExperimentPlan:
 FAILURES = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
 
 
-class Action(StrEnum):
+class RowAction(StrEnum):
     """The action of a start on a row."""
 
     RUN = "run"
@@ -140,10 +152,10 @@ class Action(StrEnum):
     @property
     def runs(self) -> bool:
         """Return True if the row is started."""
-        return self is not Action.SKIP
+        return self is not RowAction.SKIP
 
 
-def decide(row: RunPlan, *, rerun: bool = False, repeat: int = 1) -> Action:
+def decide(row: RunPlan, *, rerun: bool = False, repeat: int = 1) -> RowAction:
     """Return the action on a row by itself; the caller holds the file's lock.
 
     Under the lock no other runner is alive, so a row that says RUNNING has lost its runner.
@@ -155,18 +167,18 @@ def decide(row: RunPlan, *, rerun: bool = False, repeat: int = 1) -> Action:
     """
     match row.status:
         case RunStatus.FINISHED:
-            return Action.SKIP if row.repeats_done >= repeat else Action.REPEAT
+            return RowAction.SKIP if row.repeats_done >= repeat else RowAction.REPEAT
         case status if status in FAILURES:
-            return Action.RUN if rerun else Action.SKIP
+            return RowAction.RUN if rerun else RowAction.SKIP
         case RunStatus.RUNNING | RunStatus.KILLED:
-            return Action.RESUME
+            return RowAction.RESUME
         case _:
-            return Action.RUN
+            return RowAction.RUN
 
 
 def actions(
     workload: WorkloadPlan, *, rerun: bool = False, repeat: int = 1
-) -> Mapping[str, Action]:
+) -> Mapping[str, RowAction]:
     """Return the action on each row of a workload, by its letter.
 
     Missing repeats are no reason to start a failed workload: they would fail, too. A service runs
@@ -180,9 +192,9 @@ def actions(
         for run in workload.runs
         if not run.is_service or (rerun and run.status in FAILURES)
     ]
-    if not any(action.runs and not (failed and action is Action.REPEAT) for action in deciding):
-        return dict.fromkeys(alone, Action.SKIP)
-    return {row: action if action.runs else Action.AGAIN for row, action in alone.items()}
+    if not any(action.runs and not (failed and action is RowAction.REPEAT) for action in deciding):
+        return dict.fromkeys(alone, RowAction.SKIP)
+    return {row: action if action.runs else RowAction.AGAIN for row, action in alone.items()}
 
 
 def first_repeat(workload: WorkloadPlan) -> int:

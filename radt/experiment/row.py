@@ -91,7 +91,7 @@ def _inventory() -> Inventory:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowTarget:
     """The context that the meaning of a row depends on.
 
     ``folders`` are searched for its File, the experiment's first. ``inventory`` is called only for
@@ -108,7 +108,7 @@ class Place:
     devices: str = ""
 
     @classmethod
-    def beside(cls, file: Path, machine: Machine, registry: Registry) -> Place:
+    def beside(cls, file: Path, machine: Machine, registry: Registry) -> RowTarget:
         """Return the context of the rows of an experiment file.
 
         Raises:
@@ -173,7 +173,7 @@ class RowCheck:
         self,
         row: Row,
         spot: RowPosition,
-        place: Place,
+        place: RowTarget,
         complain: Callable[[Column, UsageError], None],
     ) -> None:
         self._row = row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,9 +22,9 @@ from radt.experiment.columns import Column
 from radt.experiment.files import SWEEP_SUFFIXES, RawFile
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.program import launched_script
-from radt.experiment.row import Place, Row, RowCheck
+from radt.experiment.row import Row, RowCheck, RowTarget
 from radt.experiment.status import StatusWriter
-from radt.experiment.table import Table, parse_table
+from radt.experiment.table import CsvTable, parse_table
 from radt.experiment.templates import Mappings
 from radt.listeners.api import Registry
 
@@ -43,7 +43,7 @@ class ExperimentFile:
 
     path: Path
     shown: str
-    table: Table
+    table: CsvTable
     repeat: int = 1
     added: int = 0
 
@@ -74,14 +74,14 @@ class ExperimentFile:
         Args:
             machine: This machine.
             registry: The listeners.
-            devices: Overrides the Devices column; see `radt.experiment.row.Place`.
+            devices: Overrides the Devices column; see `radt.experiment.row.RowTarget`.
             only: Experiments and labels of the workloads that are to run here; None for all.
 
         Raises:
             ExperimentError: Lists every problem of the file.
             UsageError: The settings file that applies to it cannot be used.
         """
-        place = replace(Place.beside(self.path, machine, registry), devices=devices.strip())
+        place = replace(RowTarget.beside(self.path, machine, registry), devices=devices.strip())
         return check_table(self.path, self.shown, self.table, place, only)
 
     def writer(self) -> StatusWriter:
@@ -119,50 +119,42 @@ def open_source(path: Path | str) -> ExperimentFile:
     raise ExperimentError(shown, [problem])
 
 
+#: Columns that also describe a single program.
+PROGRAM_COLUMNS = (
+    *(Column.EXPERIMENT, Column.WORKLOAD, Column.NAME, Column.DEVICES, Column.COLLOCATION),
+    *(Column.LISTENERS, Column.ENVIRONMENT, Column.MODEL, Column.DATA, Column.CPUS, Column.TIMEOUT),
+)
+
+
 def direct_plan(
     file: Path | str,
     arguments: Sequence[str],
     *,
     machine: Machine,
     registry: Registry,
-    experiment: str = "",
-    workload: str = "",
-    name: str = "",
-    devices: str = "",
-    collocation: str = "",
-    listeners: str = "",
-    environment: str = "",
-    cpus: str = "",
-    timeout: str = "",
-    model: str = "",
-    data: str = "",
+    cells: Mapping[Column, str] | None = None,
 ) -> ExperimentPlan:
-    """Return the plan of one program; the parameters have the meaning of the columns.
+    """Return the plan of one program.
 
     ``file`` and ``arguments`` are taken literally, without placeholders. The experiment is named
     after the program unless it is given. Without a workload, the run has none, like a script that
     is started without radt.
+
+    Args:
+        file: The program.
+        arguments: Its arguments.
+        machine: This machine.
+        registry: The listeners.
+        cells: The cells of other columns, of `PROGRAM_COLUMNS`.
 
     Raises:
         ExperimentError: Lists every problem of the parameters.
         UsageError: The settings file that applies here cannot be used.
     """
     given = os.fspath(file)
-    values = {
-        Column.EXPERIMENT: experiment,
-        Column.WORKLOAD: workload,
-        Column.NAME: name,
-        Column.DEVICES: devices,
-        Column.COLLOCATION: collocation,
-        Column.ENVIRONMENT: environment,
-        Column.CPUS: cpus,
-        Column.TIMEOUT: timeout,
-        Column.MODEL: model,
-        Column.DATA: data,
-        Column.LISTENERS: listeners,
-        Column.FILE: given,
-        Column.PARAMS: shlex.join(arguments),
-    }
+    values = dict.fromkeys(PROGRAM_COLUMNS, "") | dict(cells or {})
+    values |= {Column.FILE: given, Column.PARAMS: shlex.join(arguments)}
+    experiment, workload = values[Column.EXPERIMENT].strip(), values[Column.WORKLOAD].strip()
     problems: list[Problem] = []
 
     def complain(column: Column, error: RadtError) -> None:
@@ -170,14 +162,10 @@ def direct_plan(
         problems.append(Problem(error.message, error.remedy or "", column=option))
 
     here = Path.cwd()
-    place = Place(machine, registry, (here,), _called(given, arguments), Mappings.of(here))
-    (spot,) = positions_of([(experiment.strip() or place.default_experiment, workload.strip())])
-    check = RowCheck(
-        Row(values, {Column.MODEL: model, Column.DATA: data}, is_literal=True),
-        spot,
-        place,
-        complain,
-    )
+    place = RowTarget(machine, registry, (here,), _called(given, arguments), Mappings.of(here))
+    (spot,) = positions_of([(experiment or place.default_experiment, workload)])
+    logged = {str(column): values[column] for column in (Column.MODEL, Column.DATA)}
+    check = RowCheck(Row(values, logged, is_literal=True), spot, place, complain)
     run = check.run()
     workloads = workloads_of([] if run is None else [run])
     for plan in workloads:

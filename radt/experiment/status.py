@@ -15,7 +15,7 @@ from typing import Protocol
 from radt.errors import RowsChangedError, StatusError
 from radt.experiment.columns import Column, Header
 from radt.experiment.files import SharedFile
-from radt.experiment.table import Cell, Record, Table, parse_table
+from radt.experiment.table import CsvTable, Record, TableCell, parse_table
 
 #: Longer texts would make the file unreadable; the run's log has all details.
 MAX_STATUS_LENGTH = 120
@@ -77,7 +77,7 @@ class StatusWriter:
         StatusError: The file cannot be read.
     """
 
-    def __init__(self, path: Path | str, table: Table | None = None) -> None:
+    def __init__(self, path: Path | str, table: CsvTable | None = None) -> None:
         self._file = SharedFile(path)
         self._lock = threading.Lock()
         self._pending: dict[int, RowStatus] = {}
@@ -141,7 +141,7 @@ class StatusWriter:
         if given_up:
             raise self._lost(given_up)
 
-    def _locate(self, table: Table) -> tuple[dict[int, Record], list[int]]:
+    def _locate(self, table: CsvTable) -> tuple[dict[int, Record], list[int]]:
         """Return the rows to write, by planned line, and the planned lines that are gone."""
         header = _header_of(table)
         by_identity: dict[tuple[str, ...], list[Record]] = {}
@@ -170,7 +170,7 @@ class StatusWriter:
             sorted(given_up),
         )
 
-    def _parse(self, content: bytes) -> Table:
+    def _parse(self, content: bytes) -> CsvTable:
         try:
             table = parse_table(content.decode())
         except UnicodeDecodeError as error:
@@ -182,7 +182,7 @@ class StatusWriter:
         return table
 
 
-def _known_rows(table: Table) -> dict[int, _Known]:
+def _known_rows(table: CsvTable) -> dict[int, _Known]:
     if table.header is None:
         return {}
     header = Header.of(table.header)
@@ -198,7 +198,7 @@ def _known_rows(table: Table) -> dict[int, _Known]:
     return known
 
 
-def _header_of(table: Table) -> Header:
+def _header_of(table: CsvTable) -> Header:
     assert table.header is not None  # ensured by _parse
     return Header.of(table.header)
 
@@ -240,7 +240,7 @@ class _Splice:
     new: str
 
 
-def edited(table: Table, header: Header, edits: Sequence[RowEdit]) -> str:
+def edited(table: CsvTable, header: Header, edits: Sequence[RowEdit]) -> str:
     """Return the text with these cells changed.
 
     Missing columns are added at the end. A column whose cells are all padded to one width stays
@@ -259,7 +259,7 @@ def edited(table: Table, header: Header, edits: Sequence[RowEdit]) -> str:
     return _spliced(table.text, splices)
 
 
-def with_columns(table: Table, names: Sequence[str]) -> str:
+def with_columns(table: CsvTable, names: Sequence[str]) -> str:
     """Return the text with empty columns of these names added at the end."""
     if not names or table.header is None:
         return table.text
@@ -276,7 +276,7 @@ def _spliced(text: str, splices: list[_Splice]) -> str:
 
 
 def _in_column(
-    table: Table, header: Header, index: int, values: Sequence[tuple[Record, str]]
+    table: CsvTable, header: Header, index: int, values: Sequence[tuple[Record, str]]
 ) -> list[_Splice]:
     changed = [
         (row.cells[index], value)
@@ -314,7 +314,7 @@ def _in_column(
 
 
 def _new_columns(
-    table: Table, header: Header, columns: Sequence[str], edits: Sequence[RowEdit]
+    table: CsvTable, header: Header, columns: Sequence[str], edits: Sequence[RowEdit]
 ) -> list[_Splice]:
     """Return splices that append columns to the header and to every row that is as wide as it."""
     old_width = len(header.record.cells)
@@ -350,7 +350,7 @@ class _Layout:
     right: bool
 
     @classmethod
-    def of(cls, text: str, column: Sequence[Cell], lead: int) -> _Layout:
+    def of(cls, text: str, column: Sequence[TableCell], lead: int) -> _Layout:
         raws = [text[cell.start : cell.end] for cell in column]
         filled = [raw for raw in raws if raw.strip()]
         leads = [len(raw) - len(raw.lstrip()) for raw in filled]
@@ -371,17 +371,17 @@ class _Layout:
         return " " * self.lead + core.ljust(width - self.lead)
 
 
-def _is_set(table: Table, header: Header, index: int) -> bool:
+def _is_set(table: CsvTable, header: Header, index: int) -> bool:
     """Return whether cells of equal width are intended alignment rather than coincidence.
 
     `` Status`` above ``RUNNING`` is a coincidence if only the header has blanks after its commas
     and no other column is aligned.
     """
 
-    def column(of: int) -> list[Cell]:
+    def column(of: int) -> list[TableCell]:
         return [row.cells[of] for row in (header.record, *table.rows) if of < len(row.cells)]
 
-    def is_padded(cell: Cell) -> bool:
+    def is_padded(cell: TableCell) -> bool:
         raw = table.text[cell.start : cell.end]
         return raw != raw.strip()
 
@@ -391,7 +391,7 @@ def _is_set(table: Table, header: Header, index: int) -> bool:
     )
 
 
-def _is_spaced(table: Table, header: Header) -> bool:
+def _is_spaced(table: CsvTable, header: Header) -> bool:
     """Return whether a blank follows every comma."""
     return all(
         table.text[cell.start].isspace()
@@ -401,14 +401,14 @@ def _is_spaced(table: Table, header: Header) -> bool:
     )
 
 
-def _room(text: str, cell: Cell, lead: int) -> int:
+def _room(text: str, cell: TableCell, lead: int) -> int:
     """Return the width to keep for a cell: its own if it is padded, else 0."""
     raw = text[cell.start : cell.end]
     blanks = len(raw) - len(raw.strip())
     return len(raw) if blanks > lead or not raw.strip() else 0
 
 
-def _core(text: str, cell: Cell) -> str:
+def _core(text: str, cell: TableCell) -> str:
     return text[cell.start : cell.end].strip(" \t")
 
 

@@ -35,7 +35,7 @@ from radt.experiment.status import StatusWriter, encoded, with_columns
 from radt.experiment.sweep_expand import Combination
 from radt.experiment.sweep_spec import PARAMETERS, SweepSpec, parse_spec
 from radt.experiment.sweep_yaml import parse_yaml
-from radt.experiment.table import Table, parse_table
+from radt.experiment.table import CsvTable, parse_table
 from radt.listeners.api import Registry
 from radt.params import param_words
 from radt.units import plural
@@ -249,7 +249,7 @@ def _key(params: str) -> frozenset[tuple[str, tuple[str, ...]]] | None:
         return None
 
 
-def _orphans(table: Table, rows: Sequence[Mapping[str, str]]) -> int:
+def _orphans(table: CsvTable, rows: Sequence[Mapping[str, str]]) -> int:
     """Return the number of rows without a status that are not among these."""
     assert table.header is not None
     header = Header.of(table.header)

@@ -134,7 +134,7 @@ class Distribution(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SweepChoice:
     """One of these values, as YAML parsed them; for several parameters, a list of one for each."""
 
     values: tuple[Value, ...]
@@ -146,7 +146,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class SweepRange:
     """A number drawn from a distribution.
 
     ``low`` and ``high`` are its limits; for a normal distribution, ``low`` is the mean, and
@@ -208,7 +208,7 @@ def _plain(multiple: float, step: float) -> Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Parameter:
+class SweepParameter:
     """A parameter of a sweep: the values it takes, and how they are passed.
 
     Attributes:
@@ -222,7 +222,7 @@ class Parameter:
     """
 
     names: tuple[str, ...]
-    source: Choice | Range
+    source: SweepChoice | SweepRange
     style: Style = Style.OPTION
     when: Mapping[str, frozenset[str]] = field(default_factory=dict)
     outer: tuple[str, ...] = ()
@@ -241,7 +241,7 @@ class Parameter:
     def draw(self, seed: int, trial: int) -> Value:
         """Return the value of a trial; from a list, that of highest hash (rendezvous hashing)."""
         name = ", ".join(self.names)
-        if isinstance(self.source, Range):
+        if isinstance(self.source, SweepRange):
             return self.source.at(_hash(seed, name, trial))
         return max(self.source.values, key=lambda value: _hash(seed, name, trial, str(value)))
 
@@ -250,7 +250,7 @@ class Parameter:
 class Assignment:
     """A value of a parameter under one of its names."""
 
-    parameter: Parameter
+    parameter: SweepParameter
     name: str
     value: Value
 
@@ -285,7 +285,7 @@ class Combination:
 
 
 def expand(
-    parameters: Sequence[Parameter], method: SweepMethod, seed: int, trials: int | None
+    parameters: Sequence[SweepParameter], method: SweepMethod, seed: int, trials: int | None
 ) -> tuple[Combination, ...]:
     """Return the runs of a sweep.
 
@@ -314,7 +314,7 @@ def expand(
     return tuple(itertools.islice(grid, count))
 
 
-def _space_size(parameters: Sequence[Parameter]) -> int | None:
+def _space_size(parameters: Sequence[SweepParameter]) -> int | None:
     """Return the number of combinations; None if there are infinitely many.
 
     With conditions, combinations are counted one by one, up to the limit.
@@ -328,7 +328,9 @@ def _space_size(parameters: Sequence[Parameter]) -> int | None:
     return size
 
 
-def _grid(parameters: Sequence[Parameter], chosen: tuple[Assignment, ...]) -> Iterator[Combination]:
+def _grid(
+    parameters: Sequence[SweepParameter], chosen: tuple[Assignment, ...]
+) -> Iterator[Combination]:
     """Yield all combinations as nested loops do: the last parameter changes first."""
     if not parameters:
         yield Combination(chosen)
@@ -339,7 +341,7 @@ def _grid(parameters: Sequence[Parameter], chosen: tuple[Assignment, ...]) -> It
             yield from _grid(parameters[1:], (*chosen, *parameters[0].assigned(value)))
 
 
-def _draw(parameters: Sequence[Parameter], seed: int, count: int) -> tuple[Combination, ...]:
+def _draw(parameters: Sequence[SweepParameter], seed: int, count: int) -> tuple[Combination, ...]:
     drawn: dict[frozenset[tuple[str, str]], Combination] = {}
     vain = 0
     for trial in itertools.count():

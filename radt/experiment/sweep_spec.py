@@ -14,19 +14,19 @@ from radt.errors import Problem, UsageError
 from radt.experiment import sweep_wandb
 from radt.experiment.columns import NEAR_MISS, Column, did_you_mean, parse_params
 from radt.experiment.sweep_expand import (
-    Choice,
     Combination,
     Distribution,
-    Parameter,
-    Range,
     Style,
+    SweepChoice,
     SweepMethod,
+    SweepParameter,
+    SweepRange,
     Value,
     expand,
     is_option,
 )
 from radt.experiment.sweep_yaml import (
-    Entry,
+    SweepEntry,
     collecting,
     entries_of,
     is_null,
@@ -84,7 +84,7 @@ class SweepSpec:
     lines: dict[str, int] = field(default_factory=dict)
     method: SweepMethod = SweepMethod.GRID
     style: Style = Style.OPTION
-    parameters: tuple[Parameter, ...] = ()
+    parameters: tuple[SweepParameter, ...] = ()
     seed: int = 0
     trials: int | None = None
     repeat: int = 1
@@ -123,7 +123,7 @@ class SweepSpec:
 def parse_spec(root: yaml.MappingNode, problems: list[Problem]) -> SweepSpec:
     """Parse all keys; problems are added to ``problems``."""
     spec = SweepSpec()
-    entries: dict[str, Entry] = {}
+    entries: dict[str, SweepEntry] = {}
     for entry in entries_of(root, problems).values():
         key = entry.name.lower()
         if key in entries:
@@ -168,8 +168,8 @@ def parse_spec(root: yaml.MappingNode, problems: list[Problem]) -> SweepSpec:
 
 
 def _read_wandb(
-    entries: Mapping[str, Entry], spec: SweepSpec, problems: list[Problem]
-) -> dict[str, Entry]:
+    entries: Mapping[str, SweepEntry], spec: SweepSpec, problems: list[Problem]
+) -> dict[str, SweepEntry]:
     """Read the keys of a W&B sweep, and return those that are the same in radt."""
     for key in sweep_wandb.REFUSED:
         if key in entries:
@@ -192,12 +192,12 @@ def _read_wandb(
     return {key: entry for key, entry in entries.items() if key not in sweep_wandb.KEYS}
 
 
-def _is_own_style(entry: Entry) -> bool:
+def _is_own_style(entry: SweepEntry) -> bool:
     """Return whether ``style`` is a user's own column here: its name is quoted."""
     return entry.name.lower() == _STYLE and bool(entry.key.style)
 
 
-def _check_own_column(entry: Entry, entries: Iterable[str]) -> None:
+def _check_own_column(entry: SweepEntry, entries: Iterable[str]) -> None:
     """Accept an unknown key as a user's own column, unless it seems misspelt."""
     if entry.name.lower() == Column.WORKLOAD.lower():
         raise UsageError(
@@ -269,12 +269,12 @@ class ParameterReader:
     style: Style
     is_wandb: bool
     problems: list[Problem]
-    parameters: list[Parameter] = field(default_factory=list)
+    parameters: list[SweepParameter] = field(default_factory=list)
     #: The texts of values by name, for conditions; and the names of valid parameters.
     _texts: dict[str, list[str]] = field(default_factory=dict)
     _right: set[str] = field(default_factory=set)
 
-    def parse(self, entry: Entry, outer: tuple[str, ...] = ()) -> None:
+    def parse(self, entry: SweepEntry, outer: tuple[str, ...] = ()) -> None:
         """Parse ``parameters:`` of the sweep, or of a parameter with nested ones."""
         node = entry.value
         if not isinstance(node, yaml.MappingNode) or not node.value:
@@ -287,10 +287,10 @@ class ParameterReader:
             with collecting(self.problems, child.line, PARAMETERS):
                 self._parse_one(child, outer)
 
-    def _parse_one(self, entry: Entry, outer: tuple[str, ...]) -> None:
+    def _parse_one(self, entry: SweepEntry, outer: tuple[str, ...]) -> None:
         names = tuple(".".join((*outer, each.strip())) for each in entry.name.split(","))
         name = ", ".join(names)
-        keys: Mapping[str, Entry] = {}
+        keys: Mapping[str, SweepEntry] = {}
         if isinstance(entry.value, yaml.MappingNode):
             keys = entries_of(entry.value, self.problems, PARAMETERS)
         known = [key for key in _KEYS if key != _STYLE or not self.is_wandb]
@@ -306,13 +306,13 @@ class ParameterReader:
         style = parse_style(text_of(keys[_STYLE].value)) if _STYLE in keys else self.style
         for each in names:
             self._check_name(each, style)
-        parameter = Parameter(names, Choice(()), style, self._when(name, keys), outer)
+        parameter = SweepParameter(names, SweepChoice(()), style, self._when(name, keys), outer)
         source = self._source(parameter, entry, keys)
         if source is not None:
             parameter = replace(parameter, source=source)
             self.parameters.append(parameter)
             self._right.update(names)
-            for value in source.values if isinstance(source, Choice) else ():
+            for value in source.values if isinstance(source, SweepChoice) else ():
                 for assignment in parameter.assigned(value):
                     self._texts[assignment.name].append(str(assignment.value))
 
@@ -328,7 +328,7 @@ class ParameterReader:
             raise UsageError(f"{name} is written twice", "Remove one of them")
         self._texts[name] = []
 
-    def _when(self, name: str, keys: Mapping[str, Entry]) -> dict[str, frozenset[str]]:
+    def _when(self, name: str, keys: Mapping[str, SweepEntry]) -> dict[str, frozenset[str]]:
         when: dict[str, frozenset[str]] = {}
         node = keys[_WHEN].value if _WHEN in keys else None
         if node is not None and not isinstance(node, yaml.MappingNode):
@@ -349,8 +349,8 @@ class ParameterReader:
         return when
 
     def _source(
-        self, parameter: Parameter, entry: Entry, keys: Mapping[str, Entry]
-    ) -> Choice | Range | None:
+        self, parameter: SweepParameter, entry: SweepEntry, keys: Mapping[str, SweepEntry]
+    ) -> SweepChoice | SweepRange | None:
         name = ", ".join(parameter.names)
         if not isinstance(entry.value, yaml.MappingNode):  # shorthand: `lr: [0.1, 0.01]`
             return self._choice(parameter, entry.value)
@@ -373,7 +373,7 @@ class ParameterReader:
             raise UsageError(cause, "List them, or write method: random and trials: 20")
         return source
 
-    def _listed(self, parameter: Parameter, entry: Entry) -> Choice | None:
+    def _listed(self, parameter: SweepParameter, entry: SweepEntry) -> SweepChoice | None:
         name, node = ", ".join(parameter.names), entry.value
         is_list = isinstance(node, yaml.SequenceNode)
         if entry.name == _VALUES and not is_list:
@@ -387,7 +387,7 @@ class ParameterReader:
             node = yaml.SequenceNode(node.tag, [node], node.start_mark, node.end_mark)
         return self._choice(parameter, node)
 
-    def _choice(self, parameter: Parameter, node: yaml.Node) -> Choice | None:
+    def _choice(self, parameter: SweepParameter, node: yaml.Node) -> SweepChoice | None:
         """Parse a list of values; return None if one is invalid, which is added as a problem."""
         name = ", ".join(parameter.names)
         items = node.value if isinstance(node, yaml.SequenceNode) else [node]
@@ -409,9 +409,9 @@ class ParameterReader:
                     raise UsageError(f"{name}: {value} is {what}", remedy)
                 seen |= {str(value), passed}
                 values.append(value)
-        return Choice(tuple(values)) if len(values) == len(items) else None
+        return SweepChoice(tuple(values)) if len(values) == len(items) else None
 
-    def _range(self, name: str, kind: str, keys: Mapping[str, Entry]) -> Range:
+    def _range(self, name: str, kind: str, keys: Mapping[str, SweepEntry]) -> SweepRange:
         texts = {key: text_of(keys[key].value) for key in _NUMBERS if key in keys}
         if not kind:
             is_whole = all(_WHOLE.fullmatch(texts.get(key, "")) for key in _LIMITS)
@@ -437,7 +437,7 @@ class ParameterReader:
         cause, remedy = _wrong_range(kind, distribution, low, high, step)
         if cause:
             raise UsageError(f"{name}: {cause}", remedy)
-        return Range(low, low + high if distribution.is_normal else high, distribution, step)
+        return SweepRange(low, low + high if distribution.is_normal else high, distribution, step)
 
 
 def _wrong_range(
@@ -461,7 +461,7 @@ def _wrong_range(
     return "", ""
 
 
-def _checked(parameter: Parameter, value: Value) -> list[list[str]]:
+def _checked(parameter: SweepParameter, value: Value) -> list[list[str]]:
     """Return the arguments that pass a value.
 
     Raises:

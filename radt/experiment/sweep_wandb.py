@@ -17,7 +17,7 @@ import yaml
 
 from radt.errors import Problem, UsageError
 from radt.experiment.sweep_expand import Combination, Style, Value, words
-from radt.experiment.sweep_yaml import Entry, collecting, line_of, text_of
+from radt.experiment.sweep_yaml import SweepEntry, collecting, line_of, text_of
 
 PROGRAM, COMMAND, RUN_CAP = "program", "command", "run_cap"
 #: Keys that control how W&B runs or shows a sweep, with the reason why they have no effect here.
@@ -90,7 +90,7 @@ def _nested(combination: Combination) -> dict[str, Value]:
     return result
 
 
-def parse_command(entries: Mapping[str, Entry], problems: list[Problem]) -> Command:
+def parse_command(entries: Mapping[str, SweepEntry], problems: list[Problem]) -> Command:
     """Parse ``program`` and ``command``."""
     program = text_of(entries[PROGRAM].value)
     pieces: list[str] = []
@@ -141,7 +141,7 @@ def _started(pieces: Sequence[str]) -> tuple[str, Sequence[str]]:
     return (rest[0], rest[1:]) if rest else ("", ())
 
 
-def notes(entries: Mapping[str, Entry], command: Command) -> Iterator[str]:
+def notes(entries: Mapping[str, SweepEntry], command: Command) -> Iterator[str]:
     """Yield differences from W&B."""
     ignored = [key for key in IGNORED if key in entries]
     ignored += [key for key in EXPERIMENT if key in entries][1:]

@@ -83,7 +83,7 @@ def _syntax_problem(error: yaml.YAMLError, text: str) -> Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class SweepEntry:
     """A key of a YAML mapping and its value."""
 
     name: str
@@ -109,7 +109,7 @@ def collecting(problems: list[Problem], line: int | None, column: str) -> Iterat
 
 def entries_of(
     mapping: yaml.MappingNode, problems: list[Problem], parent: str = ""
-) -> dict[str, Entry]:
+) -> dict[str, SweepEntry]:
     """Return the entries of a mapping, with merged aliases; duplicates become problems.
 
     Args:
@@ -134,7 +134,7 @@ def entries_of(
             problems.append(Problem(f"invalid YAML: {error}", "Check <<", line_of(mapping)))
         mapping = merged
     return {
-        key.value.strip(): Entry(key.value.strip(), key, value)
+        key.value.strip(): SweepEntry(key.value.strip(), key, value)
         for key, value in mapping.value
         if isinstance(key, yaml.ScalarNode) and key.value.strip()
     }

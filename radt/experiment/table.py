@@ -66,7 +66,7 @@ def _patterns(separator: str) -> _Patterns:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     """One cell: ``text[start:end]`` with its blanks; ``value`` without blanks and quotes.
 
     ``line`` is the physical line on which it begins.
@@ -92,7 +92,7 @@ class Record:
     """The cells between two line ends outside quotes; ``line`` is the first physical line."""
 
     line: int
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
     kind: RecordKind
 
     @property
@@ -115,7 +115,7 @@ class Defect:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class CsvTable:
     """A file's text and the records in it; ``header`` is the first one with data, if any."""
 
     text: str
@@ -124,13 +124,13 @@ class Table:
     defects: tuple[Defect, ...]
 
 
-def parse_table(text: str) -> Table:
+def parse_table(text: str) -> CsvTable:
     """Split the whole text. Never fails: problems with quotes are in ``defects``."""
     reader = _Reader(text)
     records = [record for record in reader.records() if record.kind is RecordKind.DATA]
     if records and _SEPARATOR_HINT.match(text, records[0].start, records[0].end):
         del records[0]
-    return Table(
+    return CsvTable(
         text=text,
         header=records[0] if records else None,
         rows=tuple(records[1:]),
@@ -145,7 +145,7 @@ def encoding_of(start: bytes) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A record without the positions of its cells; ``line`` is its first physical line."""
 
     line: int
@@ -179,15 +179,15 @@ class TableStream:
         self.comments: list[str] = []
         self.separator = ""
         self.defects: list[Defect] = []
-        self.header: Row | None = None
+        self.header: TableRow | None = None
         self._rows = self._read()
         self.header = next(self._rows, None)
 
-    def rows(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[TableRow]:
         """Yield the records below the header."""
         return self._rows
 
-    def _read(self) -> Iterator[Row]:
+    def _read(self) -> Iterator[TableRow]:
         first, held, size, tries = 1, list[str](), 0, 0
         while (line := self._line(first + len(held))) or (held and self._at_rest):
             if self.header is None and not held and self._is_above(line):
@@ -196,7 +196,7 @@ class TableStream:
             if self.header is not None and not held and not _SPECIAL.search(line):
                 cells = [cell.strip() for cell in line.split(self.separator)]
                 if any(cells):
-                    yield Row(first, cells)
+                    yield TableRow(first, cells)
                 first += 1
                 continue
             held.append(line)
@@ -216,12 +216,12 @@ class TableStream:
             yield from self._sound(records, {defect.line for defect in reader.defects})
             first, held, size, tries = first + len(held), [], 0, 0
 
-    def _sound(self, records: Sequence[Record], defective: Collection[int]) -> Iterator[Row]:
+    def _sound(self, records: Sequence[Record], defective: Collection[int]) -> Iterator[TableRow]:
         for record in records:
             if record.kind is RecordKind.DATA and (
                 self.header is None or not any(cell.line in defective for cell in record.cells)
             ):
-                yield Row(record.line, [cell.value for cell in record.cells])
+                yield TableRow(record.line, [cell.value for cell in record.cells])
 
     def _line(self, number: int) -> str:
         """Return the next line; "" at the end of the readable part."""
@@ -288,11 +288,11 @@ class _Reader:
             cells.append(self._cell(len(cells)))
         return Record(line, tuple(cells), _kind_of(cells))
 
-    def _cell(self, index: int) -> Cell:
+    def _cell(self, index: int) -> TableCell:
         start, line, patterns = self.position, self.line, self._patterns
         if patterns.opens_quote.match(self.text, start) is None:
             end = self._skip(patterns.unquoted)
-            return Cell(start, end, self.text[start:end].strip(), False, line)
+            return TableCell(start, end, self.text[start:end].strip(), False, line)
         quoted = patterns.quoted.match(self.text, start)
         closed = (
             quoted is not None and patterns.after_cell.match(self.text, quoted.end()) is not None
@@ -300,10 +300,10 @@ class _Reader:
         if quoted is not None and closed:
             self.position = quoted.end()
             self.line += len(_NEWLINE.findall(quoted.group()))
-            return Cell(start, quoted.end(), quoted.group(1).replace('""', '"'), True, line)
+            return TableCell(start, quoted.end(), quoted.group(1).replace('""', '"'), True, line)
         return self._badly_quoted(quoted, index)
 
-    def _badly_quoted(self, quoted: re.Match[str] | None, index: int) -> Cell:
+    def _badly_quoted(self, quoted: re.Match[str] | None, index: int) -> TableCell:
         """Record the defect; continue at the next comma or, if that is far away, the next line."""
         start, line = self.position, self.line
         if quoted is not None and _NEWLINE.search(quoted.group()) is None:
@@ -331,7 +331,7 @@ class _Reader:
             self.is_open |= quoted is None
             newline = _NEWLINE.search(self.text, start)
             end = self.position = newline.start() if newline is not None else len(self.text)
-        return Cell(start, end, self.text[start:end].strip(), False, line)
+        return TableCell(start, end, self.text[start:end].strip(), False, line)
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
         match = pattern.match(self.text, self.position)
@@ -340,7 +340,7 @@ class _Reader:
         return self.position
 
 
-def _kind_of(cells: list[Cell]) -> RecordKind:
+def _kind_of(cells: list[TableCell]) -> RecordKind:
     filled = [cell for cell in cells if cell.value]
     if not filled:
         return RecordKind.EMPTY

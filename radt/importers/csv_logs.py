@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from radt.errors import SourceError, UsageError, cut
-from radt.experiment.table import Row, TableStream
+from radt.experiment.table import TableRow, TableStream
 from radt.importers.below import SourceFile, find_files
 from radt.importers.files import (
     NS_PER_S,
@@ -137,7 +137,12 @@ class _Log:
     """
 
     def __init__(
-        self, file: SourceFile, table: TableStream, header: Row, taken: set[str], facts: RunFacts
+        self,
+        file: SourceFile,
+        table: TableStream,
+        header: TableRow,
+        taken: set[str],
+        facts: RunFacts,
     ) -> None:
         self._file, self._table, self._facts = file, table, facts
         self._left_out = _LeftOut(file)
@@ -187,7 +192,7 @@ class _Log:
         if not (is_empty or self._numeric):
             self._facts.problems.append(f"{self._file}: expected columns of numbers, got none")
 
-    def _metrics(self, header: Row, taken: set[str]) -> Iterator[tuple[int, SourceSeries]]:
+    def _metrics(self, header: TableRow, taken: set[str]) -> Iterator[tuple[int, SourceSeries]]:
         """Yield the metrics by column."""
         for place, name in enumerate(self._names):
             if place in (self._step_at, self._time_at) or not name:
@@ -198,7 +203,7 @@ class _Log:
             taken.add(name)
             yield place, SourceSeries(name)
 
-    def _is_whole(self, row: Row) -> bool:
+    def _is_whole(self, row: TableRow) -> bool:
         """Return whether a row has a cell for each column and no others."""
         if len(row.cells) < self._width:
             text = f"expected {len(self._names)} cells, got {len(row.cells)}"
@@ -211,7 +216,7 @@ class _Log:
         self._left_out.add(("row", len(row.cells)), row.line, text)
         return False
 
-    def _number(self, row: Row, place: int) -> float | None:
+    def _number(self, row: TableRow, place: int) -> float | None:
         """Return a cell's number or None; report a cell that is neither empty nor a number."""
         cell = row.cells[place]
         try:
@@ -246,13 +251,13 @@ class _Log:
                 self._mark = "."
         return number
 
-    def _step(self, row: Row) -> int:
+    def _step(self, row: TableRow) -> int:
         if self._length_at is not None:
             self._steps_so_far += max(0, _whole(self._number(row, self._length_at)))
             return self._steps_so_far
         return NO_STEP if self._step_at is None else _whole(self._number(row, self._step_at))
 
-    def _time_ns(self, row: Row) -> int | None:
+    def _time_ns(self, row: TableRow) -> int | None:
         """Return a time of day in ns: from seconds since the epoch or the start, or ISO 8601."""
         if self._time_at is None:
             return None

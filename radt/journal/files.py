@@ -170,15 +170,12 @@ class EventLog:
                 written += os.write(self._descriptor, data[written:])
         except OSError:
             if written:
-                self._take_back(before)
+                try:
+                    os.ftruncate(self._descriptor, before)
+                except OSError:
+                    self._torn = True
             raise
         self._torn = False
-
-    def _take_back(self, size: int) -> None:
-        try:
-            os.ftruncate(self._descriptor, size)
-        except OSError:
-            self._torn = True
 
     def size(self) -> int:
         """Return the size of the file in bytes; 0 if the script has closed it and it is gone."""

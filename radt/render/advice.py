@@ -20,26 +20,24 @@ from radt.analysis.advice_model import (
 )
 from radt.analysis.advice_prediction import Comparison, median_error, shared_profiles
 from radt.render.json_text import attributes, json_text
-from radt.render.model import (
-    Block,
-    Cell,
-    Document,
-    Note,
-    Notes,
-    Role,
-    Row,
-    Table,
-    TableColumn,
-    Tone,
-)
+from radt.render.model import Block, Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 
+RECOMMENDATION = "Recommendation"
 #: Rows of each table unless all are requested.
 _ROWS = 30
 _SHARING = {Method.CPU: "on the CPU", Method.NAIVE: "naively", Method.MPS: "under MPS"}
 
 
-def advice_document(advice: Advice, *, all_of_them: bool = False) -> Document:
-    """Return advice on an experiment; ``all_of_them`` includes every candidate."""
+def advice_document(
+    advice: Advice, *, all_of_them: bool = False, all_by: str = "--all"
+) -> Document:
+    """Return advice on an experiment.
+
+    Args:
+        advice: The advice.
+        all_of_them: Include every candidate.
+        all_by: How the reader gets every candidate.
+    """
     places = advice.measurements.places
     solos = [solo for same in places.values() for solo in same]
     predictions = list(advice.predictions)
@@ -50,9 +48,9 @@ def advice_document(advice: Advice, *, all_of_them: bool = False) -> Document:
     blocks: list[Block] = [
         Notes([Note(_place(place)) for place in places]),
         _solo_table(solos),
-        Notes(recommended, "Recommendation"),
+        Notes(recommended, RECOMMENDATION),
         _prediction_table(predictions),
-        Notes(_hidden(len(advice.predictions) - len(predictions))),
+        Notes(_hidden(len(advice.predictions) - len(predictions), all_by)),
         Notes(_accuracy(advice.comparisons), "Predicted vs measured"),
         Notes([Note(need.line, Tone.BAD) for need in advice.needs], "Missing measurements"),
         Notes([Note(text, Tone.DIM) for text in advice.notes], "Notes"),
@@ -64,8 +62,8 @@ def advice_document(advice: Advice, *, all_of_them: bool = False) -> Document:
     return Document(advice.measurements.experiment, facts, blocks)
 
 
-def _hidden(count: int) -> list[Note]:
-    return [Note(f"{count:,} more: --all", Tone.DIM)] if count else []
+def _hidden(count: int, all_by: str) -> list[Note]:
+    return [Note(f"{count:,} more: {all_by}", Tone.DIM)] if count else []
 
 
 def _place(place: DevicePlace) -> str:
@@ -95,7 +93,7 @@ def _solo_table(solos: Sequence[Solo]) -> Table:
         texts = [solo.name, str(solo.count), time, *percents, units.size(solo.memory_bytes)]
         rows.append(Row([*map(Cell, texts)]))
     titles = ["repeats", "time/epoch", *resources.values(), "memory"]
-    columns = [TableColumn("model", role=Role.KEY, is_number=False), *map(TableColumn, titles)]
+    columns = [ColumnHead("model", role=Role.KEY, is_number=False), *map(ColumnHead, titles)]
     return Table(columns, rows, "Models alone")
 
 
@@ -107,7 +105,7 @@ def _recommendation(recommendation: Recommendation, comparisons: Sequence[Compar
     candidate = best.candidate
     sharing = _SHARING.get(candidate.method, f"on {candidate.sharing_text}")
     parts = [
-        f"gain {units.factor(best.gain)}",
+        f"gain {units.factor(best.gain)} ({_range(best.gain_range)})",
         f"slowdown {units.factor(best.slowdown)} ({_range(best.range)})",
         f"memory {memory_text(best)}" + (", hardly any to spare" * (best.fit is Fit.TIGHT)),
     ]
@@ -121,19 +119,22 @@ def _expected_error(best: Prediction, comparisons: Sequence[Comparison]) -> str:
         return f"measured in {', '.join(best.candidate.labels)}"
     same = [each for each in comparisons if each.method is best.candidate.method]
     if not same:
-        return "expected error unknown: no other workload was measured, verify with --write"
+        return (
+            "expected error unknown: no other workload was measured; the next experiment "
+            "(--write) verifies it"
+        )
     return f"expected error {units.percent(median_error(same))} (n = {len(same)})"
 
 
 def _prediction_table(predictions: Sequence[Prediction]) -> Table:
     columns = [
-        TableColumn("together", role=Role.KEY, is_number=False),
-        TableColumn("sharing", role=Role.LEAD, is_number=False),
-        TableColumn("fits", is_number=False),
-        TableColumn("slowdown"),
-        TableColumn("measured", explanation="measured slowdown"),
-        TableColumn("range", explanation="slowdown by the model alone"),
-        TableColumn("gain"),
+        ColumnHead("together", role=Role.KEY, is_number=False),
+        ColumnHead("sharing", role=Role.LEAD, is_number=False),
+        ColumnHead("fits", is_number=False),
+        ColumnHead("slowdown"),
+        ColumnHead("measured", explanation="measured slowdown"),
+        ColumnHead("range", explanation="slowdown by the model alone"),
+        ColumnHead("gain"),
     ]
     rows = []
     for prediction in predictions:

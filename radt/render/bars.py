@@ -141,11 +141,6 @@ class BarChart:
         return all(bar.known is None for bar in self.bars)
 
     @property
-    def is_informative(self) -> bool:
-        """Return True for several bars. The table says more than a single one."""
-        return len(self.bars) > 1 and not self.is_empty
-
-    @property
     def note(self) -> str:
         """Return the unit, the meaning of the bars, and a remark if some are left out."""
         words = [self.axis.unit]
@@ -211,7 +206,8 @@ def charts_of(content: Content, *, in_order: bool = False, single: bool = False)
     drawn = [
         chart
         for chart in charts
-        if chart.is_informative or ((single or content.is_chosen) and not chart.is_empty)
+        # The table says more than a single bar.
+        if not chart.is_empty and (len(chart.bars) > 1 or single or content.is_chosen)
     ]
     used = {way_of(item.summary) for item in content.items}
     return Charts(drawn, [way for way in Way if way in used])

@@ -13,18 +13,7 @@ from radt.analysis.findings import MARGIN, ComparedWorkload, Comparison, Finding
 from radt.analysis.matching import difference_sentences
 from radt.analysis.operands import Operand, OperandKind
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
-from radt.render.model import (
-    Block,
-    Cell,
-    Document,
-    Note,
-    Notes,
-    Role,
-    Row,
-    Table,
-    TableColumn,
-    Tone,
-)
+from radt.render.model import Block, Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 from radt.units import NO_VALUE, listed, plural, significant
 
 #: Quantities in this unit are faster or slower, all others higher or lower.
@@ -88,13 +77,13 @@ def _shown(workloads: Sequence[ComparedWorkload]) -> list[ComparedWorkload]:
 
 def _table(workloads: Sequence[ComparedWorkload], confidence: float) -> Table:
     columns = [
-        TableColumn("workload", role=Role.HEADING, is_number=False),
-        TableColumn("quantity", role=Role.KEY, is_number=False),
-        TableColumn("A"),
-        TableColumn("B"),
-        TableColumn("  B vs A", is_number=False),
-        TableColumn(f"{confidence * 100:g} % CI"),
-        TableColumn("n", explanation="repeats of A and B"),
+        ColumnHead("workload", role=Role.HEADING, is_number=False),
+        ColumnHead("quantity", role=Role.KEY, is_number=False),
+        ColumnHead("A"),
+        ColumnHead("B"),
+        ColumnHead("  B vs A", is_number=False),
+        ColumnHead(f"{confidence * 100:g} % CI"),
+        ColumnHead("n", explanation="repeats of A and B"),
     ]
     rows = []
     for workload in workloads:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from radt.analysis.quantities import Quantity
 from radt.analysis.summaries import Encounter, interference
-from radt.render.model import Cell, Role, Row, Table, TableColumn, Tone
+from radt.render.model import Cell, ColumnHead, Role, Row, Table, Tone
 from radt.render.numbers import describe, with_unit
 from radt.render.report_content import Content, Way
 from radt.units import NO_VALUE
@@ -41,7 +41,7 @@ def _table(encounters: Sequence[Encounter], title: str) -> Table:
     by_degree = sorted(encounters, key=lambda encounter: (encounter.degree, encounter.is_mixed))
     columns = dict.fromkeys(_column(encounter, with_way=with_way) for encounter in by_degree)
     return Table(
-        [TableColumn("", role=Role.KEY, is_number=False), *map(TableColumn, columns)],
+        [ColumnHead("", role=Role.KEY, is_number=False), *map(ColumnHead, columns)],
         [
             Row([Cell(model), *(_cell(found.get(column)) for column in columns)])
             for model, found in met.items()

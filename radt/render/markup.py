@@ -21,14 +21,7 @@ from markupsafe import Markup, escape
 from radt.analysis.quantities import Combine
 from radt.render.bars import Bar, BarChart, blocks_of
 from radt.render.labels import apart, shortened
-from radt.render.model import (
-    Cell,
-    Document,
-    Table,
-    TableColumn,
-    Tone,
-    printable,
-)
+from radt.render.model import Cell, ColumnHead, Document, Table, Tone, printable
 from radt.render.numbers import INTERVAL_NOTE, error_bar
 from radt.render.report_content import Way, is_shared
 from radt.units import plural
@@ -144,7 +137,7 @@ def resource(name: str) -> str:
     return files("radt.render").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-def _cell_class(column: TableColumn, cell: Cell) -> str:
+def _cell_class(column: ColumnHead, cell: Cell) -> str:
     is_long = not column.is_number and len(cell.text) > _SHORT_CHARS
     classes = ["number"] * column.is_number + ["wrap"] * is_long + ["heat"] * bool(cell.heat)
     return " ".join(classes + [cell.tone.value] * (cell.tone is not Tone.NORMAL))

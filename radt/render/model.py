@@ -51,8 +51,7 @@ class Cell:
     Attributes:
         text: The text with its unit, for terminals.
         number: The number in the unit of the column, for tables with units in the head. If empty,
-            the
-            text is shown.
+            the text is shown.
         spread: The confidence interval after the number.
         explanation: Tooltip of the cell.
         tone: Its emphasis.
@@ -79,7 +78,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class TableColumn:
+class ColumnHead:
     """The head of a column. In HTML, a column with ``sort`` is a button with that name.
 
     ``order`` is the sort order of the rows by it: ``ascending``, ``descending`` or empty.
@@ -115,7 +114,7 @@ class Row:
 class Table:
     """Columns and rows."""
 
-    columns: Sequence[TableColumn]
+    columns: Sequence[ColumnHead]
     rows: Sequence[Row]
     title: str = ""
     explanation: str = ""
@@ -126,11 +125,11 @@ class Table:
         return max(place for place, column in enumerate(self.columns) if not column.is_number)
 
     @property
-    def values(self) -> list[TableColumn]:
+    def values(self) -> list[ColumnHead]:
         """Return the columns that hold values."""
         return [column for column in self.columns if column.role is Role.VALUE]
 
-    def part(self, values: Sequence[TableColumn], scope: Scope | None = None) -> Table:
+    def part(self, values: Sequence[ColumnHead], scope: Scope | None = None) -> Table:
         """Return a table of some of the values, and the columns to the left of them.
 
         Args:

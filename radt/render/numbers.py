@@ -98,7 +98,8 @@ def with_unit(quantity: AnyQuantity, estimate: Estimate | None, *, brief: bool =
     tilde = "~" if estimate.is_estimated else ""
     if reach is None:
         return f"{tilde}{text}"
-    number, unit = _parted(text)
+    end = next((place for place, character in enumerate(text) if character in " ×"), len(text))
+    number, unit = text[:end], text[end:]  # the unit with the space before it
     shown = _read(number)
     if shown is None:
         return f"{tilde}{text} ±{write(reach.above)}"
@@ -144,12 +145,6 @@ def _as_exact(value: float, like: str) -> str:
     if value > 0 and not text.strip("0.,"):
         return units.significant(value, 1)
     return text
-
-
-def _parted(text: str) -> tuple[str, str]:
-    """Split a text into its number, and its unit with the space before it."""
-    end = next((place for place, character in enumerate(text) if character in " ×"), len(text))
-    return text[:end], text[end:]
 
 
 def _read(number: str) -> float | None:

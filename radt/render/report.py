@@ -14,13 +14,14 @@ from radt import units
 from radt.analysis.quantities import Quantity
 from radt.analysis.selection import Omission
 from radt.analysis.series_quantities import AnyQuantity
-from radt.analysis.summaries import GroupSummary, WorkloadSummary
+from radt.analysis.summaries import WorkloadSummary
 from radt.model import RunStatus
 from radt.render.bars import charts_of
 from radt.render.interference import matrices
 from radt.render.model import (
     Block,
     Cell,
+    ColumnHead,
     Document,
     Note,
     Notes,
@@ -28,7 +29,6 @@ from radt.render.model import (
     Row,
     Scope,
     Table,
-    TableColumn,
     Tone,
 )
 from radt.render.numbers import ScaledQuantity, describe, scaled, with_unit
@@ -88,12 +88,14 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
         quantities.append(Quantity.ENERGY)
     # A group knows only its newest runs, so with repeats one duration would stand beside means of
     # all.
-    count = TableColumn("n", role=Role.LEAD) if with_repeats else TableColumn("took")
-    columns = [*_keys(items), TableColumn("runs", role=Role.LEAD, is_number=False), count]
-    columns += [TableColumn(quantity.info.title, scope=_scope(quantity)) for quantity in quantities]
+    count = ColumnHead("n", role=Role.LEAD) if with_repeats else ColumnHead("took")
+    columns = [*_keys(items), ColumnHead("runs", role=Role.LEAD, is_number=False), count]
+    columns += [ColumnHead(quantity.info.title, scope=_scope(quantity)) for quantity in quantities]
     rows = []
     for line in lines:
-        duration = units.duration(_mean_duration_s(line.group))
+        taken = [run.run.lasted_s() for run in line.group.runs]
+        known_s = [taken_s for taken_s in taken if taken_s is not None]
+        duration = units.duration(fmean(known_s) if known_s else None)
         cells = [Cell(runs_text(line.group)), Cell(_repeats(line) if with_repeats else duration)]
         values = [
             Cell(with_unit(quantity, line.estimate(quantity), brief=True) * line.shows(quantity))
@@ -103,12 +105,6 @@ def summary_table(workloads: Sequence[WorkloadSummary]) -> Table:
             Row([*_key_cells(items, line), *cells, *_with_status(values, line)], line.is_first)
         )
     return Table(columns, rows)
-
-
-def _mean_duration_s(group: GroupSummary) -> float | None:
-    """Return the mean duration of a group's runs; None if none has ended."""
-    taken_s = [taken for run in group.runs if (taken := run.run.lasted_s()) is not None]
-    return fmean(taken_s) if taken_s else None
 
 
 def epochs_hint(workloads: Sequence[WorkloadSummary]) -> str:
@@ -129,9 +125,9 @@ def energy_table(workloads: Sequence[WorkloadSummary]) -> Table:
     items = list(items_of(workloads))
     columns = [
         *_keys(items),
-        TableColumn("run", role=Role.LEAD, is_number=False),
-        TableColumn("energy, est."),
-        TableColumn("of its GPUs"),
+        ColumnHead("run", role=Role.LEAD, is_number=False),
+        ColumnHead("energy, est."),
+        ColumnHead("of its GPUs"),
     ]
     rows = []
     for item in items:
@@ -147,20 +143,16 @@ def energy_table(workloads: Sequence[WorkloadSummary]) -> Table:
     return Table(columns, rows)
 
 
-def _keys(items: Sequence[Item]) -> list[TableColumn]:
+def _keys(items: Sequence[Item]) -> list[ColumnHead]:
     titles = ["workload", "machine"] if any(item.host for item in items) else ["workload"]
     return [
-        TableColumn(title, role=Role.KEY, scope=Scope.GROUP, is_number=False) for title in titles
+        ColumnHead(title, role=Role.KEY, scope=Scope.GROUP, is_number=False) for title in titles
     ]
 
 
 def _key_cells(items: Sequence[Item], line: Line) -> list[Cell]:
     texts = [line.item.label, line.item.host]
     return [Cell(text * line.is_first) for text in texts[: len(_keys(items))]]
-
-
-def _is_total(quantity: AnyQuantity) -> bool:
-    return quantity.info.listener == KERNEL
 
 
 def _scope(quantity: AnyQuantity) -> Scope:
@@ -198,8 +190,8 @@ def _tables(content: Content) -> list[Table]:
     tables = [_with_results(content, essential)]
     for title, quantities in (
         (_OF_WORKLOADS, [quantity for quantity in rest if is_shared(quantity)]),
-        (_OF_RUNS, [quantity for quantity in of_runs if not _is_total(quantity)]),
-        (_TOTALS, [quantity for quantity in of_runs if _is_total(quantity)]),
+        (_OF_RUNS, [quantity for quantity in of_runs if quantity.info.listener != KERNEL]),
+        (_TOTALS, [quantity for quantity in of_runs if quantity.info.listener == KERNEL]),
     ):
         lines: list[Line] = []
         for line in content.lines:
@@ -217,7 +209,7 @@ def _with_results(content: Content, quantities: Sequence[AnyQuantity]) -> Table:
     columns, start = [*table.columns], len(table.columns) - len(quantities)
     with_column = all(is_shared(quantity) for quantity in quantities[:1])
     if with_column:
-        columns.insert(start, TableColumn("result"))
+        columns.insert(start, ColumnHead("result"))
     rows = []
     for line, row in zip(content.lines, table.rows, strict=True):
         values = [Cell(units.NO_VALUE)] * with_column + [*row.cells[start:]]
@@ -233,13 +225,13 @@ def values_table(
     With a title, the table has no intervals on a terminal and no other place for statuses.
     """
     columns = _keys(content.items)
-    columns.append(TableColumn("runs", role=Role.LEAD, is_number=False))
+    columns.append(ColumnHead("runs", role=Role.LEAD, is_number=False))
     columns += [
-        TableColumn("n", role=Role.LEAD, scope=scope, explanation="repeats") for scope in Scope
+        ColumnHead("n", role=Role.LEAD, scope=scope, explanation="repeats") for scope in Scope
     ]
     axes = [_axis(lines, quantity) for quantity in quantities]
     columns += [
-        TableColumn(
+        ColumnHead(
             axis.title,
             axis.unit,
             scope=_scope(axis.quantity),

@@ -14,17 +14,7 @@ from rich.cells import cell_len, chop_cells
 from rich.console import Console
 from rich.text import Text
 
-from radt.render.model import (
-    Charts,
-    Document,
-    Role,
-    Row,
-    Scope,
-    Table,
-    TableColumn,
-    Tone,
-    printable,
-)
+from radt.render.model import Charts, ColumnHead, Document, Role, Row, Scope, Table, Tone, printable
 
 _GAP, _INDENT = 2, 2
 #: Minimum width of columns of words before a table is split.
@@ -116,7 +106,7 @@ def _parts(table: Table, width: int) -> Iterator[tuple[Table, list[int]]]:
             values = values[count:]
 
 
-def _counts(table: Table, values: Sequence[TableColumn], width: int, most: int) -> list[int]:
+def _counts(table: Table, values: Sequence[ColumnHead], width: int, most: int) -> list[int]:
     """Return the number of values in each part."""
     counts = []
     while values:
@@ -125,7 +115,7 @@ def _counts(table: Table, values: Sequence[TableColumn], width: int, most: int) 
     return counts
 
 
-def _fitting(table: Table, values: Sequence[TableColumn], width: int) -> int:
+def _fitting(table: Table, values: Sequence[ColumnHead], width: int) -> int:
     """Return the number of values that fit beside the lead columns; at least one."""
     count = 1
     while count < len(values) and _needed(table.part(values[: count + 1])) <= width:
@@ -150,7 +140,7 @@ def _total(part: Table, widths: Sequence[int]) -> int:
     return sum(shown) + _GAP * (len(shown) - 1) + (_INDENT if _heading(part) is not None else 0)
 
 
-def _folds(column: TableColumn) -> bool:
+def _folds(column: ColumnHead) -> bool:
     return column.role is not Role.VALUE and not column.is_number
 
 
@@ -169,7 +159,7 @@ def _texts(part: Table) -> Iterator[list[str]]:
         yield [printable(cell.text) for cell in row.cells]
 
 
-def _fitted(table: Table, values: Sequence[TableColumn], width: int) -> tuple[Table, list[int]]:
+def _fitted(table: Table, values: Sequence[ColumnHead], width: int) -> tuple[Table, list[int]]:
     """Return a part and its widths: columns of words shrink if values need the room."""
     part = table.part(values)
     widths = _natural(part)

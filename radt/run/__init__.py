@@ -1,9 +1,10 @@
 """The names of `radt` that training scripts use. Imports only the standard library.
 
-A `radt.Run` (`run`) is a handle of a *recording* (`recording`): a run that is open in this process,
-over one of three back ends (`backends`): joined from a runner or a parent process, standalone, or
-off. `target` finds out which one. `session` offers the same by the names of W&B and Trackio,
-`compat` by those of radT 0.2, and `mlflow_calls` maps each MLflow run of a script to a recording.
+A `radt.Run` (`run`; its values and files in `logged_run`, W&B's names in `wandb_run`) is a handle
+of a *recording* (`recording`): a run that is open in this process, over one of three back ends
+(`backends`): joined from a runner or a parent process, standalone, or off. `target` finds out which
+one. `session` offers the same by the names of W&B and Trackio, `compat` by those of radT 0.2, and
+`mlflow_calls` maps each MLflow run of a script to a recording.
 
 A *child* is a run within a run: one of several trainings of a process, or a further block of a row.
 It describes itself in a folder of its own as a bare script does, with the tag `radt.tags.PARENT`

@@ -429,7 +429,9 @@ class Owner(Standalone):
             client.deadline_s = deadline_s
             client.finish(self.target.run_id, status, reason=reason, timeout_s=_FINISH_TIMEOUT_S)
             taken_s = (time.monotonic_ns() - self.run.started_monotonic_ns) / 1e9
-            see = f"radt dashboard{_home_option(self.target.home)}"
+            home, see = self.target.home, "radt dashboard"
+            if home.path != Home.resolve(warn=warn_once).path or has_moved():
+                see += f" --home {shlex.quote(str(_shown(home.path)))}"
             self._say(f"{status} in {duration(taken_s)}; see {see}")
         except (RadtError, OSError) as error:
             if self._client is not None:  # otherwise already reported when the run began
@@ -462,13 +464,6 @@ def _shown(path: Path) -> Path:
     """Return the path relative to the current folder if it lies below it and that never changed."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) and not has_moved() else path
-
-
-def _home_option(home: Home) -> str:
-    """Return `` --home FOLDER`` if commands run here need it to find the data folder, else ""."""
-    if home.path == Home.resolve(warn=warn_once).path and not has_moved():
-        return ""
-    return f" --home {shlex.quote(str(_shown(home.path)))}"
 
 
 def _journal(target: Target) -> JournalWriter:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from radt.errors import UsageError
 from radt.journal.values import checked_name, to_number, to_step
@@ -158,6 +158,15 @@ def _leave_out(name: str, value: object, error: Exception) -> None:
 
 
 FindRun = Callable[[], Logging | None]
+RunT = TypeVar("RunT")
+
+
+def needed(find: Callable[[], RunT | None]) -> RunT | None:
+    """Return the run that ``find`` returns, with a warning if there is none."""
+    run = find()
+    if run is None:
+        warn_once("there is no run yet: call radt.init() first; nothing is recorded")
+    return run
 
 
 class _Values(MutableMapping[str, Any]):
@@ -197,10 +206,8 @@ class _Values(MutableMapping[str, Any]):
         return repr(self._known())
 
     def _run(self) -> Logging | None:
-        run: Logging | None = object.__getattribute__(self, "_find")()
-        if run is None:
-            warn_once("there is no run yet: call radt.init() first; nothing is recorded")
-        return run
+        find: FindRun = object.__getattribute__(self, "_find")
+        return needed(find)
 
 
 class Config(_Values):

@@ -39,10 +39,9 @@ def guarded(what: str, action: Callable[[], Result]) -> Result | None:
     """Run ``action``. Turn any failure into a warning, so that training goes on."""
     try:
         return action()
-    except (RadtError, OSError) as error:
-        warn_once(f"{what} did not work: {error}. Training goes on")
     except Exception as error:  # noqa: BLE001 - MLflow's plug-ins may raise anything
-        warn_once(f"{what} did not work: {described(error)}. Training goes on")
+        reason = error if isinstance(error, RadtError | OSError) else described(error)
+        warn_once(f"{what} did not work: {reason}. Training goes on")
     return None
 
 

@@ -148,15 +148,12 @@ class MlflowPassthrough:
                     self._why = "it is recorded without MLflow (tracking-uri is none)"
             else:
                 self.run_id = str(record.mlflow_run_id)
-                self._use_server_of(record)
+                # The store lacks the password.
+                known = self._target.home.tracking_uri(warn=warn_once)
+                uri = unmasked(record.tracking_uri, (os.environ.get(URI_VARIABLE, ""), known))
+                if uri and "mlflow" in sys.modules:
+                    sys.modules["mlflow"].set_tracking_uri(uri)
         return self.run_id
-
-    def _use_server_of(self, record: RunRecord) -> None:
-        """Set mlflow's tracking URI to the run's, with the password missing in the store."""
-        given = (os.environ.get(URI_VARIABLE, ""), self._target.home.tracking_uri(warn=warn_once))
-        uri = unmasked(record.tracking_uri, given)
-        if uri and "mlflow" in sys.modules:
-            sys.modules["mlflow"].set_tracking_uri(uri)
 
 
 def wait_for_mlflow(target: Target) -> RunRecord | None:

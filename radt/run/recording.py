@@ -291,7 +291,7 @@ def _begin(options: RunOptions, place: Place, joining: Joining) -> Recording:
     if outer is not None and is_inside and outer.place != place:  # another thread or task
         return _child(outer.backend, options, place)
     _process.withdraw()
-    target = _target(options)
+    target = Target.none() if options.is_off else _target(options)
     if target.part is Part.NONE:
         return Recording(Off(target), place)
     if target.part is Part.MEMBER:

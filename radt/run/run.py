@@ -4,40 +4,22 @@
 
 from __future__ import annotations
 
-import glob
-import math
 import os
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
-from radt.errors import UsageError
-from radt.home import IMAGES, TABLES, RunDir
 from radt.journal.format import EventKind
-from radt.journal.values import checked_name, to_number, to_step
-from radt.journal.writer import LogScalar, Number
-from radt.run.files import add_content, add_file
-from radt.run.history import Config, History, Summary, log
-from radt.run.instruments import EpochMarker, Instruments, Span
+from radt.journal.values import checked_name, to_step
+from radt.journal.writer import LogScalar
+from radt.run.instruments import EpochMarker, Span
 from radt.run.limits import LimitReached, Limits, LimitWatch
-from radt.run.media import (
-    IMAGE_SUFFIXES,
-    html_of,
-    is_plotly,
-    json_of,
-    path_at,
-    png_of,
-    stepped,
-)
-from radt.run.notices import guarded, send_alert, warn_once
+from radt.run.logged_run import OUTSIDE
+from radt.run.notices import guarded, warn_once
 from radt.run.off import NullJournal
-from radt.run.parameters import read_parameters
 from radt.run.passthrough import is_mlflows
 from radt.run.recording import (
     Joining,
@@ -57,18 +39,10 @@ from radt.run.standalone import RunOptions
 from radt.run.steps import Batch, Batches, StepNumber
 from radt.run.target import wait_for_others
 from radt.run.wandb_names import OF_RUN, PAGE, of_run
-
-_OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
-_NO_INSTRUMENTS = Instruments(NullJournal(lambda: warn_once(_OUTSIDE)))
+from radt.run.wandb_run import WandbRun
 
 
-class FileList(Protocol):
-    """Files, each with its folder among the artifacts, as in W&B's ``Artifact``."""
-
-    files: list[tuple[str | os.PathLike[str], str]]
-
-
-class Run:
+class Run(WandbRun):
     """A run as the training script sees it: ``with radt.Run() as run: run.log_metric(…)``.
 
     Under ``radt``, the block joins the run that radt started. In a script on its own, it starts a
@@ -107,16 +81,6 @@ class Run:
     and loads mlflow on first use.
     """
 
-    #: Records a value of a metric now: ``log_metric(name, value, step=None)``.
-    #:
-    #: ``value`` is a number, boolean, numpy scalar or tensor of one element, recorded as a double:
-    #: NaN, infinities and -0.0 unchanged. ``step`` is an integer of Python, numpy or torch, from
-    #: -2^63 + 1 to 2^63 - 1, not a boolean. It is an attribute rather than a method to save a call
-    #: per value. Raises TypeError for a value that is not a number or a name that is not a string,
-    #: UsageError for a step or value that is too large, and for a name that is empty, too long or
-    #: unprintable; then records nothing.
-    log_metric: LogScalar
-
     def __init__(
         self,
         name: str | None = None,
@@ -143,23 +107,12 @@ class Run:
         )
         self._limits = Limits(max_epoch, max_time_s)
         self._joining = Joining.ENCLOSING
-        self._recording: Recording | None = None
-        self._last: Recording | None = None
         #: For each open block of this object, the run that was current before it.
         self._before: list[Recording | None] = []
         #: True if it is open without a block: after `radt.init`, or as a child.
         self._is_held = False
         self._epoch: EpochMarker | None = None
-        self._own_history = History()
-        self._use(None)
-
-    def _use(self, recording: Recording | None) -> None:
-        self._instruments = _NO_INSTRUMENTS
-        if recording is not None:
-            self._last = recording
-            self._instruments = recording.instruments
-        self._recording, self._journal = recording, self._instruments.journal
-        self.log_metric = self._instruments.log_metric
+        super().__init__()
 
     def __enter__(self) -> Self:
         if self._is_held:  # from now on there is a block that a limit can end
@@ -250,343 +203,6 @@ class Run:
         while self._before:
             self.__exit__(None if error is None else type(error), error, None)
 
-    @property
-    def id(self) -> str:
-        """Id of the run, as the Run column shows it; empty when nothing is recorded."""
-        return "" if self._last is None else self._last.backend.shown_id
-
-    @property
-    def name(self) -> str:
-        """Name of the run; empty when nothing is recorded."""
-        return "" if self._last is None else self._last.backend.name
-
-    @name.setter
-    def name(self, value: str) -> None:
-        name = checked_name(value, "run")
-        if self._recording is None:
-            warn_once(_OUTSIDE)
-        elif self._recording.backend.recorded and not self._recording.backend.rename(name):
-            warn_once(f"the run cannot be renamed to {name!r}: whoever began it names it")
-
-    @property
-    def project(self) -> str:
-        """Its experiment, which W&B calls project."""
-        return "" if self._last is None else self._last.backend.experiment
-
-    @property
-    def group(self) -> str:
-        """Its workload, which W&B calls group; empty for none."""
-        return "" if self._last is None else self._last.backend.workload
-
-    @property
-    def url(self) -> str | None:
-        """Address of the run's folder; None when nothing is recorded."""
-        run_dir = None if self._last is None else self._last.files
-        return None if run_dir is None else run_dir.path.absolute().as_uri()
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """W&B's tags of the run, recorded as one tag named ``tags``."""
-        return self.history.tags
-
-    @tags.setter
-    def tags(self, values: str | Iterable[object]) -> None:
-        self.history.tags = (values,) if isinstance(values, str) else tuple(map(str, values))
-        self.set_tag("tags", ", ".join(self.history.tags))
-
-    @property
-    def notes(self) -> str | None:
-        """W&B's notes on the run, recorded as a tag."""
-        return self.history.notes
-
-    @notes.setter
-    def notes(self, text: str) -> None:
-        self.history.notes = text
-        self.set_tag("notes", text)
-
-    def alert(
-        self,
-        title: str,
-        text: str = "",
-        level: str = "INFO",
-        wait_duration: float | timedelta = 0.0,
-    ) -> None:
-        """Send a notification as ``radt --notify`` does, and keep it as the tag ``alert.TITLE``.
-
-        It goes to the command or address of ``RADT_NOTIFY`` or ``notify`` in ``radt.toml``, and to
-        standard error if there is none.
-
-        Args:
-            title: What happened. It is the name of the tag.
-            text: Details.
-            level: ``"INFO"``, ``"WARN"`` or ``"ERROR"``.
-            wait_duration: Seconds, or a timedelta, without another alert of this title.
-
-        Raises:
-            TypeError: The title is not a string.
-            UsageError: The title is empty, too long or unprintable.
-        """
-        self.set_tag(f"alert.{title}", f"{level}: {text or title}")
-        if isinstance(wait_duration, timedelta):
-            wait_duration = wait_duration.total_seconds()
-        now_s = time.monotonic()
-        if self.id and now_s >= self.history.alerts.get(title, -math.inf) + wait_duration:
-            self.history.alerts[title] = now_s
-            send_alert(self.project, f"{self.name}: {level}: {title}: {text}")
-
-    def watch(self, *args: object, **kwargs: object) -> None:  # noqa: ARG002 - W&B's
-        """Accept W&B's call, and warn that radt does not record gradients and weights."""
-        warn_once("watch: radt records no gradients and weights; log the norms that you look at")
-
-    def define_metric(
-        self,
-        name: str,
-        step_metric: object = None,
-        *,
-        summary: str | None = None,
-        goal: str | None = None,
-        **others: object,  # noqa: ARG002 - W&B's
-    ) -> None:
-        """Choose what `summary` has of a metric instead of its last value, as in W&B.
-
-        Args:
-            name: The metric, or a pattern of names: ``val/*``.
-            step_metric: Has no effect, except for a warning: any metric can be drawn over step or
-                time.
-            summary: ``"min"``, ``"max"``, ``"mean"``, ``"first"``, ``"last"`` or ``"best"``, or
-                several with commas: ``run.summary["loss"]["min"]``.
-            goal: For ``"best"``: ``"minimize"`` or ``"maximize"``.
-            **others: Other arguments of W&B, without effect.
-
-        Raises:
-            UsageError: The statistic or its goal is not one of these.
-        """
-        if step_metric is not None:
-            warn_once(
-                "define_metric: radt draws every metric over step, epoch or time as you choose in "
-                "the dashboard; step_metric is ignored"
-            )
-        if summary is not None:
-            self.history.define(name, summary, goal)
-
-    @property
-    def dir(self) -> str:
-        """A folder whose files become artifacts of the run when it ends."""
-        run_dir = None if self._recording is None else self._recording.files
-        if run_dir is None:
-            return str(Path.cwd())
-        run_dir.artifacts.mkdir(parents=True, exist_ok=True)
-        return str(run_dir.artifacts)
-
-    # Values ----------------------------------------------------------------------------------
-
-    def log_metrics(self, metrics: Mapping[str, Number], step: int | None = None) -> None:
-        """Record values of several metrics now: all, or none if one is not a number.
-
-        Raises:
-            TypeError: A value is not a number, a name not a string, or the step not an integer.
-            UsageError: A name is empty, too long or unprintable.
-        """
-        number = None if step is None else to_step(step, next(iter(metrics), None))
-        values = [(checked_name(name), to_number(value)) for name, value in metrics.items()]
-        log = self.log_metric
-        for name, value in values:
-            log(name, value, number)
-
-    def log_param(self, name: str, value: object) -> None:
-        """Record a parameter as text; a later value replaces an earlier one.
-
-        A nested value becomes several parameters, with dots in their names: ``opt.lr``.
-
-        Raises:
-            TypeError: The name is not a string.
-            UsageError: The name is empty, too long or unprintable.
-        """
-        self.log_params({name: value})
-
-    def log_params(self, params: object) -> None:
-        """Record several parameters; errors as in `log_param`.
-
-        Args:
-            params: A dictionary, argparse's namespace, absl's ``FLAGS``, a configuration of
-                OmegaConf, Hydra or ml_collections, a data class, named tuple, attrs class, pydantic
-                model, or any object with attributes. Names of nested values are joined by dots:
-                ``opt.lr``. A list is one value, unless its items are nested: ``layers.0.size``.
-                A warning names what cannot be read.
-        """
-        for name in params if isinstance(params, Mapping) else ():
-            checked_name(name, "parameter")
-        self._journal.say(EventKind.PARAMS, values=read_parameters(params))
-
-    def set_tag(self, name: str, value: object) -> None:
-        """Record a tag as text; a later value replaces an earlier one.
-
-        Raises:
-            TypeError: The name is not a string.
-            UsageError: The name is empty, too long or unprintable.
-        """
-        self.set_tags({name: value})
-
-    def set_tags(self, tags: Mapping[str, object]) -> None:
-        """Record several tags; errors as in `set_tag`."""
-        values = {checked_name(name, "tag"): str(value) for name, value in tags.items()}
-        self._journal.say(EventKind.TAGS, values=values)
-
-    def log(
-        self, metrics: Mapping[str, Any], step: int | None = None, commit: bool | None = None
-    ) -> None:
-        """Record values by name with an automatic step, as ``log`` of W&B and Trackio does.
-
-        Names in nested dictionaries are joined by dots. Images, figures, tables and HTML are
-        recorded as by `log_image`, `log_table` and `log_text`; other values that are not numbers
-        are left out, with one warning.
-
-        Args:
-            metrics: The values.
-            step: The step from now on; one more than at the last call if None.
-            commit: Whether the step ends; if None, it ends unless ``step`` is given.
-
-        Raises:
-            TypeError: ``metrics`` is not a dictionary, or the step not an integer.
-            UsageError: The step does not fit into 64 bits.
-        """
-        log(self, self.history, metrics, step, commit)
-
-    @property
-    def config(self) -> Config:
-        """Parameters of the run: ``run.config.lr``, ``run.config["lr"]``, ``run.config.update()``.
-
-        Assigned values are recorded as by `log_params`.
-        """
-        return Config(lambda: self)
-
-    @property
-    def summary(self) -> Summary:
-        """Last value of each metric of `log`; assigned values are recorded, strings as tags."""
-        return Summary(lambda: self)
-
-    @property
-    def history(self) -> History:
-        """State of `log`, `config` and `summary`."""
-        return self._own_history if self._last is None else self._last.history
-
-    # Files -----------------------------------------------------------------------------------
-
-    def _files(self) -> RunDir | None:
-        """The folder for the run's files; None if they are not recorded."""
-        if self._recording is None:
-            warn_once(_OUTSIDE)
-            return None
-        return self._recording.files
-
-    def log_artifact(
-        self,
-        path: str | os.PathLike[str] | FileList,
-        artifact_path: str | None = None,
-        *,
-        name: str | None = None,
-        **others: object,
-    ) -> None:
-        """Record a copy, taken now, of a file or a folder.
-
-        Links are followed. A warning names files of a folder that cannot be copied (a broken or
-        circular link, a pipe); the rest of the folder is recorded.
-
-        Args:
-            path: File or folder to copy, or W&B's ``Artifact`` with several.
-            artifact_path: Folder among the run's artifacts; the root if None.
-            name: W&B's name of that folder.
-            **others: Other arguments of W&B; a warning says that they are not recorded.
-
-        Raises:
-            FileNotFoundError: ``path`` does not exist.
-            UsageError: ``artifact_path`` is absolute or leads out of the artifacts.
-        """
-        if lost := sorted(name for name, value in others.items() if value and name != "type"):
-            warn_once(f"log_artifact: radt does not record {', '.join(lost)}")
-        if (run_dir := self._files()) is not None:
-            for file, folder in getattr(path, "files", [(path, name or artifact_path)]):
-                add_file(run_dir, Path(file), folder)
-
-    def save(self, pattern: str | os.PathLike[str], *args: object, **kwargs: object) -> None:  # noqa: ARG002 - W&B's
-        """Record copies, taken now, of the files and folders that match a pattern, as artifacts."""
-        paths = sorted(glob.glob(os.fspath(pattern)))  # noqa: PTH207 - patterns may be absolute
-        if not paths:
-            warn_once(f"{os.fspath(pattern)!r} is not saved: there is no such file yet")
-        for path in paths:
-            self.log_artifact(path)
-
-    def log_text(self, text: str, file: str, step: int | None = None) -> None:
-        """Record text as an artifact named ``file``, which may contain folders: ``a/b.txt``.
-
-        With a step it is one of a sequence, which the dashboard shows with a slider: step 3 of
-        ``a/b.txt`` is the artifact ``a/b/step-3.txt``. Text of the same file and step replaces an
-        earlier one.
-
-        Raises:
-            TypeError: The step is not an integer.
-            UsageError: ``file`` is absolute or leads out of the artifacts.
-        """
-        path = stepped(file, step)
-        if (run_dir := self._files()) is not None:
-            data = text.encode("utf-8", errors="backslashreplace")  # lone surrogates
-            add_content(run_dir, data, path)
-
-    def log_image(self, name: str, image: Any, step: int | None = None) -> None:
-        """Record an image, at a step one of a sequence: ``log_image("val/masks", mask, step)``.
-
-        It becomes an artifact, ``images/val/masks/step-100.png``; without a step
-        ``images/val/masks.png``. An image of the same name and step replaces an earlier one.
-
-        Args:
-            name: Its name, which may contain folders.
-            image: An array or a tensor of the shape (height, width) or (height, width, 1, 3 or 4):
-                uint8, boolean, or float from 0 to 1; a figure of matplotlib or plotly; a PIL image;
-                or the path of a PNG, JPEG, GIF, WebP or SVG file, which is copied. Arrays and
-                figures of matplotlib are stored as PNG, those of plotly as HTML.
-            step: The step it belongs to.
-
-        Raises:
-            FileNotFoundError: There is no file of this path.
-            TypeError: ``image`` is none of these, or the step not an integer.
-            UsageError: The name leads out of the artifacts; the shape, type or values of an array
-                or the kind of a file are not those of an image.
-        """
-        if isinstance(image, (str, os.PathLike)):
-            file = Path(image)
-            if file.suffix.lower() not in IMAGE_SUFFIXES:
-                raise UsageError(
-                    f"{file.name!r:.80} is not an image that browsers show",
-                    f"Save it as one of {' '.join(sorted(IMAGE_SUFFIXES))}",
-                )
-            path, read = path_at(IMAGES, name, file.suffix.lower(), step), file.read_bytes
-        elif is_plotly(image):
-            path, read = path_at(IMAGES, name, ".html", step), partial(html_of, image)
-        else:
-            path, read = path_at(IMAGES, name, ".png", step), partial(png_of, image)
-        if (run_dir := self._files()) is not None:
-            add_content(run_dir, read(), path)
-
-    def log_table(self, name: str, table: Any, step: int | None = None) -> None:
-        """Record a table, at a step one of a sequence: ``log_table("errors", frame, step)``.
-
-        It becomes an artifact, ``tables/errors/step-100.json``, in the format of MLflow's
-        ``log_table``. A table of the same name and step replaces an earlier one.
-
-        Args:
-            name: Its name, which may contain folders.
-            table: A DataFrame, whose index is left out, or a dictionary of columns: lists, arrays
-                or tensors.
-            step: The step it belongs to.
-
-        Raises:
-            TypeError: ``table`` is neither, or the step not an integer.
-            UsageError: The name leads out of the artifacts, or columns differ in length.
-        """
-        path = path_at(TABLES, name, ".json", step)
-        if (run_dir := self._files()) is not None:
-            add_content(run_dir, json_of(table), path)
-
     # Children --------------------------------------------------------------------------------
 
     def child(self, name: str, params: object = None) -> Run:
@@ -606,7 +222,7 @@ class Run:
             UsageError: The name is empty, too long or unprintable.
         """
         if self._recording is None:
-            warn_once(_OUTSIDE)
+            warn_once(OUTSIDE)
         checked_name(name, "child")
         child = Run(name, params=params)
         recording = begin_run(self._recording or unrecorded(), child._options, is_owned=True)

@@ -9,19 +9,17 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from radt.errors import UsageError
-from radt.run.history import Config, Summary
+from radt.run.history import Config, Summary, needed
 from radt.run.notices import warn_once
 from radt.run.recording import Place, current
 from radt.run.run import Run, active_run, begin, run_of
 from radt.run.standalone import RunOptions
-from radt.run.target import MODE_VARIABLE
 
 #: Arguments of W&B's ``init`` that can be ignored without loss.
 _HARMLESS = {
@@ -35,7 +33,7 @@ def _in_open_run(name: str) -> Callable[..., None]:
 
     @wraps(getattr(Run, name))
     def function(*args: object, **kwargs: object) -> None:
-        if (run := _needed_run()) is not None:
+        if (run := needed(active_run)) is not None:
             getattr(run, name)(*args, **kwargs)
 
     return function
@@ -102,9 +100,9 @@ def init(
             warn_once("nothing is recorded: WANDB_MODE is disabled")
         name, project = name or _variable("NAME"), project or _variable("PROJECT")
         group = group or _variable("RUN_GROUP")
-        options = RunOptions(name, project, group, ranks=ranks, is_session=True)
-        with _switched_off(off=mode == "disabled"):
-            run = begin(options, is_new=reinit == "create_new")
+        is_off = mode == "disabled"
+        options = RunOptions(name, project, group, ranks=ranks, is_session=True, is_off=is_off)
+        run = begin(options, is_new=reinit == "create_new")
         tags = tags or [tag for tag in re.split(r"\s*,\s*", _variable("TAGS") or "") if tag]
         notes, job_type = notes or _variable("NOTES"), job_type or _variable("JOB_TYPE")
     else:
@@ -165,27 +163,6 @@ def _is_another(earlier: Run, name: str | None, reinit: bool | str | None) -> bo
     if reinit in (False, None, "default"):
         return "ipykernel" in sys.modules or name not in (None, earlier.name)
     return reinit != "return_previous"
-
-
-@contextmanager
-def _switched_off(*, off: bool) -> Iterator[None]:
-    before = os.environ.get(MODE_VARIABLE)
-    if off:
-        os.environ[MODE_VARIABLE] = "off"
-    try:
-        yield
-    finally:
-        if before is not None:
-            os.environ[MODE_VARIABLE] = before
-        elif off:
-            del os.environ[MODE_VARIABLE]
-
-
-def _needed_run() -> Run | None:
-    run = active_run()
-    if run is None:
-        warn_once("there is no run yet: call radt.init() first; nothing is recorded")
-    return run
 
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:  # noqa: ARG001 - W&B's

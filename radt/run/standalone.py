@@ -53,7 +53,7 @@ def _writing(folder: Path) -> bool:
 def is_quiet() -> bool:
     """Return True if the user wants no lines about the run: ``$RADT_QUIET`` or settings file."""
     quiet = settings.variable(settings.QUIET)
-    if quiet.level is settings.Level.VARIABLE:
+    if quiet.level is settings.SettingLevel.VARIABLE:
         return quiet.value
     return settings.value_for_script(settings.QUIET, warn_once)
 
@@ -66,8 +66,8 @@ _RANKS_TIMEOUT_S = 10.0
 class RunOptions:
     """A script's options for its run. None and empty values mean the default.
 
-    ``is_session`` is True if `radt.init` begins it. ``mlflow_run`` is the id of the MLflow run that
-    it represents, at the server ``mlflow_uri``.
+    ``is_session`` is True if `radt.init` begins it, ``is_off`` if nothing is recorded.
+    ``mlflow_run`` is the id of the MLflow run that it represents, at the server ``mlflow_uri``.
     """
 
     name: str | None = None
@@ -78,6 +78,7 @@ class RunOptions:
     home: Path | str | None = None
     torch: bool | None = None
     is_session: bool = False
+    is_off: bool = False
     mlflow_run: str = ""
     mlflow_uri: str = ""
     ranks: str | None = None

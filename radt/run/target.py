@@ -108,14 +108,15 @@ def find_target(
     data = Home.resolve(home, warn=warn_once)
     choice = Ranks.choose(ranks, environ)
     if switched_off(environ):
-        return Target(Part.NONE, "", RunDir(Path()), data)
+        return Target.none()
     if inside_a_run(environ):
         run_id = environ[RUN_ID_VARIABLE]
         given = environ.get(RUN_DIR_VARIABLE)
         run_dir = RunDir(Path(given)) if given else data.run_dir(run_id)
         return Target(Part.MEMBER, run_id, run_dir, data, number(environ, "RANK"))
     launch, run_id = find_launch(environ), uuid.uuid4().hex
-    alone = Target(Part.OWNER, run_id, data.run_dir(run_id), data, launched_by=_launched_by())
+    launched_by = next((before for before, was_open in _was_open.items() if not was_open), "")
+    alone = Target(Part.OWNER, run_id, data.run_dir(run_id), data, launched_by=launched_by)
     if launch is None:
         return alone
     joins = choice is Ranks.JOIN or (choice is Ranks.AUTO and launch.is_one_training(environ))
@@ -132,10 +133,6 @@ def find_target(
     part = Part.RANK if launch.local_rank else Part.OWNER
     # On several nodes, joined ranks are one run per node.
     return replace(alone, part=part, rank=launch.rank, name_suffix=suffix if launch.rank else "")
-
-
-def _launched_by() -> str:
-    return next((run_id for run_id, was_open in _was_open.items() if not was_open), "")
 
 
 #: Path of the runner's socket; the same name as in `radt.runner.barrier`.

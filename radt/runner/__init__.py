@@ -23,12 +23,12 @@ A row has one class in each phase::
     ActiveRun        has a keeper and a process           active
     Exit             has an exit code                     process
     RunEnd           has a status and a reason            outcome
-    RunOutcome       in the outcome of the experiment     outcome
 
-`progress` is an experiment as other processes see it: ``radt status`` prints it, and the live table
-and ``radt attach`` draw its views (`live`, `console`). A `progress.Watcher` looks, follows and
-stops; `radt.cluster.watch` has the one for jobs. Both have one contract test,
-tests/cluster/test_watching.py.
+`progress` is the one model of an experiment under way. The runner fills it in as its rows run and
+returns it at the end; `local_progress` reads it from another process. The live table, ``radt
+status``, ``radt attach``, its JSON and notifications show it (`live`, `console`, `notify`). A
+`watch.Watcher` looks, follows and stops; `radt.cluster.watch` has the one for jobs. Both have one
+contract test, tests/cluster/test_watching.py.
 
 `keeper`, `exit_recorder` and `supervisor` are programs that import nothing of radt. SQLAlchemy and
 numpy are imported only once rows run (`radt.store.peek`).

@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -23,13 +23,14 @@ from radt.experiment.status import RowStatus, StatusSink
 from radt.model import RunStatus
 from radt.runner.barrier import ContextBarrier
 from radt.runner.command import PATIENCE_S, Profiling
-from radt.runner.live import RunView, WorkloadView
+from radt.runner.context import RunnerContext
 from radt.runner.options import PendingWorkload
-from radt.runner.outcome import STOPPED, RunEnd, RunOutcome
+from radt.runner.outcome import STOPPED, RunEnd
 from radt.runner.preparation import RecordedRun, RecordedWorkload
 from radt.runner.process import Exit, TrainingProcess
+from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.runner.provision import LaunchSpec, Provision
-from radt.runner.recording import Recording, Session
+from radt.runner.recording import RecordingThread
 
 #: Seconds from the polite signal to SIGTERM, and from there to SIGKILL.
 INTERRUPT_GRACE_S = 10.0
@@ -170,12 +171,11 @@ class ActiveRun:
 
     ``verdict`` is set when radt itself ends the run, and becomes its result unless the program
     succeeds nevertheless; ``timed_out`` is set when its Timeout passed. ``dismissed_ns`` is the
-    monotonic time at which a service was asked to end after all other runs. ``outcome`` is set once
-    the run has ended.
+    monotonic time at which a service was asked to end after all other runs.
     """
 
     recorded: RecordedRun
-    view: RunView
+    progress: RowProgress
     mlflow_run_id: str | None = None
     startable: LaunchSpec | None = None
     process: TrainingProcess | None = None
@@ -183,8 +183,6 @@ class ActiveRun:
     verdict: RunEnd | None = None
     timed_out: bool = False
     dismissed_ns: int | None = None
-    started_monotonic_s: float | None = None
-    outcome: RunOutcome | None = None
     exit_code: int | None = None
     _urgency: int = 0
 
@@ -218,9 +216,14 @@ class ActiveRun:
         return self.recorded.plan.timeout_s if self.timed_out else None
 
     @property
+    def ended(self) -> bool:
+        """Return True if the run has ended, or will not be started."""
+        return self.progress.status.ended
+
+    @property
     def alive(self) -> bool:
         """Return True if the process was started and has not been seen to end."""
-        return self.process is not None and self.outcome is None
+        return self.process is not None and not self.ended
 
     @property
     def profiling(self) -> Profiling | None:
@@ -234,13 +237,13 @@ class ActiveRun:
 
     def stop(self, verdict: RunEnd) -> None:
         """Begin to end the run, escalating up to SIGKILL. The first verdict counts."""
-        if self.escalation is None and self.outcome is None:
+        if self.escalation is None and not self.ended:
             self.escalate()
             self.verdict = verdict
 
     def dismiss(self) -> None:
         """Begin to end a service that no run needs any more."""
-        if self.escalation is None and self.outcome is None:
+        if self.escalation is None and not self.ended:
             self.escalate()
             self.dismissed_ns = time.monotonic_ns()
 
@@ -267,13 +270,13 @@ class ActiveRun:
 
     def check_time(self) -> bool:
         """Begin to stop the run if its Timeout has passed; return True if it has just passed."""
-        timeout_s = self.recorded.plan.timeout_s
+        timeout_s, started_s = self.recorded.plan.timeout_s, self.progress.started_monotonic_s
         if (
             timeout_s is None
-            or self.started_monotonic_s is None
+            or started_s is None
             or not self.alive
             or self.escalation is not None
-            or time.monotonic() < self.started_monotonic_s + timeout_s
+            or time.monotonic() < started_s + timeout_s
         ):
             return False
         if self.profiling is not None and self.profiling.program_end is not None:
@@ -300,27 +303,26 @@ class ActiveWorkload:
     """A workload whose rows are being run.
 
     ``events`` wakes the follower of the workload: with an `Ended`, or with None to check all rows.
-    ``context`` is set with ``--sync context`` only. ``skew_ns`` is None for a single run.
+    ``context_barrier`` is set with ``--sync context`` only.
     """
 
-    session: Session
+    context: RunnerContext
     pending: PendingWorkload
     statuses: StatusSink | None
-    view: WorkloadView
+    progress: WorkloadProgress
     recorded: RecordedWorkload
-    recording: Recording
+    recording: RecordingThread
     provision: Provision
     rows: Sequence[ActiveRun] = field(init=False)
-    context: ContextBarrier | None = None
-    skew_ns: int | None = None
+    context_barrier: ContextBarrier | None = None
     events: queue.SimpleQueue[Ended | None] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
-        self.rows = list(map(ActiveRun, self.recorded.runs, self.view.runs))
+        self.rows = list(map(ActiveRun, self.recorded.runs, self.progress.runs))
 
     @property
     def stop(self) -> StopRequest:
-        return self.session.stop
+        return self.context.stop
 
     @property
     def alive(self) -> list[ActiveRun]:
@@ -335,12 +337,13 @@ class ActiveWorkload:
         """Record when the runs passed the barrier, by run id, in monotonic ns."""
         if not released_ns:
             return
-        barrier_ns = min(released_ns.values())
+        barrier_ns, skew_ns = min(released_ns.values()), None
         if len(released_ns) > 1:  # the skew of a single run is undefined, not zero
-            self.skew_ns = max(released_ns.values()) - barrier_ns
-            self.view.state = f"barrier skew {units.duration(self.skew_ns / 1e9)}"
-        self.view.started_monotonic_s = barrier_ns / 1e9
-        self.recording.barrier(self.recorded.workload_id, barrier_ns, self.skew_ns)
+            skew_ns = max(released_ns.values()) - barrier_ns
+            self.progress.start_skew_s = skew_ns / 1e9
+            self.progress.activity = f"barrier skew {units.duration(skew_ns / 1e9)}"
+        self.progress.started_monotonic_s = barrier_ns / 1e9
+        self.recording.barrier(self.recorded.workload_id, barrier_ns, skew_ns)
 
     def end(
         self,
@@ -362,29 +365,19 @@ class ActiveWorkload:
             ended_ns: The monotonic time at which its process ended; None for now.
         """
         ended_ns = time.monotonic_ns() if ended_ns is None else ended_ns
-        row.view.ended_monotonic_s = ended_ns / 1e9
-        row.view.status = ending.status
-        row.view.detail = ending.reason
-        row.outcome = RunOutcome(
-            letter=row.letter,
-            name=row.recorded.plan.label,
-            role=row.recorded.plan.role,
-            run_id=row.run_id,
-            status=ending.status,
-            reason=ending.reason,
-            elapsed_s=row.view.elapsed_s,
-            tail=tail,
-            log=row.recorded.run_dir.output_log if row.process is not None else None,
-        )
+        progress = row.progress
+        progress.ended_monotonic_s = ended_ns / 1e9
+        progress.status, progress.reason, progress.tail = ending.status, ending.reason, tail
+        progress.log = row.recorded.run_dir.output_log if row.process is not None else None
         row.exit_code = exit_code
-        if self.session.multi_node is None:
+        if self.context.multi_node is None:
             self._record_end(row, ending, ended_ns, in_file=in_file)
         else:
-            self.session.multi_node.ended(row.letter, ending)
-        if self.context is not None:
-            self.context.gone(row.run_id)
+            self.context.multi_node.ended(row.letter, ending)
+        if self.context_barrier is not None:
+            self.context_barrier.gone(row.run_id)
         # If the user has stopped everything, all rows have been asked to end already.
-        fail_fast = self.session.options.fail_fast and not self.stop
+        fail_fast = self.context.options.fail_fast and not self.stop
         if fail_fast and ending.status is not RunStatus.FINISHED:
             for other in self.rows:
                 why = f"row {row.letter} is {ending.status} (--fail-fast)"
@@ -392,17 +385,15 @@ class ActiveWorkload:
 
     def settle(self) -> None:
         """Record the ends of runs that span several nodes, once all their parts have ended."""
-        if (multi_node := self.session.multi_node) is None:
+        if (multi_node := self.context.multi_node) is None:
             return
         endings = multi_node.settle()
         for row in self.rows:
-            ending = endings[row.letter]
-            assert row.outcome is not None
-            if (row.outcome.status, row.outcome.reason) != (ending.status, ending.reason):
+            ending, progress = endings[row.letter], row.progress
+            if RunEnd(progress.status, progress.reason) != ending:
                 # The end is that of another node's part, whose exit code is unknown here.
                 row.exit_code = None
-            row.outcome = replace(row.outcome, status=ending.status, reason=ending.reason)
-            row.view.status, row.view.detail = ending.status, ending.reason
+            progress.status, progress.reason = ending.status, ending.reason
             self.recording.tags(row.run_id, dict(multi_node.tags))
             self._record_end(row, ending, time.monotonic_ns())
 
@@ -410,11 +401,11 @@ class ActiveWorkload:
         self, row: ActiveRun, ending: RunEnd, ended_ns: int, *, in_file: bool = True
     ) -> None:
         try:
-            if row.mlflow_run_id is None and self.session.tracking_uri:
-                row.mlflow_run_id = self.session.reader.run(row.run_id).mlflow_run_id
+            if row.mlflow_run_id is None and self.context.tracking_uri:
+                row.mlflow_run_id = self.context.reader.run(row.run_id).mlflow_run_id
             self.write({row: ending} if in_file else {})
         except RadtError as error:  # the next write includes these statuses
-            self.session.console.say(f"  {error}", style="red")
+            self.context.console.say(f"  {error}", style="red")
         self.recording.finished(row.run_id, ending.status, row.exit_code, ending.reason, ended_ns)
 
     def signal(self, row: ActiveRun, number: signal.Signals) -> None:
@@ -458,7 +449,7 @@ class ActiveWorkload:
 
     def say(self, text: str, style: str = "dim") -> None:
         """Print a line below the workload."""
-        self.session.console.say(f"  {text}", style=style, indent=2)
+        self.context.console.say(f"  {text}", style=style, indent=2)
 
 
 def status_text(ending: RunEnd, repeat: int, repeats: int) -> str:
@@ -515,7 +506,7 @@ class FileWait:
                     return error
                 if not has_said and not changed:
                     has_said = True
-                    self._say(f"{error.message}; waiting for it, {units.duration(left_s)} at most")
+                    self._say(f"{error.message}; waiting up to {units.duration(left_s)}")
             else:
                 self._left_s = self._longest_s
                 return None

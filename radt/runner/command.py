@@ -150,7 +150,7 @@ class Profilers:
 
 
 @dataclass(frozen=True, slots=True)
-class ProgramEnd:
+class RecordedExit:
     """The program's exit code (negative for a signal), and its monotonic time of end."""
 
     code: int
@@ -175,13 +175,13 @@ class Profiling:
         return [*self.prefix, *own, *command]
 
     @property
-    def program_end(self) -> ProgramEnd | None:
+    def program_end(self) -> RecordedExit | None:
         """Return how the program ended; None if it has not, or its end was not observed."""
         try:
             code, ended_ns = self.note.read_text(encoding="ascii").split()
         except (OSError, ValueError):
             return None
-        return ProgramEnd(int(code), int(ended_ns))
+        return RecordedExit(int(code), int(ended_ns))
 
     @property
     def reports(self) -> list[Path]:

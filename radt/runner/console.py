@@ -21,16 +21,9 @@ from rich.text import Text
 
 from radt import units
 from radt.model import RunStatus
-from radt.runner.live import (
-    RUN_COLOURS,
-    ProgressView,
-    WorkloadView,
-    label_width,
-    live_table,
-    repeated,
-    workload_line,
-)
-from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
+from radt.runner.live import RUN_COLOURS, label_width, live_table, workload_line
+from radt.runner.outcome import STOPPED
+from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress
 
 WAITING_LINES = 5000
 #: Number of last lines shown of a run that did not finish, and the maximum number of terminal lines
@@ -79,7 +72,7 @@ class RunConsole:
         self._live: Live | None = None
         self._printer = threading.Thread(target=self._print_lines, name="console", daemon=True)
         self._prefix_width = 1
-        self._progress = ""
+        self._activity = ""
         #: Progress of the experiment, shown below the live table.
         self.experiment: ProgressView | None = None
         #: Columns for the workloads' labels, so that their lines align.
@@ -148,19 +141,25 @@ class RunConsole:
         """Wait until all lines so far have been printed."""
         self._lines.join()
 
-    def show_live(self, view: WorkloadView) -> None:
+    def show_live(self, workload: WorkloadProgress) -> None:
         """Show or update a workload's live table; do nothing if the output is not a terminal."""
-        self._prefix_width = max((len(run.letter) for run in view.runs), default=1)
-        self.show_text(lambda width, height: live_table(view, width, height, self.experiment))
+        self._prefix_width = max((len(run.letter) for run in workload.runs), default=1)
+        position = 1 if self.experiment is None else self.experiment.done + 1
+        total = position if self.experiment is None else max(self.experiment.total, position)
+        self.show_text(
+            lambda width, height: live_table(
+                workload, position, width, height, total, self.experiment
+            )
+        )
 
-    def progress(self, view: WorkloadView, text: str) -> None:
-        """Show a step of the set-up: in the live table, or as a line if there is none."""
-        view.state = text
+    def show_activity(self, workload: WorkloadProgress, text: str) -> None:
+        """Show what a workload is doing: in the live table, or as a line if there is none."""
+        workload.activity = text
         if self._console.is_terminal:
-            self.show_live(view)
-        elif text != self._progress:
-            self.say(f"  {view.heading}: {text}", style="dim")
-        self._progress = text
+            self.show_live(workload)
+        elif text != self._activity:
+            self.say(f"  {workload.heading}: {text}", style="dim")
+        self._activity = text
 
     def show_wait(self, text: str) -> None:
         """Show a line about a wait; do nothing if the output is not a terminal."""
@@ -179,30 +178,27 @@ class RunConsole:
         """Remove the live table."""
         self._lines.put(_LiveTable(None))
 
-    def workload_ended(self, position: int, total: int, outcome: WorkloadOutcome) -> None:
+    def workload_ended(self, position: int, total: int, workload: WorkloadProgress) -> None:
         """Print the workload's line, and a line for each row that did not finish."""
-        taken_s = [
-            run.elapsed_s for run in outcome.runs if run.elapsed_s is not None and not run.role
-        ]
-        bad = [run for run in outcome.runs if run.status is not RunStatus.FINISHED]
+        bad = [run for run in workload.runs if run.status is not RunStatus.FINISHED]
         mark = Text("✘" if bad else "✔", style="red" if bad else "green")
-        skew = outcome.start_skew_s if len(outcome.runs) > 1 else None
+        skew = workload.start_skew_s if len(workload.runs) > 1 else None
         self.say(
             workload_line(
                 position,
                 total,
-                repeated(outcome.label, outcome.repeat, outcome.repeats),
-                (run.role for run in outcome.runs),
+                workload.heading,
+                (run.role for run in workload.runs),
                 self.label_width,
                 mark,
-                Text(f" {units.duration(max(taken_s, default=None))}"),
+                Text(f" {units.duration(workload.taken_s)}"),
                 Text(f"   skew {units.duration(skew)}" if skew is not None else "", "dim"),
             )
         )
         for run in bad:
             self._run_ended(run)
 
-    def _run_ended(self, run: RunOutcome) -> None:
+    def _run_ended(self, run: RowProgress) -> None:
         style = "dim" if run.status is RunStatus.SKIPPED else "red"
         lead = f"       {run.letter}  "
         reason, *more = run.reason.splitlines() or [""]

@@ -42,7 +42,9 @@ _CONNECT_S = 15.0
 #: Seconds between progress lines if the output is not a terminal.
 _PRINT_S = 10.0
 #: The problem of runs whose tracking URI differs from the current setting.
-_HIDDEN = "the store keeps no user and password. Run `radt sync --tracking-uri URI` with both in it"
+_HIDDEN = (
+    "the store does not keep user and password. Run `radt sync --tracking-uri URI` with both in URI"
+)
 
 
 class Upload:
@@ -106,7 +108,7 @@ def report_line(
     return line
 
 
-class Delivery:
+class PendingUploads:
     """The pending uploads of a store.
 
     Args:
@@ -207,7 +209,7 @@ def store_leftovers(home: Home, deadline_s: float) -> Recovered:
 
 
 def follow(
-    delivery: Delivery,
+    delivery: PendingUploads,
     output: RunConsole,
     deadline_s: Callable[[], float],
     patience_s: float = math.inf,
@@ -259,7 +261,7 @@ def deliver_before_exit(
         return -math.inf if stop.is_hurried or stop.interrupts > interrupts else until_s
 
     left = store_leftovers(home, min(until_s, time.monotonic() + RECORD_S)).left
-    delivery = Delivery(home.store_path, [tracking_uri], store_uri)
+    delivery = PendingUploads(home.store_path, [tracking_uri], store_uri)
     if not delivery.look():
         places = " and ".join(f"{one.kind} at {one.place}" for one in delivery.uploads)
         output.say(

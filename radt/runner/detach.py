@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from pathlib import Path
 from radt.errors import UsageError
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.home import Home
+from radt.processes import send_signal
 from radt.runner import supervisor
 
 _POLL_S = 0.05
@@ -54,7 +54,7 @@ def start_detached(file: Path, arguments: Sequence[str], home: Home) -> Detached
     try:
         return _wait(process, file, log)
     except KeyboardInterrupt:  # the user cancelled the start
-        os.killpg(process.pid, signal.SIGINT)
+        send_signal(process.pid, signal.SIGINT, group=True)
         raise
 
 

@@ -1,7 +1,7 @@
 """The interface of executors, which run workloads: on this machine, or on a cluster.
 
 A start (`radt.runner.start`) asks an executor for the pending work of a file, and to run it. Other
-processes follow it through a `radt.runner.progress.Watcher`. See also `radt.cluster.executor`.
+processes follow it through a `radt.runner.watch.Watcher`. See also `radt.cluster.executor`.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Protocol
 
 from radt.devices.machine import Machine
 from radt.experiment.status import StatusSink
+from radt.runner.context import RunnerContext
 from radt.runner.options import StartOptions, Work
 from radt.runner.outcome import ExperimentOutcome
-from radt.runner.recording import Session
 
 
 class Executor(Protocol):
@@ -45,13 +45,15 @@ class Executor(Protocol):
             say: Called with messages about leftovers of dead runners and their removal.
         """
 
-    def resume(self, session: Session, work: Work) -> Work:
+    def resume(self, context: RunnerContext, work: Work) -> Work:
         """Follow the jobs of an earlier start to their end; return the work pending after it."""
 
     def where(self, work: Work) -> str:
         """Return a description of where it runs, for people."""
 
-    def run(self, session: Session, work: Work, statuses: StatusSink | None) -> ExperimentOutcome:
+    def run(
+        self, context: RunnerContext, work: Work, statuses: StatusSink | None
+    ) -> ExperimentOutcome:
         """Run the pending work and return how all of it ended.
 
         A failure to record runs or to write the file becomes the outcome's ``problem``.

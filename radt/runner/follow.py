@@ -12,7 +12,7 @@ from radt.lifetime import Wait
 from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended
 from radt.runner.command import Profiling
-from radt.runner.oom import MemoryWatch
+from radt.runner.oom import OomWatch
 from radt.runner.outcome import RunEnd, dismissed_end, run_end
 from radt.runner.process import Exit, descendants_of_each
 from radt.tags import PROFILER_PROBLEM
@@ -25,28 +25,28 @@ LIVE_S = 1.0
 LONG_WAIT_S = 10.0
 
 
-class Follower:
+class WorkloadFollower:
     """Follows one workload. Create it before the start: it reads the kernel's counters then."""
 
     def __init__(self, workload: ActiveWorkload) -> None:
         self._workload = workload
-        self._memory = MemoryWatch()
+        self._memory = OomWatch()
         self._context_noted = False
         self._waiting_since_s: float | None = None
         self._wait_told = False
         self._live_at_s = 0.0
-        self._state_before: str | None = None  # the view's state before reports were written
+        self._activity_before: str | None = None  # the one before reports were written
 
     def follow(self) -> None:
         """Follow until every row has ended."""
         workload = self._workload
         next_tick_s = time.monotonic()
-        while any(row.outcome is None for row in workload.rows):
+        while any(not row.ended for row in workload.rows):
             try:
                 event = workload.events.get(timeout=max(0.0, next_tick_s - time.monotonic()))
             except queue.Empty:
                 event = None
-            if event is not None and event.row.outcome is None:
+            if event is not None and not event.row.ended:
                 self._ended(event)
             self._dismiss_services()
             self._end_with_others()
@@ -71,23 +71,24 @@ class Follower:
         workload = self._workload
         live = workload.recording.live([row.run_id for row in workload.rows])
         for row in workload.rows:
-            if row.outcome is None and (now := live.get(row.run_id)) is not None:
-                row.view.update(now)
-        workload.session.console.show_live(workload.view)
+            if not row.ended and (now := live.get(row.run_id)) is not None:
+                row.progress.live = now
+        workload.context.console.show_live(workload.progress)
 
     def _look_at_reports(self) -> None:
         """Show that a report is being written, which may take longer than the run."""
-        view = self._workload.view
+        progress = self._workload.progress
         writing = [
             f"{row.letter}: {profiling.name} is writing its report"
             for row in self._workload.alive
             if (profiling := row.profiling) is not None and profiling.program_end is not None
         ]
         if writing:
-            self._state_before = view.state if self._state_before is None else self._state_before
-            view.state = ", ".join(writing)
-        elif self._state_before is not None:
-            view.state, self._state_before = self._state_before, None
+            if self._activity_before is None:
+                self._activity_before = progress.activity
+            progress.activity = ", ".join(writing)
+        elif self._activity_before is not None:
+            progress.activity, self._activity_before = self._activity_before, None
 
     def _verify_devices(self) -> None:
         devices, alive = self._workload.provision.devices, self._workload.alive
@@ -101,19 +102,17 @@ class Follower:
     # --sync context --------------------------------------------------------------------------
 
     def _look_at_context(self) -> None:
-        context, rows = self._workload.context, self._workload.rows
-        if context is None or self._context_noted:
+        barrier, rows = self._workload.context_barrier, self._workload.rows
+        if barrier is None or self._context_noted:
             return
-        awaited = [row.letter for row in rows if row.run_id in context.awaited]
+        awaited = [row.letter for row in rows if row.run_id in barrier.awaited]
         if awaited:
             text = f"waiting for {', '.join(awaited)} at `with radt.Run()`"
-            self._workload.view.state = text
-            if context.arrived:
+            self._workload.progress.activity = text
+            if barrier.arrived:
                 self._tell_of_wait(text)
         elif all(
-            row.outcome is not None or row.run_id in context.released_ns
-            for row in rows
-            if not row.is_service
+            row.ended or row.run_id in barrier.released_ns for row in rows if not row.is_service
         ):
             self._note_context()
 
@@ -124,27 +123,27 @@ class Follower:
             self._waiting_since_s = now_s
         if not self._wait_told and now_s - self._waiting_since_s >= LONG_WAIT_S:
             self._wait_told = True
-            self._workload.session.console.progress(self._workload.view, text)
+            self._workload.context.console.show_activity(self._workload.progress, text)
 
     def _note_context(self) -> None:
         """Record the time at which the blocks were entered as the start."""
-        if self._workload.context is not None and not self._context_noted:
+        if self._workload.context_barrier is not None and not self._context_noted:
             self._context_noted = True
-            self._workload.record_barrier(self._workload.context.released_ns)
+            self._workload.record_barrier(self._workload.context_barrier.released_ns)
 
     # Signals ---------------------------------------------------------------------------------
 
     def _dismiss_services(self) -> None:
         """Ask services to end once the rows they serve have; a user's stop asks them anyway."""
         workload = self._workload
-        if workload.stop or any(row.outcome is None for row in workload.rows if not row.is_service):
+        if workload.stop or any(not row.ended for row in workload.rows if not row.is_service):
             return
         for row in workload.rows:
             row.dismiss()
 
     def _end_with_others(self) -> None:
         """Begin to end the local parts of runs that have failed on another node."""
-        if (multi_node := self._workload.session.multi_node) is not None:
+        if (multi_node := self._workload.context.multi_node) is not None:
             for row in self._workload.rows:
                 if (ending := multi_node.failed.get(row.letter)) is not None:
                     row.stop(RunEnd(RunStatus.KILLED, ending.reason))
@@ -157,15 +156,14 @@ class Follower:
                 if row.is_prefixed and row.escalation is None:
                     row.escalate(self._workload.stop.patience_s)
         if asked is not None and (number := asked.next_signal()):
-            self._workload.view.state = f"stopping ({number.name})"
-            if self._workload.session.options.wait is not Wait.NO:
-                self._workload.recording.hurry()
+            self._workload.progress.activity = f"stopping ({number.name})"
+            if self._workload.context.options.wait is not Wait.NO:
+                self._workload.recording.flush()
             for row in self._workload.rows:
                 if not row.is_prefixed or asked.is_hurried:
                     self._signal(row, number)
         for row in self._workload.rows:
             if row.escalation is not None and (number := row.escalation.next_signal()):
-                row.view.detail = f"stopping ({number.name})"
                 self._signal(row, number)
 
     def _signal(self, row: ActiveRun, number: signal.Signals) -> None:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
-from statistics import fmean
-from typing import TypeVar
 
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
@@ -17,72 +14,11 @@ from rich.text import Text
 from radt import units
 from radt.collector.protocol import LiveView
 from radt.model import Role, RunStatus
+from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress
 
 #: Columns of the bar; it is omitted if the terminal has fewer.
 _BAR_COLUMNS = 20
 _MIN_COLUMNS_WITH_BAR = 72
-
-K = TypeVar("K", bound=Hashable)
-
-
-def remaining_s(
-    left: Sequence[K],
-    ended_s: Mapping[K, Sequence[float]],
-    *,
-    running_s: float = 0.0,
-    cooldown_s: float = 0.0,
-) -> float | None:
-    """Return the estimated seconds until all is done; None as long as nothing has ended.
-
-    A workload is expected to take the mean time of its earlier repeats, or without any, the mean of
-    the other workloads' means.
-
-    Args:
-        left: The workloads still to be done, in order; a repeated one occurs several times.
-        ended_s: The times that ended workloads took.
-        running_s: How long the first of ``left`` has been running.
-        cooldown_s: Pause before each workload but the first of ``left``.
-    """
-    means_s = {key: fmean(taken) for key, taken in ended_s.items() if taken}
-    if not left:
-        return 0.0
-    if not means_s:
-        return None
-    usual_s = fmean(means_s.values())
-    first_s, *others_s = (means_s.get(key, usual_s) for key in left)
-    return max(0.0, first_s - running_s) + sum(others_s) + cooldown_s * len(others_s)
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressView:
-    """The progress of an experiment at one instant; ``done`` and ``total`` count workloads.
-
-    ``remaining_s`` is None if it cannot be estimated.
-    """
-
-    done: int
-    total: int
-    elapsed_s: float
-    remaining_s: float | None = None
-    at_monotonic_s: float = field(default_factory=time.monotonic)
-
-    def later(self, monotonic_s: float) -> ProgressView:
-        """Return the progress at another instant, if nothing has ended in between."""
-        passed_s = max(0.0, monotonic_s - self.at_monotonic_s)
-        return replace(
-            self,
-            elapsed_s=self.elapsed_s + passed_s,
-            remaining_s=None if self.remaining_s is None else max(0.0, self.remaining_s - passed_s),
-            at_monotonic_s=monotonic_s,
-        )
-
-    @property
-    def fraction(self) -> float:
-        """Return the fraction done: of the time if its end can be estimated, else of workloads."""
-        if self.remaining_s is not None and self.elapsed_s + self.remaining_s > 0:
-            by_time = self.elapsed_s / (self.elapsed_s + self.remaining_s)
-            return by_time if self.done < self.total else 1.0
-        return self.done / self.total if self.total else 1.0
 
 
 def progress_line(view: ProgressView, width: int, now: datetime | None = None) -> Text:
@@ -136,67 +72,6 @@ _LABEL_CHARS, _MOST_LABEL_CHARS = 10, 24
 _OF_STEPS = frozenset({"step.time", "samples_per_s", "data_wait"})
 
 
-@dataclass(slots=True)
-class RunView:
-    """The line of one run in the live table."""
-
-    letter: str
-    name: str
-    status: RunStatus = RunStatus.SCHEDULED
-    detail: str = ""
-    started_monotonic_s: float | None = None
-    ended_monotonic_s: float | None = None
-    epoch: int | None = None
-    epochs_total: int | None = None
-    metrics: dict[str, float] = field(default_factory=dict)
-    cpu_cores: float | None = None
-    rss_bytes: float | None = None
-    gpu_utilization: float | None = None
-    gpu_memory_bytes: float | None = None
-    role: Role = Role.TRAINING
-    run_id: str = ""
-
-    def update(self, live: LiveView) -> None:
-        """Update from the collector's current values."""
-        self.epoch = live.epoch
-        self.epochs_total = live.epochs_total or self.epochs_total
-        self.metrics = dict(live.metrics)
-        self.cpu_cores, self.rss_bytes = live.cpu_cores, live.rss_bytes
-        self.gpu_utilization = live.gpu_utilization
-        self.gpu_memory_bytes = live.gpu_memory_bytes
-
-    @property
-    def elapsed_s(self) -> float | None:
-        """Return the seconds since the barrier, or the duration of an ended run."""
-        if self.started_monotonic_s is None:
-            return None
-        return (self.ended_monotonic_s or time.monotonic()) - self.started_monotonic_s
-
-
-@dataclass(slots=True)
-class WorkloadView:
-    """One workload as the live table shows it."""
-
-    position: int
-    total: int
-    label: str
-    runs: Sequence[RunView]
-    state: str = "preparing"
-    started_monotonic_s: float | None = None
-    repeat: int = 1
-    repeats: int = 1
-
-    @property
-    def heading(self) -> str:
-        """Return the label, with the repeat if there are several: ``three 2/3``."""
-        return repeated(self.label, self.repeat, self.repeats)
-
-
-def repeated(label: str, repeat: int, repeats: int) -> str:
-    """Return a workload's label, with the repeat if there are several: ``three 2/3``."""
-    return f"{label} {repeat}/{repeats}" if repeats > 1 else label
-
-
 def runs_text(roles: Iterable[Role]) -> str:
     """Count runs, and services apart: ``2 runs``, ``2 runs + 1 service``."""
     counts = Counter(roles)
@@ -224,39 +99,45 @@ def workload_line(
 
 
 def live_table(
-    view: WorkloadView, width: int, height: int, experiment: ProgressView | None = None
+    workload: WorkloadProgress,
+    position: int,
+    width: int,
+    height: int,
+    total: int = 1,
+    experiment: ProgressView | None = None,
 ) -> Text:
     """Return the workload's heading and a line for each of its runs, within width and height.
 
     A table higher than the terminal could not be erased again; ended runs are dropped first.
     """
+    runs = workload.runs
     elapsed = (
-        f"▶ {units.stopwatch(time.monotonic() - view.started_monotonic_s)}  "
-        if view.started_monotonic_s is not None
+        f"▶ {units.stopwatch(time.monotonic() - workload.started_monotonic_s)}  "
+        if workload.started_monotonic_s is not None
         else ""
     )
     lines = [
         workload_line(
-            view.position,
-            view.total,
-            view.heading,
-            (run.role for run in view.runs),
+            position,
+            total,
+            workload.heading,
+            (run.role for run in runs),
             _LABEL_CHARS,
             Text(elapsed, "cyan"),
-            Text(view.state, "dim"),
+            Text(workload.activity, "dim"),
         )
     ]
-    letters = max(len(run.letter) for run in view.runs)
-    names = min(max(NAME_COLUMNS, width // 5), max(cell_len(run.name) for run in view.runs))
-    states = max(len(status_text(run)) for run in view.runs)
+    letters = max(len(run.letter) for run in runs)
+    names = min(max(NAME_COLUMNS, width // 5), max(cell_len(run.name) for run in runs))
+    states = max(len(status_text(run)) for run in runs)
     # Reserve lines for the cursor and the experiment's progress.
     room = height - 1 - len(lines) - (2 if experiment is not None else 0)
-    numbered = list(enumerate(view.runs))
+    numbered = list(enumerate(runs))
     if len(numbered) > room:
         numbered = sorted(numbered, key=lambda item: item[1].status.ended)[: max(0, room - 1)]
-    for position, run in sorted(numbered, key=lambda item: item[0]):
-        colour = RUN_COLOURS[position % len(RUN_COLOURS)]
-        load = "" if run.status.ended else load_text(run)
+    for number, run in sorted(numbered, key=lambda item: item[0]):
+        colour = RUN_COLOURS[number % len(RUN_COLOURS)]
+        load = "" if run.status.ended else load_text(run.live)
         line = Text.assemble(
             (f"       {run.letter:<{letters}}  ", colour), _name(run.name, names), "  "
         )
@@ -268,7 +149,7 @@ def live_table(
         line.append(set_cell_size(progress, space), "dim" if run.status.ended else "")
         line.append(f"  {load}", "dim")
         lines.append(line)
-    if hidden := len(view.runs) - len(numbered):
+    if hidden := len(runs) - len(numbered):
         lines.append(Text(f"       … {hidden} more", style="dim"))
     if experiment is not None and experiment.total > 1:
         lines += [Text(), progress_line(experiment, width)]
@@ -284,7 +165,7 @@ def _name(name: str, columns: int) -> str:
     return set_cell_size(name, columns - 1) + "…"
 
 
-def status_text(run: RunView) -> Text:
+def status_text(run: RowProgress) -> Text:
     """Return ``▶ 00:18`` while it runs, ``✔ 21.4 s`` after, in red if it failed."""
     match run.status:
         case RunStatus.SCHEDULED:
@@ -293,15 +174,16 @@ def status_text(run: RunView) -> Text:
             return Text(f"▶ {units.stopwatch(run.elapsed_s or 0)}", style="cyan")
         case RunStatus.FINISHED:
             return Text(f"✔ {units.duration(run.elapsed_s)}")
-    return Text(f"✘ {run.detail or run.status.value.lower()}", style="red")
+    return Text(f"✘ {run.reason or run.status.value.lower()}", style="red")
 
 
-def progress_text(run: RunView, width: int) -> str:
+def progress_text(run: RowProgress, width: int) -> str:
     """Return epoch and newest metrics, as many as fit; the script's own metrics come first."""
+    live = run.live
     parts = [str(run.role)] if run.role else []
-    if run.epoch is not None:
-        parts.append(f"epoch {run.epoch}{f'/{run.epochs_total}' if run.epochs_total else ''}")
-    parts += [f"{name} {units.significant(value)}" for name, value in own_first(run.metrics)]
+    if live.epoch is not None:
+        parts.append(f"epoch {live.epoch}{f'/{live.epochs_total}' if live.epochs_total else ''}")
+    parts += [f"{name} {units.significant(value)}" for name, value in own_first(live.metrics)]
     shown = ""
     for part in parts:
         longer = f"{shown}  {part}" if shown else part
@@ -315,15 +197,15 @@ def own_first(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
     return sorted(metrics.items(), key=lambda metric: metric[0] in _OF_STEPS)
 
 
-def load_text(run: RunView) -> str:
+def load_text(live: LiveView) -> str:
     """Return CPU, memory and GPU load, as far as known."""
     parts = []
-    if run.cpu_cores is not None:
-        parts.append(f"{units.percent(run.cpu_cores)} cpu")
-    if run.gpu_utilization is not None:
-        parts.append(f"{units.percent(run.gpu_utilization)} gpu")
-    if run.gpu_memory_bytes is not None:
-        parts.append(units.size(run.gpu_memory_bytes))
-    elif run.rss_bytes is not None:
-        parts.append(units.size(run.rss_bytes))
+    if live.cpu_cores is not None:
+        parts.append(f"{units.percent(live.cpu_cores)} cpu")
+    if live.gpu_utilization is not None:
+        parts.append(f"{units.percent(live.gpu_utilization)} gpu")
+    if live.gpu_memory_bytes is not None:
+        parts.append(units.size(live.gpu_memory_bytes))
+    elif live.rss_bytes is not None:
+        parts.append(units.size(live.rss_bytes))
     return "  ".join(parts)

@@ -26,10 +26,11 @@ from enum import StrEnum
 from radt import settings, units
 from radt.errors import UsageError
 from radt.experiment.plan import WorkloadPlan
-from radt.masking import masked
+from radt.masking import masked_addresses
 from radt.model import RunStatus
 from radt.processes import stop_child
-from radt.runner.outcome import ExperimentOutcome, WorkloadOutcome
+from radt.runner.outcome import ExperimentOutcome
+from radt.runner.progress import WorkloadProgress
 
 EVENT_VARIABLE = "RADT_NOTIFY_EVENT"
 TEXT_VARIABLE = "RADT_NOTIFY_TEXT"
@@ -38,12 +39,6 @@ SEND_TIMEOUT_S = 60.0
 CLOSE_TIMEOUT_S = 15.0
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
-#: Addresses carry secrets in user, path and query; those of chat services also in the host.
-_SHOWN_HOSTS = ("http://", "https://", "json://", "jsons://")
-_ADDRESS = re.compile(
-    r"([a-z][a-z0-9+.-]*://)(?:\S*@)?([^\s/?#'\"]+)[^\s'\"]*?(?=[:,.;)]*(?:[\s'\"]|$))",
-    re.IGNORECASE,
-)
 
 
 class NotificationEvent(StrEnum):
@@ -67,14 +62,14 @@ class Notification:
     host: str = field(default_factory=socket.gethostname)
 
     @classmethod
-    def of_workload(cls, plan: WorkloadPlan, outcome: WorkloadOutcome, file: str) -> Notification:
+    def of_workload(cls, plan: WorkloadPlan, workload: WorkloadProgress, file: str) -> Notification:
         """Report that runs of a workload did not finish."""
-        counts = Counter(run.status for run in outcome.runs)
+        counts = Counter(run.status for run in workload.runs)
         label = plan.label or ", ".join(dict.fromkeys(run.label for run in plan.runs))
         failed = _counts_text({status: n for status, n in counts.items() if status != "FINISHED"})
         text = f"{plan.experiment}: workload {label} had {failed} ({_runs_text(plan)})"
         event = NotificationEvent.FAILED
-        return cls(event, plan.experiment, text, _by_name(counts), outcome.elapsed_s, file)
+        return cls(event, plan.experiment, text, _by_name(counts), workload.elapsed_s, file)
 
     @classmethod
     def of_experiment(
@@ -83,7 +78,7 @@ class Notification:
         """Report that the experiment ended; ``problem`` is why radt itself could not continue."""
         how = "ended"
         if problem:
-            how = f"was stopped by an error ({without_secrets(problem)})"
+            how = f"was stopped by an error ({masked_addresses(problem)})"
         elif outcome.interrupted_by is not None:
             how = f"was stopped by {signal.Signals(outcome.interrupted_by).name}"
         counts = _counts_text(outcome.counts) or "no run"
@@ -156,7 +151,7 @@ class Notifier:
     def _complain(self, reason: str) -> None:
         if not self._has_complained:
             self._has_complained = True
-            self._say(f"a notification was not sent: {without_secrets(reason)}")
+            self._say(f"a notification was not sent: {masked_addresses(reason)}")
 
     def _run_command(self, notification: Notification) -> str:
         """Run the command to its end, in its own session so that Ctrl-C does not reach it."""
@@ -194,12 +189,12 @@ def _command(line: str) -> list[str]:
         arguments = shlex.split(line)
     except ValueError as error:
         raise UsageError(
-            f"Expected a command in --notify, got {without_secrets(line)!r}: {error}",
+            f"Expected a command in --notify, got {masked_addresses(line)!r}: {error}",
             "Quote as in a shell",
         ) from error
     if shutil.which(arguments[0]) is None:
         raise UsageError(
-            f"Command {without_secrets(arguments[0])!r} of --notify not found",
+            f"Command {masked_addresses(arguments[0])!r} of --notify not found",
             "Give an executable on PATH with its arguments, or an address such as slack://…",
         )
     return arguments
@@ -223,7 +218,7 @@ def _apprise(address: str) -> Callable[[Notification], str]:
     service = apprise.Apprise.instantiate(address) or apprise.Apprise.instantiate(as_json)
     if not isinstance(service, apprise.NotifyBase) or re.search(r"\s", address):
         raise UsageError(
-            f"Expected an address in --notify, got {without_secrets(address)}",
+            f"Expected an address in --notify, got {masked_addresses(address)}",
             "See https://appriseit.com/services for what apprise supports, such as slack://, "
             "mailto:// and json://",
         )
@@ -235,31 +230,16 @@ def _apprise(address: str) -> Callable[[Notification], str]:
         title = f"radt: {notification.experiment} {notification.event}"
         result = sender.notify(body=notification.text, title=title, timeout=SEND_TIMEOUT_S)
         logs = "; ".join(entry.message for entry in result.logs())
-        return "" if result else f"{without_secrets(address)}: {logs}"
+        return "" if result else f"{masked_addresses(address)}: {logs}"
 
     return send
 
 
-def without_secrets(text: str) -> str:
-    """Reduce each address in the text to its scheme and, for web servers, its host.
-
-    >>> without_secrets("curl https://me:pw@hooks.example.org/T0/secret?a=b failed")
-    'curl https://hooks.example.org/… failed'
-    >>> without_secrets("slack://token/token2/token3")
-    'slack://…'
-    """
-
-    def shown(match: re.Match[str]) -> str:
-        is_web = match[1].lower() in _SHOWN_HOSTS
-        return f"{match[1]}{match[2]}/…" if is_web else f"{match[1]}…"
-
-    return masked(_ADDRESS.sub(shown, text))
-
-
 def _counts_text(counts: Mapping[RunStatus, int]) -> str:
     """Return ``2 FAILED and 1 OOM``."""
-    parts = [f"{counts[status]:,} {status}" for status in RunStatus if counts.get(status)]
-    return " and ".join(filter(None, [", ".join(parts[:-1]), *parts[-1:]]))
+    return units.joined(
+        f"{counts[status]:,} {status}" for status in RunStatus if counts.get(status)
+    )
 
 
 def _by_name(counts: Mapping[RunStatus, int]) -> dict[str, int]:

@@ -23,7 +23,7 @@ from radt.devices.cgroups import Controller, Hierarchy
 from radt.units import size
 
 
-class Memory(StrEnum):
+class OomMemory(StrEnum):
     """Which memory ran out."""
 
     GPU = "GPU memory"
@@ -80,7 +80,7 @@ _HOST = re.compile(
     r"|std::bad_alloc|^OSError: \[Errno 12\]|Cannot allocate memory|^java\.lang\.OutOfMemoryError",
     re.MULTILINE,
 )
-_PATTERNS = {Memory.GPU: _GPU, Memory.SHARED: _SHARED, Memory.HOST: _HOST}
+_PATTERNS = {OomMemory.GPU: _GPU, OomMemory.SHARED: _SHARED, OomMemory.HOST: _HOST}
 _CHILD_KILLED = re.compile(
     r"killed by signal: Killed|Signal 9 \(SIGKILL\)|exited on signal 9|exitcode\s*:\s*-9\b"
     r"|terminated with signal SIGKILL|process pool was terminated abruptly"
@@ -101,13 +101,13 @@ class OutputDiagnosis:
         self._lines = [_PREFIX.sub("", line) for line in tail]
 
     @cached_property
-    def memory(self) -> tuple[Memory, str] | None:
+    def memory(self) -> tuple[OomMemory, str] | None:
         """Return the memory that ran out, if that ended the run, and the failed allocation, such as
         ``2.00 GiB``; "" if unknown.
         """
         for text in self._verdicts:
             if _TF_ON_CPU.search(text):
-                return Memory.HOST, _amount_in(text)
+                return OomMemory.HOST, _amount_in(text)
             for memory, pattern in _PATTERNS.items():
                 if pattern.search(text):
                     return memory, _amount_in(text)
@@ -171,12 +171,12 @@ _LOG_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def _no_claim() -> None:
-    """Ignore claims, for evidence without a `MemoryWatch`."""
+    """Ignore claims, for evidence without an `OomWatch`."""
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryEvidence:
-    """The kernel's out-of-memory kills since a `MemoryWatch` began.
+class OomEvidence:
+    """The kernel's out-of-memory kills since an `OomWatch` began.
 
     ``own`` counts processes killed in the runner's cgroup, which contains the runs; ``elsewhere``
     is the largest count among the cgroups above it and the whole machine. Both exclude claimed
@@ -206,7 +206,7 @@ class MemoryEvidence:
         self.on_claim()
 
 
-class MemoryWatch:
+class OomWatch:
     """Counts the kernel's out-of-memory kills from now on.
 
     Args:
@@ -225,13 +225,13 @@ class MemoryWatch:
         self._groups: set[str] = set()
         self._claimed = 0
 
-    def evidence(self) -> MemoryEvidence:
+    def evidence(self) -> OomEvidence:
         """Return the kills since the watch began."""
         own, *others = (
             _count(path) - before for path, before in zip(self._paths, self._before, strict=True)
         )
         self._read_log()
-        return MemoryEvidence(
+        return OomEvidence(
             own=max(0, own - self._claimed),
             elsewhere=max(0, max(others) - self._claimed),
             pids=frozenset(self._pids) if self._log is not None else None,

@@ -16,8 +16,8 @@ from radt.errors import RunNotFoundError, UsageError
 from radt.experiment.columns import did_you_mean
 from radt.experiment.plan import (
     FAILURES,
-    Action,
     ExperimentPlan,
+    RowAction,
     RunPlan,
     WorkloadPlan,
     actions,
@@ -30,7 +30,8 @@ from radt.lifetime import Wait, waits
 from radt.listeners import registry
 from radt.model import RunStatus
 from radt.runner.outcome import RunEnd
-from radt.settings import Level, Setting, Settings
+from radt.runner.progress import RowProgress, WorkloadProgress
+from radt.settings import Setting, SettingLevel, Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +42,29 @@ class PendingWorkload:
     """
 
     plan: WorkloadPlan
-    actions: Mapping[str, Action]
+    actions: Mapping[str, RowAction]
     repeat: int = 1
     repeats: int = 1
 
     @property
     def again(self) -> list[RunPlan]:
         """Return rows that are done but run again, because a workload always runs as a whole."""
-        return [run for run in self.plan.trained if self.actions[run.letter] is Action.AGAIN]
+        return [run for run in self.plan.trained if self.actions[run.letter] is RowAction.AGAIN]
+
+    def progress(
+        self, status: RunStatus = RunStatus.SCHEDULED, reason: str = ""
+    ) -> WorkloadProgress:
+        """Return the progress of this execution, with this status for all of its rows."""
+        return WorkloadProgress(
+            experiment=self.plan.experiment,
+            label=self.plan.label or self.plan.runs[0].label,
+            runs=[
+                RowProgress(run.letter, run.label, status, reason, role=run.role)
+                for run in self.plan.runs
+            ],
+            repeats_done=self.repeat - 1,
+            repeats=self.repeats,
+        )
 
 
 def pending_workloads(plan: ExperimentPlan, options: StartOptions) -> list[PendingWorkload]:
@@ -56,12 +72,11 @@ def pending_workloads(plan: ExperimentPlan, options: StartOptions) -> list[Pendi
 
     The whole experiment is repeated, rather than each workload N times, so that drift (temperature,
     neighbours) affects all workloads alike.
-
-    Raises:
-        UsageError: ``only`` names a workload that does not exist.
     """
     pending: list[PendingWorkload] = []
-    for workload in _chosen(plan, options.only):
+    for workload in plan.workloads:
+        if options.only and workload.label not in options.only:
+            continue
         planned = actions(workload, rerun=options.rerun, repeat=options.repeat)
         if any(action.runs for action in planned.values()):
             first = min(first_repeat(workload), options.repeat)
@@ -70,19 +85,6 @@ def pending_workloads(plan: ExperimentPlan, options: StartOptions) -> list[Pendi
                 for number in range(first, options.repeat + 1)
             ]
     return sorted(pending, key=lambda workload: workload.repeat)
-
-
-def _chosen(plan: ExperimentPlan, only: Sequence[str]) -> list[WorkloadPlan]:
-    if not only:
-        return list(plan.workloads)
-    labels = {workload.label for workload in plan.workloads}
-    for label in only:
-        if label not in labels:
-            raise UsageError(
-                f"--only {label}: no such workload",
-                did_you_mean(label, labels) or f"Choose from {', '.join(sorted(labels))}",
-            )
-    return [workload for workload in plan.workloads if workload.label in only]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +111,21 @@ class Work:
         """
         source = open_source(path)
         plan = source.plan(machine, registry.load(), options.devices)
+        labels = {workload.label for workload in plan.workloads}
+        for label in options.only:
+            if label not in labels:
+                raise UsageError(
+                    f"--only {label}: no such workload",
+                    did_you_mean(label, labels) or f"Choose from {', '.join(sorted(labels))}",
+                )
         options = options.with_repeat_of(source.repeat, plan)
         return cls(plan, options, pending_workloads(plan, options), source)
 
     @property
     def not_run(self) -> list[WorkloadPlan]:
         """Return the workloads that do not run."""
-        due = {_key(workload.plan) for workload in self.pending}
-        return [workload for workload in self.plan.workloads if _key(workload) not in due]
+        due = {workload.plan.key for workload in self.pending}
+        return [workload for workload in self.plan.workloads if workload.key not in due]
 
     @property
     def done(self) -> list[RunPlan]:
@@ -173,10 +182,6 @@ class Work:
         return replace(self, plan=plan, pending=pending, endings=endings)
 
 
-def _key(workload: WorkloadPlan) -> tuple[str, str]:
-    return workload.experiment, workload.label
-
-
 class SyncPoint(StrEnum):
     """The point at which the rows of a workload wait for each other."""
 
@@ -189,7 +194,7 @@ class StartOptions:
     """Options of one start.
 
     ``only`` are labels of workloads, empty for all. ``devices`` override the Devices column (see
-    `radt.experiment.row.Place`). ``max_time_s`` and ``max_epoch`` end the script's ``with
+    `radt.experiment.row.RowTarget`). ``max_time_s`` and ``max_epoch`` end the script's ``with
     radt.Run()`` block. ``wait_for_file_s`` is the time to wait for a missing or invalid file.
     ``notify`` is a command line or an address. With ``wait`` the start ends only when everything is
     uploaded. ``home`` is the data folder, ``tracking_uri`` MLflow's address, ``store_uri`` that of
@@ -235,7 +240,7 @@ class StartOptions:
             "home": home,
             "tracking_uri": values[settings.TRACKING_URI] or home.default_tracking_uri,
             "wait": waits(values),
-            "repeat_is_given": values.find(settings.REPEAT).level is not Level.DEFAULT,
+            "repeat_is_given": values.find(settings.REPEAT).level is not SettingLevel.DEFAULT,
         }
         found = {name: values[setting] for name, setting in SETTINGS_OF_FIELDS.items()}
         return _typed({**found, **own, "rerun": rerun, "only": only, "devices": devices})

@@ -1,4 +1,4 @@
-"""How runs end: the meaning of an exit, and the outcomes of runs, workloads and experiments."""
+"""How runs end: the meaning of an exit, and the outcome of an experiment."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import signal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from radt.errors import RadtError
 from radt.experiment.plan import RunPlan
-from radt.model import Role, RunStatus
+from radt.model import RunStatus
 from radt.procfs import signal_name
-from radt.runner.oom import Memory, MemoryEvidence, OutputDiagnosis
+from radt.runner.oom import OomEvidence, OomMemory, OutputDiagnosis
 from radt.runner.process import Exit
+from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.units import duration_text, size
 
 _SHM = "/dev/shm"  # noqa: S108 - the kernel's fixed path
@@ -39,7 +39,7 @@ def run_end(
     stopped: str,
     timed_out_s: float | None,
     tail: Sequence[str],
-    memory: MemoryEvidence,
+    memory: OomEvidence,
 ) -> RunEnd:
     """Interpret an exit.
 
@@ -92,7 +92,7 @@ def _is_sigkill(exit_: Exit) -> bool:
     return exit_.code in (-signal.SIGKILL, _SHELL_SIGNAL + signal.SIGKILL)
 
 
-def _by_the_kernel(exit_: Exit, words: OutputDiagnosis, memory: MemoryEvidence) -> RunEnd | None:
+def _by_the_kernel(exit_: Exit, words: OutputDiagnosis, memory: OomEvidence) -> RunEnd | None:
     """Return OOM if the kernel's report and the way the run ended agree."""
     killed = _is_sigkill(exit_)
     pids = words.killed_pids | ({exit_.pid} if killed and exit_.pid is not None else set())
@@ -115,8 +115,8 @@ def _by_its_own_words(exit_: Exit, words: OutputDiagnosis) -> RunEnd | None:
     match words.memory:
         case None:
             return None
-        case (Memory.SHARED, _):
-            return RunEnd(RunStatus.OOM, f"{Memory.SHARED}: larger than {_shared_memory()}")
+        case (OomMemory.SHARED, _):
+            return RunEnd(RunStatus.OOM, f"{OomMemory.SHARED}: larger than {_shared_memory()}")
         case (where, amount):
             what = f"tried to allocate {amount}" if amount else "an allocation failed"
             return RunEnd(RunStatus.OOM, f"{where}: {what}")
@@ -150,46 +150,6 @@ STOPPED = "stopped by the user"
 
 
 @dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """How one row ended.
-
-    ``reason`` is empty for a finished run; ``tail`` is the end of its output, ``log`` the file with
-    all of it (None if it was never started).
-    """
-
-    letter: str
-    name: str
-    run_id: str
-    status: RunStatus
-    reason: str
-    elapsed_s: float | None
-    tail: Sequence[str] = ()
-    log: Path | None = None
-    role: Role = Role.TRAINING
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadOutcome:
-    """How all rows of a workload ended.
-
-    ``repeat`` of ``repeats`` counts from 1. ``elapsed_s`` includes set-up.
-    """
-
-    label: str
-    workload_id: str
-    runs: Sequence[RunOutcome]
-    start_skew_s: float | None
-    repeat: int = 1
-    repeats: int = 1
-    elapsed_s: float = 0.0
-
-    @property
-    def status(self) -> RunStatus:
-        """Return the worst status of the rows."""
-        return RunStatus.worst(run.status for run in self.runs)
-
-
-@dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
     """How all workloads ended, and how many rows needed no run.
 
@@ -198,7 +158,7 @@ class ExperimentOutcome:
     ``problem`` is why radt itself could not continue, or could not write or upload everything.
     """
 
-    workloads: Sequence[WorkloadOutcome] = field(default_factory=list)
+    workloads: Sequence[WorkloadProgress] = field(default_factory=list)
     skipped: int = 0
     failed_before: Sequence[RunPlan] = ()
     elapsed_s: float = 0.0
@@ -210,7 +170,7 @@ class ExperimentOutcome:
         return self.interrupted_by is not None
 
     @property
-    def runs(self) -> list[RunOutcome]:
+    def runs(self) -> list[RowProgress]:
         return [run for workload in self.workloads for run in workload.runs]
 
     @property

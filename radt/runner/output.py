@@ -126,7 +126,7 @@ class OutputPump:
             self._cut = True
 
 
-class Tail:
+class LogTail:
     """The whole lines of a growing file.
 
     Args:

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from radt.collector.manifest import Manifest
 from radt.collector.protocol import Registration, RunRequest, delivery_env
-from radt.collocation.ledger import Owner
+from radt.collocation.ledger import ProcessOwner
 from radt.delivery.problems import EVERYTHING, MLFLOW, read_problems
 from radt.environments.spec import LOCAL
 from radt.errors import CollectorError, StoreError, UsageError
@@ -34,8 +34,8 @@ from radt.paths import is_database
 from radt.provenance import Provenance, collect_provenance
 from radt.run_name import script_name
 from radt.runner.command import Profilers, program_command, workload_tags
+from radt.runner.context import RunnerContext
 from radt.runner.options import PendingWorkload
-from radt.runner.recording import Session
 from radt.tags import (
     COLLOCATION,
     DEVICES,
@@ -92,7 +92,9 @@ class MlflowIds:
     pending: bool = False
 
 
-def record_workload(session: Session, pending: PendingWorkload, series_id: str) -> RecordedWorkload:
+def record_workload(
+    context: RunnerContext, pending: PendingWorkload, series_id: str
+) -> RecordedWorkload:
     """Record the rows of a workload and register them with the collector.
 
     Args:
@@ -103,20 +105,20 @@ def record_workload(session: Session, pending: PendingWorkload, series_id: str) 
         ClusterError: The first of several nodes is gone.
     """
     rows, registry = pending.plan.runs, load()
-    if session.multi_node is None:
+    if context.multi_node is None:
         workload_id, run_ids = uuid.uuid4().hex, {row.letter: uuid.uuid4().hex for row in rows}
     else:
-        shared = session.multi_node.begin([row.letter for row in rows])
+        shared = context.multi_node.begin([row.letter for row in rows])
         workload_id, run_ids = shared.workload_id, dict(shared.run_ids)
     runs: Sequence[RecordedRun] = [
-        _with_folder(session, row, run_ids[row.letter], Profilers.of(row, registry)) for row in rows
+        _with_folder(context, row, run_ids[row.letter], Profilers.of(row, registry)) for row in rows
     ]
-    runs, problem = _record(session, pending, runs, workload_id, series_id)
+    runs, problem = _record(context, pending, runs, workload_id, series_id)
     # Mostly the same for each row; the dict serves as an ordered set.
     warnings = dict.fromkeys(text for run in runs for text in run.provenance.problems)
-    warnings |= dict.fromkeys(_register(session, runs))
+    warnings |= dict.fromkeys(_register(context, runs))
     if problem is not None:
-        session.presence.note_problem(problem.message)
+        context.notices.note_problem(problem.message)
     return RecordedWorkload(workload_id, runs, list(warnings), in_store=problem is None)
 
 
@@ -131,8 +133,10 @@ def _launched(row: RunPlan) -> tuple[str, tuple[str, ...]]:
     return launched or (row.program.label, row.params)
 
 
-def _with_folder(session: Session, row: RunPlan, run_id: str, profilers: Profilers) -> RecordedRun:
-    folder = session.home.run_dir(run_id)
+def _with_folder(
+    context: RunnerContext, row: RunPlan, run_id: str, profilers: Profilers
+) -> RecordedRun:
+    folder = context.home.run_dir(run_id)
     try:
         provenance = collect_provenance(
             row.program.folder, folder.create().artifacts, interpreter=sys.executable
@@ -147,53 +151,54 @@ def _with_folder(session: Session, row: RunPlan, run_id: str, profilers: Profile
     return run
 
 
-def wait_for_mlflow(session: Session, workload: RecordedWorkload) -> tuple[MlflowIds, str]:
+def wait_for_mlflow(context: RunnerContext, workload: RecordedWorkload) -> tuple[MlflowIds, str]:
     """Wait for MLflow ids; return those known by the deadline, and a warning if some are missing.
 
     Waits only for rows whose MLflow may not know radt: those in other environments, and programs.
     Without MLflow, returns no ids and no warning.
     """
-    if not session.tracking_uri or not workload.in_store or session.client.away is not None:
+    if not context.tracking_uri or not workload.in_store or context.client.away is not None:
         return MlflowIds({}), ""  # without a collector nothing uploads
     run_ids = [run.run_id for run in workload.runs]
     if all(_can_wait_itself(run.plan) for run in workload.runs):
         # In a database backend radt chooses the ids (`MlflowTarget.create_run`).
-        chosen = run_ids if is_database(session.tracking_uri) else []
+        chosen = run_ids if is_database(context.tracking_uri) else []
         return MlflowIds(dict(zip(chosen, chosen, strict=True)), pending=True), ""
-    session.client.flush(session.home.store_path)
+    context.client.flush(context.home.store_path)
     since_ns, began_s = time.time_ns(), time.monotonic()
-    known = _known_to_mlflow(session, run_ids)
+    known = _known_to_mlflow(context, run_ids)
     trouble = ""
-    while len(known) < len(run_ids) and not session.stop:
+    while len(known) < len(run_ids) and not context.stop:
         waited_s = time.monotonic() - began_s
-        if waited_s >= min(_LITTLE_PATIENCE_S, session.mlflow_patience.timeout_s):
-            trouble = _trouble(session, since_ns)
-            if trouble or waited_s >= session.mlflow_patience.timeout_s:
+        if waited_s >= min(_LITTLE_PATIENCE_S, context.mlflow_timeout_s):
+            trouble = _trouble(context, since_ns)
+            if trouble or waited_s >= context.mlflow_timeout_s:
                 break
         time.sleep(_POLL_S)
-        known = _known_to_mlflow(session, run_ids)
+        known = _known_to_mlflow(context, run_ids)
     warning = ""
-    if not session.stop:
+    if not context.stop:
         if missed := len(known) < len(run_ids):
-            why = trouble or f"no answer within {session.mlflow_patience.timeout_s:.0f} s"
+            why = trouble or f"no answer within {context.mlflow_timeout_s:.0f} s"
             warning = (
-                f"MLflow at {masked(session.tracking_uri)}: {why}; runs start now and are "
+                f"MLflow at {masked(context.tracking_uri)}: {why}; runs start now and are "
                 "uploaded when it answers"
             )
-        session.mlflow_patience.answered(in_time=not missed)
-    experiment = session.reader.workload(workload.workload_id).mlflow_experiment_id
+        # A server that has failed once delays the next workload less.
+        context.mlflow_timeout_s = 1.0 if missed else 60.0
+    experiment = context.reader.workload(workload.workload_id).mlflow_experiment_id
     return MlflowIds(known, experiment), warning
 
 
-def _known_to_mlflow(session: Session, run_ids: Sequence[str]) -> dict[str, str]:
+def _known_to_mlflow(context: RunnerContext, run_ids: Sequence[str]) -> dict[str, str]:
     """Return MLflow's ids of the runs that it has."""
-    runs = session.reader.runs(run_ids=list(run_ids))
+    runs = context.reader.runs(run_ids=list(run_ids))
     return {run.run_id: run.mlflow_run_id for run in runs if run.mlflow_run_id}
 
 
-def _trouble(session: Session, since_ns: int) -> str:
+def _trouble(context: RunnerContext, since_ns: int) -> str:
     """Return the MLflow deliverer's problem since `since_ns`; "" if there is none."""
-    problems = read_problems(session.home.store_path, MLFLOW, session.tracking_uri)
+    problems = read_problems(context.home.store_path, MLFLOW, context.tracking_uri)
     problem = problems.get(EVERYTHING)
     return problem.text if problem is not None and problem.last_ns >= since_ns else ""
 
@@ -211,7 +216,7 @@ def _has_plugin() -> bool:
 
 
 def _record(
-    session: Session,
+    context: RunnerContext,
     pending: PendingWorkload,
     runs: Sequence[RecordedRun],
     workload_id: str,
@@ -228,11 +233,11 @@ def _record(
     profiled = workload_tags({run.plan.letter: run.profilers for run in runs})
     descriptions = [
         _description(
-            session,
+            context,
             run,
             workload_id,
             now_ns,
-            _tags(session, pending, run.plan, series_id) | profiled[run.plan.letter],
+            _tags(context, pending, run.plan, series_id) | profiled[run.plan.letter],
         )
         for run in runs
     ]
@@ -243,12 +248,12 @@ def _record(
         except OSError as error:
             unwritten = error
     try:
-        names = session.client.record(descriptions)
+        names = context.client.record(descriptions)
     except CollectorError:
         try:
             from radt.collector.rows import record_runs  # needs SQLAlchemy, see `radt.store.peek`
 
-            names = record_runs(session.writer, session.reader, descriptions, session.clock)
+            names = record_runs(context.writer, context.reader, descriptions, context.clock)
         except StoreError as error:
             if unwritten is not None:
                 raise
@@ -260,11 +265,11 @@ def _record(
 
 
 def _description(
-    session: Session, run: RecordedRun, workload_id: str, now_ns: int, tags: Mapping[str, str]
+    context: RunnerContext, run: RecordedRun, workload_id: str, now_ns: int, tags: Mapping[str, str]
 ) -> RunRequest:
     row = run.plan
     return RunRequest(
-        registration=_registration(session, run),
+        registration=_registration(context, run),
         workload_id=workload_id,
         experiment=row.experiment,
         pid=os.getpid(),
@@ -304,7 +309,7 @@ def _params(row: RunPlan) -> dict[str, str]:
 
 
 def _tags(
-    session: Session, pending: PendingWorkload, row: RunPlan, series_id: str
+    context: RunnerContext, pending: PendingWorkload, row: RunPlan, series_id: str
 ) -> dict[str, str]:
     tags = {
         WORKLOAD: row.workload,
@@ -312,13 +317,13 @@ def _tags(
         DEVICES: str(row.devices),
         COLLOCATION: str(row.collocation),
         LISTENERS: _listeners(row),
-        RUNNER: str(Owner.me()),
-        **session.tags,
+        RUNNER: str(ProcessOwner.me()),
+        **context.tags,
     }
     if row.is_service:
         tags[ROLE] = str(row.role)
-    if session.resume_options:
-        tags[START] = session.resume_options
+    if context.resume_options:
+        tags[START] = context.resume_options
     if pending.repeats > 1:
         tags |= {REPEAT: f"{pending.repeat}/{pending.repeats}", SERIES: series_id}
     return tags
@@ -328,13 +333,13 @@ def _listeners(row: RunPlan) -> str:
     return "+".join(map(str, row.listeners))
 
 
-def _registration(session: Session, run: RecordedRun) -> Registration:
+def _registration(context: RunnerContext, run: RecordedRun) -> Registration:
     return Registration(
         run_id=run.run_id,
-        store_path=str(session.home.store_path),
+        store_path=str(context.home.store_path),
         spool=str(run.run_dir.path),
-        tracking_uri=session.tracking_uri,
-        store_uri=session.store_uri,
+        tracking_uri=context.tracking_uri,
+        store_uri=context.store_uri,
         listeners=run.profilers.sampled,
         devices=tuple(str(index) for index in run.plan.devices.gpus),
         env=delivery_env(os.environ),
@@ -342,14 +347,14 @@ def _registration(session: Session, run: RecordedRun) -> Registration:
     )
 
 
-def _register(session: Session, runs: Sequence[RecordedRun]) -> list[str]:
+def _register(context: RunnerContext, runs: Sequence[RecordedRun]) -> list[str]:
     """Register the runs; return the collector's warnings. If it is away, it finds them later."""
     warnings: list[str] = []
     for run in runs:
         try:
-            warnings += session.client.register(_registration(session, run))
+            warnings += context.client.register(_registration(context, run))
         except CollectorError as error:
-            session.presence.note(error, refused=session.client.away is None)
+            context.notices.note(error, refused=context.client.away is None)
         else:
-            session.presence.note(None)
+            context.notices.note(None)
     return warnings

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from radt.collocation.busy import BusyPolicy, pause, wait_until_free
-from radt.collocation.ledger import Container, Entry, Ledger
+from radt.collocation.ledger import Container, Ledger, LedgerEntry
 from radt.collocation.packing import PlacementError
-from radt.collocation.planner import DevicePlan, Request, plan_here, warnings
+from radt.collocation.planner import DevicePlan, DeviceRequest, plan_here, warnings
 from radt.collocation.setup import DeviceSetup
 from radt.devices.cpus import CpuTopology, assign_cpus, cpu_list
 from radt.devices.gpus import Gpus
@@ -38,9 +38,9 @@ from radt.runner.command import (
     program_arguments,
     program_command,
 )
+from radt.runner.context import RunnerContext
 from radt.runner.multinode import placed
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
-from radt.runner.recording import Session
 from radt.tags import CPUS
 
 Say = Callable[[str], None]
@@ -74,18 +74,18 @@ class LaunchSpec:
 class Provision:
     """The resources of a workload on this machine, from set-up to clean-up. Keys are letters."""
 
-    session: Session
+    context: RunnerContext
     workload: RecordedWorkload
     say: Say
     devices: DeviceSetup | None = None
     _environments: dict[EnvironmentSpec, BuiltEnvironment] = field(default_factory=dict)
     _cpus: dict[str, frozenset[int] | None] = field(default_factory=dict)
-    _containers: list[Entry] = field(default_factory=list)
+    _containers: list[LedgerEntry] = field(default_factory=list)
     _warnings: list[str] = field(default_factory=list)
 
     def cancelled(self) -> bool:
         """Return True if radt was asked to stop."""
-        return bool(self.session.stop)
+        return bool(self.context.stop)
 
     @property
     def _rows(self) -> list[RunPlan]:
@@ -138,7 +138,7 @@ class Provision:
         self, run: RecordedRun, mlflow: MlflowIds, extra: Mapping[str, str]
     ) -> LaunchSpec:
         row = placed(run.plan, extra)
-        env = _environment(row, run, mlflow, self.session) | dict(extra)
+        env = _environment(row, run, mlflow, self.context) | dict(extra)
         if self.devices is not None:
             env |= self.devices.environment(row.letter)
         profiling = run.profilers.attached(row, run.run_id, run.run_dir)
@@ -151,7 +151,7 @@ class Provision:
             folder=row.program.folder,
             run_id=run.run_id,
             run_dir=run.run_dir.path,
-            home=self.session.home.path,
+            home=self.context.home.path,
             variables=env,
             gpu_uuids=tuple(filter(None, env["CUDA_VISIBLE_DEVICES"].split(","))),
             cpus=self._cpus.get(row.letter),
@@ -176,7 +176,7 @@ class Provision:
         )
 
     def _build_environments(self) -> None:
-        logs = self.session.home.path / "logs"
+        logs = self.context.home.path / "logs"
         for row in self._rows:
             with _blame(row.letter):
                 spec = environment_spec(row)
@@ -207,11 +207,11 @@ class Provision:
         rows = self._rows
         if not any(row.devices.gpus for row in rows):
             return  # without GPU rows, the GPUs are not even queried
-        requests = [Request(row.letter, row.devices.gpus, row.collocation) for row in rows]
+        requests = [DeviceRequest(row.letter, row.devices.gpus, row.collocation) for row in rows]
         try:
             if (plan := self._plan_devices(requests)) is None:
                 return
-            busy = self.session.options.busy
+            busy = self.context.options.busy
             wait_until_free(_devices_in_use(plan), busy, self.say, self.cancelled)
             # The devices may have changed while this start waited.
             if (plan := self._plan_devices(requests)) is None:
@@ -226,7 +226,7 @@ class Provision:
             letters = [row.letter for row in rows if row.devices.gpus]
             raise SetUpError(dict.fromkeys(letters, str(error))) from error
 
-    def _plan_devices(self, requests: Sequence[Request]) -> DevicePlan | None:
+    def _plan_devices(self, requests: Sequence[DeviceRequest]) -> DevicePlan | None:
         """Return the device plan once no other process blocks it; None if the user stops the wait.
 
         Raises:
@@ -237,7 +237,7 @@ class Provision:
             try:
                 return self._plan_now(requests)
             except PlacementError as error:
-                if not error.may_pass or self.session.options.busy is not BusyPolicy.WAIT:
+                if not error.may_pass or self.context.options.busy is not BusyPolicy.WAIT:
                     raise
                 if error.message != announced:
                     announced = error.message
@@ -245,8 +245,8 @@ class Provision:
             pause(PLACE_POLL_S, self.cancelled)
         return None
 
-    def _plan_now(self, requests: Sequence[Request]) -> DevicePlan:
-        gpus = Gpus.read()  # modes may have changed since the session began
+    def _plan_now(self, requests: Sequence[DeviceRequest]) -> DevicePlan:
+        gpus = Gpus.read()  # modes may have changed since this start
         plan = plan_here(requests, gpus)
         for warning in warnings({index for row in requests for index in row.gpus}, gpus.every):
             if warning not in self._warnings:
@@ -263,7 +263,7 @@ _OWN_VARIABLES = (
 
 
 def _environment(
-    row: RunPlan, run: RecordedRun, mlflow: MlflowIds, session: Session
+    row: RunPlan, run: RecordedRun, mlflow: MlflowIds, context: RunnerContext
 ) -> dict[str, str]:
     """Return the runner's environment plus the variables by which `radt.Run` and MLflow join a run.
 
@@ -274,21 +274,21 @@ def _environment(
     env |= {
         RUN_ID_VARIABLE: run.run_id,
         RUN_DIR_VARIABLE: str(run.run_dir.path),
-        HOME_VARIABLE: str(session.home.path),
+        HOME_VARIABLE: str(context.home.path),
         "RADT_EXPERIMENT": row.experiment,
         "RADT_WORKLOAD": row.workload,
         "RADT_LETTER": row.letter,
         "RADT_NAME": row.label,
         "RADT_DEVICES": str(row.devices),
         "RADT_PRESENT": "True",
-        "CUDA_VISIBLE_DEVICES": row.devices.cuda_visible_devices(session.machine),
+        "CUDA_VISIBLE_DEVICES": row.devices.cuda_visible_devices(context.machine),
         "PYTHONUNBUFFERED": env.get("PYTHONUNBUFFERED", "1"),
     }
     mlflow_run_id = mlflow.runs.get(run.run_id)
     if mlflow.pending:
-        env["MLFLOW_TRACKING_URI"] = env[MLFLOW_PENDING_VARIABLE] = session.tracking_uri
+        env["MLFLOW_TRACKING_URI"] = env[MLFLOW_PENDING_VARIABLE] = context.tracking_uri
     if mlflow_run_id is not None:
-        env["MLFLOW_TRACKING_URI"] = session.tracking_uri
+        env["MLFLOW_TRACKING_URI"] = context.tracking_uri
         # Two variables, because MLflow deletes the first one after using it.
         env["MLFLOW_RUN_ID"] = env["RADT_MLFLOW_RUN_ID"] = mlflow_run_id
         if mlflow.experiment is not None:

@@ -11,29 +11,30 @@ from pathlib import Path
 
 from radt import units
 from radt.collector.protocol import Registration, delivery_env
-from radt.collocation.ledger import Ledger, Owner
+from radt.collocation.ledger import Ledger, ProcessOwner
 from radt.collocation.setup import clean_up
 from radt.devices.machine import Machine
 from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
-from radt.experiment.plan import RunPlan, WorkloadPlan
+from radt.experiment.plan import RunPlan, WorkloadKey
 from radt.experiment.status import RowStatus, StatusSink
 from radt.masking import unmasked
 from radt.model import RunStatus
 from radt.processes import stop_run
 from radt.runner.active import FileWait, status_text
-from radt.runner.live import ProgressView, label_width, remaining_s, repeated
+from radt.runner.context import RunnerContext
+from radt.runner.live import label_width
 from radt.runner.notify import Notification
 from radt.runner.options import PendingWorkload, StartOptions, Work
-from radt.runner.outcome import ExperimentOutcome, RunEnd, RunOutcome, WorkloadOutcome
+from radt.runner.outcome import ExperimentOutcome, RunEnd
 from radt.runner.process import KILL_PATIENCE_S
-from radt.runner.recording import Session
+from radt.runner.progress import ProgressView, WorkloadProgress, remaining_s, repeated
 from radt.runner.workload import run_workload
 from radt.tags import RUNNER, SERIES
 
 RUNNER_DIED = "its runner died"
 
 
-def recover(session: Session, work: Work, statuses: StatusSink | None) -> None:
+def recover(context: RunnerContext, work: Work, statuses: StatusSink | None) -> None:
     """Close what a dead runner left open: processes, store rows, MLflow runs, CSV rows.
 
     Raises:
@@ -43,10 +44,10 @@ def recover(session: Session, work: Work, statuses: StatusSink | None) -> None:
     lost = [row for row in work.plan.runs if row.status is RunStatus.RUNNING]
     for row in lost:
         if row.run_id:
-            _end_orphan(session, row.run_id)
-    if not session.was_settled:
-        for run_id in _recorded_and_no_more(session):
-            _end_orphan(session, run_id)
+            _end_orphan(context, row.run_id)
+    if not context.was_settled:
+        for run_id in _recorded_and_no_more(context):
+            _end_orphan(context, run_id)
     if statuses is None:
         return
     killed = RunEnd(RunStatus.KILLED, RUNNER_DIED)
@@ -64,28 +65,28 @@ def _said(row: RunPlan, ending: RunEnd, number: int, repeats: int) -> RowStatus:
     return RowStatus(status_text(ending, number, max(repeats, number)), row.run_id)
 
 
-def _recorded_and_no_more(session: Session) -> list[str]:
+def _recorded_and_no_more(context: RunnerContext) -> list[str]:
     """Return runs whose runner died after recording them, before collector and file had them."""
     here = platform.node()
-    runs = [run.run_id for run in session.reader.unended_runs() if run.host == here]
-    tags = session.reader.tags_of(runs)
+    runs = [run.run_id for run in context.reader.unended_runs() if run.host == here]
+    tags = context.reader.tags_of(runs)
     return [run_id for run_id in runs if _is_dead(tags.get(run_id, {}).get(RUNNER, ""))]
 
 
 def _is_dead(runner: str) -> bool:
     """Return True if the process in a tag is gone; False if the tag cannot be parsed."""
     try:
-        return not Owner.parse(runner).alive
+        return not ProcessOwner.parse(runner).alive
     except ValueError:
         return False
 
 
-def _end_orphan(session: Session, shown_id: str) -> None:
+def _end_orphan(context: RunnerContext, shown_id: str) -> None:
     try:
-        run = session.reader.find_run(shown_id)
+        run = context.reader.find_run(shown_id)
     except RunNotFoundError:
-        session.console.say(
-            f"  run {shown_id} of a dead runner is not in {session.home.store_path}",
+        context.console.say(
+            f"  run {shown_id} of a dead runner is not in {context.home.store_path}",
             style="dim",
         )
         return
@@ -93,29 +94,29 @@ def _end_orphan(session: Session, shown_id: str) -> None:
     if run.status.ended:
         return  # the collector has ended it already
     try:
-        session.client.register(
+        context.client.register(
             Registration(
                 run_id=run.run_id,
-                store_path=str(session.home.store_path),
+                store_path=str(context.home.store_path),
                 spool=run.spool,
-                tracking_uri=unmasked(run.tracking_uri, [session.tracking_uri]),
-                store_uri=session.store_uri,
+                tracking_uri=unmasked(run.tracking_uri, [context.tracking_uri]),
+                store_uri=context.store_uri,
                 listeners=(),
                 devices=(),
                 env=delivery_env(os.environ),
             )
         )
-        session.client.finish(run.run_id, RunStatus.KILLED, None, RUNNER_DIED)
+        context.client.finish(run.run_id, RunStatus.KILLED, None, RUNNER_DIED)
     except CollectorError as error:
-        session.presence.note(error, refused=session.client.away is None)
-        session.client.forget(run.run_id)
-        session.writer.end_run(
-            run.run_id, RunStatus.KILLED, session.clock.now_ns(), reason=RUNNER_DIED
+        context.notices.note(error, refused=context.client.away is None)
+        context.client.forget(run.run_id)
+        context.writer.end_run(
+            run.run_id, RunStatus.KILLED, context.clock.now_ns(), reason=RUNNER_DIED
         )
-        session.writer.end_workload(run.workload_id)
+        context.writer.end_workload(run.workload_id)
 
 
-class Schedule:
+class LocalSchedule:
     """Runs the pending work of a plan. Each object is for one call of `run`.
 
     Args:
@@ -126,28 +127,28 @@ class Schedule:
 
     def __init__(
         self,
-        session: Session,
+        context: RunnerContext,
         work: Work,
         statuses: StatusSink | None,
-        series: Mapping[tuple[str, str], str] | None = None,
+        series: Mapping[WorkloadKey, str] | None = None,
     ) -> None:
-        self._session = session
+        self._context = context
         self._work = work
         self._pending = work.pending
         self._options = work.options
-        self._stop = session.stop
+        self._stop = context.stop
         self._statuses = statuses
         self._file_wait = FileWait(
             work.options.wait_for_file_s,
-            session.stop,
-            lambda text: session.console.say(f"  {text}", "dim"),
+            context.stop,
+            lambda text: context.console.say(f"  {text}", "dim"),
         )
-        self._outcomes: list[WorkloadOutcome] = []
+        self._outcomes: list[WorkloadProgress] = []
         #: Workloads that did not finish: further repeats would not finish either.
-        self._given_up: set[tuple[str, str]] = set()
+        self._given_up: set[WorkloadKey] = set()
         self._first_failure = ""
         self._series = dict(series or {})
-        self._ended_s: dict[tuple[str, str], list[float]] = {}
+        self._ended_s: dict[WorkloadKey, list[float]] = {}
 
     def run(self) -> ExperimentOutcome:
         """Run it; the caller holds the experiment's lock and listens for signals.
@@ -158,7 +159,7 @@ class Schedule:
         Raises:
             RadtError: Recovery from an earlier runner failed; nothing was started.
         """
-        recover(self._session, self._work, self._statuses)
+        recover(self._context, self._work, self._statuses)
         started_s = time.monotonic()
         problem: RadtError | None = None
         try:
@@ -178,7 +179,7 @@ class Schedule:
         )
 
     def _run_all(self, started_s: float) -> None:
-        self._session.console.label_width = label_width(
+        self._context.console.label_width = label_width(
             repeated(pending.plan.label, pending.repeat, pending.repeats)
             for pending in self._pending
         )
@@ -186,7 +187,7 @@ class Schedule:
             if self._stop:
                 break
             self._show_progress(position, started_s)
-            if _key(pending.plan) in self._given_up:
+            if pending.plan.key in self._given_up:
                 continue
             if self._options.fail_fast and self._given_up:
                 self._skip(pending, f"{self._first_failure} did not finish (--fail-fast)")
@@ -198,24 +199,22 @@ class Schedule:
 
     def _run_one(self, position: int, pending: PendingWorkload) -> None:
         outcome = run_workload(
-            self._session,
+            self._context,
             pending,
             series_id=self._series_of(pending),
-            position=position,
-            total=len(self._pending),
             statuses=self._statuses,
             file_wait=self._file_wait,
         )
         self._outcomes.append(outcome)
-        self._session.console.workload_ended(position, len(self._pending), outcome)
+        self._context.console.workload_ended(position, len(self._pending), outcome)
         if outcome.status is RunStatus.FINISHED:
-            self._ended_s.setdefault(_key(pending.plan), []).append(outcome.elapsed_s)
+            self._ended_s.setdefault(pending.plan.key, []).append(outcome.elapsed_s)
         else:
-            self._given_up.add(_key(pending.plan))
+            self._given_up.add(pending.plan.key)
             self._first_failure = self._first_failure or outcome.label
             if not self._stop:
                 file = str(self._work.plan.path)
-                self._session.notifier.send(Notification.of_workload(pending.plan, outcome, file))
+                self._context.notifier.send(Notification.of_workload(pending.plan, outcome, file))
 
     def _skip(self, pending: PendingWorkload, reason: str) -> None:
         """Write into the file why the rows were not run; the next start runs them."""
@@ -225,30 +224,21 @@ class Schedule:
             try:
                 self._statuses.set_many({run.line: RowStatus(text) for run in pending.plan.runs})
             except StatusError as error:  # the next write includes these statuses
-                self._session.console.say(f"  {error}", style="red")
-        self._given_up.add(_key(pending.plan))
-        self._outcomes.append(
-            WorkloadOutcome(
-                label=pending.plan.label,
-                workload_id="",
-                runs=[_skipped(run, reason) for run in pending.plan.runs],
-                start_skew_s=None,
-                repeat=pending.repeat,
-                repeats=pending.repeats,
-            )
-        )
+                self._context.console.say(f"  {error}", style="red")
+        self._given_up.add(pending.plan.key)
+        self._outcomes.append(pending.progress(RunStatus.SKIPPED, reason))
 
     def _cool_down(self) -> None:
         """Pause for the hardware to cool down; a stop ends the pause."""
         end_s = time.monotonic() + self._options.cooldown_s
         while (left_s := end_s - time.monotonic()) > 0 and not self._stop:
-            self._session.console.show_wait(f"cooling down, {units.duration(left_s)} left")
+            self._context.console.show_wait(f"cooling down, {units.duration(left_s)} left")
             self._stop.wait(min(left_s, 1.0))
-        self._session.console.hide_live()
+        self._context.console.hide_live()
 
     def _series_of(self, pending: PendingWorkload) -> str:
         """Return the id that all repeats of a workload share, including those of earlier starts."""
-        key = _key(pending.plan)
+        key = pending.plan.key
         if key not in self._series:
             self._series[key] = (
                 pending.repeat > 1 and self._earlier_series(pending)
@@ -259,17 +249,17 @@ class Schedule:
         for run in pending.plan.runs:
             if run.run_id:
                 try:
-                    record = self._session.reader.find_run(run.run_id)
+                    record = self._context.reader.find_run(run.run_id)
                 except RunNotFoundError:
                     continue
-                tags = self._session.reader.tags(record.run_id)
+                tags = self._context.reader.tags(record.run_id)
                 if SERIES in tags:
                     return tags[SERIES]
         return ""
 
     def _show_progress(self, position: int, started_s: float) -> None:
-        left = [_key(pending.plan) for pending in self._pending[position - 1 :]]
-        self._session.console.experiment = ProgressView(
+        left = [pending.plan.key for pending in self._pending[position - 1 :]]
+        self._context.console.experiment = ProgressView(
             done=position - 1,
             total=len(self._pending),
             elapsed_s=time.monotonic() - started_s,
@@ -294,19 +284,13 @@ class LocalExecutor:
             say(problem)
         return self.plan(path, options).settled()
 
-    def resume(self, _session: Session, work: Work) -> Work:
+    def resume(self, _context: RunnerContext, work: Work) -> Work:
         return work
 
     def where(self, _work: Work) -> str:
         return str(self.machine)
 
-    def run(self, session: Session, work: Work, statuses: StatusSink | None) -> ExperimentOutcome:
-        return Schedule(session, work, statuses).run()
-
-
-def _key(workload: WorkloadPlan) -> tuple[str, str]:
-    return workload.experiment, workload.label
-
-
-def _skipped(run: RunPlan, reason: str) -> RunOutcome:
-    return RunOutcome(run.letter, run.label, "", RunStatus.SKIPPED, reason, None, role=run.role)
+    def run(
+        self, context: RunnerContext, work: Work, statuses: StatusSink | None
+    ) -> ExperimentOutcome:
+        return LocalSchedule(context, work, statuses).run()

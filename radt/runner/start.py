@@ -27,23 +27,23 @@ from radt.model import RunStatus
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.console import shown_path as shown
+from radt.runner.context import RunnerContext
 from radt.runner.executor import Executor
 from radt.runner.notify import Notification, Notifier
 from radt.runner.options import StartOptions, Work, pending_workloads
 from radt.runner.outcome import ExperimentOutcome
-from radt.runner.recording import Session, open_session
 
 #: Commands to suggest once the user has stopped following jobs, and what they do.
 _RETURN_HINTS = {
     "status": "progress, queue and estimated start",
-    "attach": "look again, with the output of the runs",
+    "attach": "follow the jobs, with the output of the runs",
     "stop": "cancel the jobs",
 }
 
 
-def print_header(session: Session, work: Work, where: str) -> None:
+def print_header(context: RunnerContext, work: Work, where: str) -> None:
     """Print the pending work, its devices, and the destinations of its records."""
-    console, plan = session.console, work.plan
+    console, plan = context.console, work.plan
     if not work.pending:
         everything = len(list(plan.runs))
         failed = sum(row.status in FAILURES for row in work.done)
@@ -60,17 +60,17 @@ def print_header(session: Session, work: Work, where: str) -> None:
         )
         return
     console.say(Text.assemble((plan.name, "bold"), f" · {_amount(work)} · {where}"))
-    if not session.tracking_uri:
+    if not context.tracking_uri:
         mlflow = "no MLflow"
-    elif session.tracking_uri == session.home.default_tracking_uri:
+    elif context.tracking_uri == context.home.default_tracking_uri:
         mlflow = "MLflow mlflow.db"
     else:
-        mlflow = f"MLflow {masked(session.tracking_uri)}"
-    console.say(f"  recorded in {shown(session.home.path)}/ · samples radt.db · {mlflow}", "dim")
-    if session.store_uri:
+        mlflow = f"MLflow {masked(context.tracking_uri)}"
+    console.say(f"  recorded in {shown(context.home.path)}/ · samples radt.db · {mlflow}", "dim")
+    if context.store_uri:
         from radt.store.backend import StoreAddress  # needs SQLAlchemy, see `radt.store.peek`
 
-        console.say(f"  uploaded to {StoreAddress.of(session.store_uri)}", "dim")
+        console.say(f"  uploaded to {StoreAddress.of(context.store_uri)}", "dim")
     again_by_label = {one.plan.label: len(one.again) for one in work.pending if one.again}
     for label, again in again_by_label.items():
         console.say(
@@ -95,7 +95,7 @@ def _amount(work: Work) -> str:
 
 
 def print_closing(
-    session: Session,
+    context: RunnerContext,
     plan: ExperimentPlan,
     outcome: ExperimentOutcome,
     before: CollectorStatus | None,
@@ -112,7 +112,7 @@ def print_closing(
     from radt.render.report import epochs_hint, summary_table
     from radt.render.terminal import table_lines
 
-    console = session.console
+    console = context.console
     names = list(dict.fromkeys(workload.experiment for workload in plan.workloads))
     for row in outcome.failed_before:
         where = f"line {row.line}: " if row.line else ""
@@ -121,12 +121,12 @@ def print_closing(
     if outcome.runs:
         console.say("")
         console.say(_verdict(plan.name, outcome), indent=2)
-        console.say(f"  {_recording(session, outcome, before)}", "dim", indent=2)
-        for backlog in backlogs(session.home.store_path, session.store_uri):
+        console.say(f"  {_recording(context, outcome, before)}", "dim", indent=2)
+        for backlog in backlogs(context.home.store_path, context.store_uri):
             if backlog.problem:
                 console.say(f"  {backlog.sentence()}", "yellow", indent=2)
     for name in names:
-        report = read_report(session.reader, name)
+        report = read_report(context.reader, name)
         if report.workloads:
             console.say("")
             console.print_table(table_lines(summary_table(report.workloads), console.width))
@@ -136,12 +136,12 @@ def print_closing(
             console.say(f"  {loss}", "yellow", indent=2)
         if report.selection.reasons:
             console.say(f"  {counts_text([report.selection])}", "dim")
-    home = "" if session.home.path == Path.cwd() / "radt-data" else f" --home {session.home.path}"
+    home = "" if context.home.path == Path.cwd() / "radt-data" else f" --home {context.home.path}"
     program = _program()
     console.say("")
     hints = {}
     if outcome.interrupted and Path(sys.argv[0]).name == "radt":
-        detach = " --detach" if session.resume_options.endswith("--detach") else ""
+        detach = " --detach" if context.resume_options.endswith("--detach") else ""
         hints[shown_command(sys.argv) + detach] = "resume it"
     hints |= {f"{program} dashboard{home}": "compare in the browser"}
     hints |= {
@@ -192,32 +192,34 @@ def _finished_first(counted: tuple[RunStatus, int]) -> bool:
     return counted[0] is not RunStatus.FINISHED
 
 
-def _status(session: Session) -> CollectorStatus | None:
+def _status(context: RunnerContext) -> CollectorStatus | None:
     """Return the collector's status, None if it does not answer."""
     try:
-        return session.client.status()
+        return context.client.status()
     except CollectorError:
         return None
 
 
-def _recording(session: Session, outcome: ExperimentOutcome, before: CollectorStatus | None) -> str:
+def _recording(
+    context: RunnerContext, outcome: ExperimentOutcome, before: CollectorStatus | None
+) -> str:
     """Return the number of samples, and the tracker's CPU time during the runs and outside them."""
     from radt.analysis.recording import read_overhead
 
-    ledger = session.reader.ledger([run.run_id for run in outcome.runs])
+    ledger = context.reader.ledger([run.run_id for run in outcome.runs])
     received, missed = sum(row.received for row in ledger), sum(row.missed for row in ledger)
     parts = [
         f"{units.plural(received, 'sample')}, {f'{missed:,} missed' if missed else 'none missed'}"
     ]
-    if session.client.away is not None:
-        parts.append("what waits in the runs' folders is not counted yet")
-    overhead = read_overhead(session.reader, [run.run_id for run in outcome.runs])
+    if context.client.away is not None:
+        parts.append("values still in the runs' folders are not counted yet")
+    overhead = read_overhead(context.reader, [run.run_id for run in outcome.runs])
     if overhead.cpu_share is not None:
         parts.append(f"tracker {units.percent(overhead.cpu_share)} of a core during runs")
-        after = _status(session)
+        after = _status(context)
         if before is not None and after is not None and after.pid == before.pid:
             besides_s = after.cpu_s - before.cpu_s + time.process_time() - overhead.cpu_s
-            parts[-1] += f", {units.duration(max(0.0, besides_s))} besides"
+            parts[-1] += f", {units.duration(max(0.0, besides_s))} outside runs"
     return " · ".join(parts)
 
 
@@ -252,7 +254,7 @@ def start(
         options: The options of this start.
         executor: Where to run.
         confirm: Asked before radt does something that the user may not expect.
-        client: See `radt.runner.recording.open_session`.
+        client: See `radt.runner.context.RunnerContext`.
         console: Standard output unless given.
 
     Raises:
@@ -301,7 +303,7 @@ def _start(
     with (
         RunConsole(console, quiet=options.quiet) as output,
         notifying(work, output) as notifier,
-        open_session(
+        RunnerContext(
             options,
             executor.machine,
             output,
@@ -309,23 +311,23 @@ def _start(
             stop,
             resume_options=resume_options,
             client=client,
-        ) as session,
+        ) as context,
         stop.listening(),
     ):
-        work = executor.resume(session, work)
+        work = executor.resume(context, work)
         statuses = None if work.source is None else work.source.writer()
         if work.source is not None and work.source.note:
             output.say(f"  {work.source.note}", "dim")
         if work.pending or work.source is not None:
-            print_header(session, work, executor.where(work))
+            print_header(context, work, executor.where(work))
         before = None
         if not executor.outlives_start:
-            before = _cost_before(_status(session), time.monotonic() - began_s)
-        outcome = executor.run(session, work, statuses)
+            before = _cost_before(_status(context), time.monotonic() - began_s)
+        outcome = executor.run(context, work, statuses)
         if stop and executor.outlives_start:
-            _print_how_to_return(session, work.plan.path)
+            _print_how_to_return(context, work.plan.path)
         else:
-            outcome = _close(session, work, outcome, before)
+            outcome = _close(context, work, outcome, before)
     if outcome.problem is not None:
         raise outcome.problem
     # Report Ctrl-C during the last lines, too: the caller may have more to run.
@@ -333,45 +335,45 @@ def _start(
 
 
 def _close(
-    session: Session, work: Work, outcome: ExperimentOutcome, before: CollectorStatus | None
+    context: RunnerContext, work: Work, outcome: ExperimentOutcome, before: CollectorStatus | None
 ) -> ExperimentOutcome:
     """Print the last lines, and wait for uploads if the options say so."""
-    session.notifier.send(
+    context.notifier.send(
         Notification.of_experiment(
             work.plan.name, outcome, str(work.plan.path), problem=str(outcome.problem or "")
         )
     )
     try:
-        print_closing(session, work.plan, outcome, before)
+        print_closing(context, work.plan, outcome, before)
     except RadtError as error:
         if outcome.problem is None:  # otherwise the earlier problem is the cause, and clearer
-            session.console.say(f"  {error}", "red")
-    return wait_for_uploads(session, outcome)
+            context.console.say(f"  {error}", "red")
+    return wait_for_uploads(context, outcome)
 
 
-def _print_how_to_return(session: Session, path: Path) -> None:
-    session.console.say("")
-    session.console.say("  this only ends the looking: the jobs go on")
+def _print_how_to_return(context: RunnerContext, path: Path) -> None:
+    context.console.say("")
+    context.console.say("  detached; the jobs continue")
     hints = {
         f"radt {command} {shlex.quote(shown(path))}": purpose
         for command, purpose in _RETURN_HINTS.items()
     }
-    for line in hint_lines(hints, session.console.width):
-        session.console.say(line)
+    for line in hint_lines(hints, context.console.width):
+        context.console.say(line)
 
 
-def wait_for_uploads(session: Session, outcome: ExperimentOutcome) -> ExperimentOutcome:
+def wait_for_uploads(context: RunnerContext, outcome: ExperimentOutcome) -> ExperimentOutcome:
     """Wait for uploads if the options say so; add a warning or a problem if some are left."""
-    wait = session.options.wait
+    wait = context.options.wait
     if wait is Wait.NO:
         return outcome
     from radt.runner.delivering import deliver_before_exit  # needs SQLAlchemy
 
-    console = session.console
+    console = context.console
     console.say("")
     try:
         deliver_before_exit(
-            session.home, session.tracking_uri, session.store_uri, console, session.stop
+            context.home, context.tracking_uri, context.store_uri, console, context.stop
         )
     except RadtError as error:
         if outcome.problem is None and wait is Wait.MUST:

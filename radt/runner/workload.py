@@ -14,14 +14,15 @@ from radt.model import RunStatus, short_id
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended, FileWait
 from radt.runner.barrier import Barrier, ContextBarrier
 from radt.runner.command import limit_variables
-from radt.runner.follow import Follower
-from radt.runner.live import RunView, WorkloadView
+from radt.runner.context import RunnerContext
+from radt.runner.follow import WorkloadFollower
 from radt.runner.options import PendingWorkload, SyncPoint
-from radt.runner.outcome import RunEnd, WorkloadOutcome
+from radt.runner.outcome import RunEnd
 from radt.runner.preparation import MlflowIds, record_workload, wait_for_mlflow
 from radt.runner.process import TrainingProcess
+from radt.runner.progress import WorkloadProgress
 from radt.runner.provision import Provision, SetUpError
-from radt.runner.recording import Recording, Session
+from radt.runner.recording import RecordingThread
 from radt.tags import PROFILER_NOTICE
 from radt.usage import usage_file
 
@@ -39,7 +40,7 @@ T = TypeVar("T")
 def start_together(workload: ActiveWorkload) -> None:
     """Start all rows; one that cannot be started ends, and the others continue."""
     released = _through_the_barrier(workload)
-    workload.view.state = ""
+    workload.progress.activity = ""
     setup = workload.provision.devices
     for row in workload.rows:
         if row.run_id in released:
@@ -49,15 +50,14 @@ def start_together(workload: ActiveWorkload) -> None:
                 released[row.run_id],
                 setup.devices(row.letter) if setup is not None else None,
             )
-            row.view.status = RunStatus.RUNNING
-            row.started_monotonic_s = released[row.run_id] / 1e9
-            row.view.started_monotonic_s = row.started_monotonic_s
+            row.progress.status = RunStatus.RUNNING
+            row.progress.started_monotonic_s = released[row.run_id] / 1e9
     everywhere: Mapping[str, int] = released
-    if (multi_node := workload.session.multi_node) is not None:
+    if (multi_node := workload.context.multi_node) is not None:
         everywhere = multi_node.released(released)
         for row in workload.rows:
             workload.recording.tags(row.run_id, dict(multi_node.tags))
-    if workload.context is None:
+    if workload.context_barrier is None:
         workload.record_barrier(everywhere)
 
 
@@ -70,7 +70,7 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
         for row in workload.rows:
             _guarded(workload, row, lambda active: active.running.wait_ready(READY_TIMEOUT_S))
         # With a stop pending (Ctrl-C, or a failed start and --fail-fast), kill behind the barrier.
-        multi_node = workload.session.multi_node
+        multi_node = workload.context.multi_node
         opens_ns = None if multi_node is None else multi_node.meet()
         is_off = multi_node is not None and opens_ns is None
         if is_off or workload.stop or any(row.verdict is not None for row in workload.rows):
@@ -94,7 +94,7 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
 
 
 def _spawn(workload: ActiveWorkload, barrier: Barrier, row: ActiveRun) -> None:
-    console, run = workload.session.console, row.startable
+    console, run = workload.context.console, row.startable
     assert run is not None
     position = workload.rows.index(row)
     row.process = TrainingProcess(
@@ -117,7 +117,7 @@ def _guarded(
     workload: ActiveWorkload, row: ActiveRun, action: Callable[[ActiveRun], T]
 ) -> T | None:
     """Call `action`; if the row cannot be started, end that row only."""
-    if row.outcome is not None:
+    if row.ended:
         return None
     try:
         return action(row)
@@ -132,23 +132,19 @@ def _guarded(
 
 
 def run_workload(
-    session: Session,
+    context: RunnerContext,
     pending: PendingWorkload,
     *,
     series_id: str,
-    position: int,
-    total: int,
     statuses: StatusSink | None,
     file_wait: FileWait,
-) -> WorkloadOutcome:
-    """Run the rows of a workload together.
+) -> WorkloadProgress:
+    """Run the rows of a workload together; return how they ended.
 
     Args:
-        session: The context of this start.
+        context: The context of this start.
         pending: The workload.
         series_id: Shared by all repeats of the workload.
-        position: Its position among the ``total`` workloads of this start, from 1.
-        total: Number of workloads.
         statuses: Writes them into the experiment file; None if there is no file.
         file_wait: Waits for the file.
 
@@ -156,34 +152,32 @@ def run_workload(
         RadtError: The runs' folders cannot be made; nothing was started.
     """
     started_s = time.monotonic()
-    view = WorkloadView(
-        position=position,
-        total=total,
-        label=pending.plan.label or pending.plan.runs[0].label,
-        runs=[RunView(row.letter, row.label, role=row.role) for row in pending.plan.runs],
-        repeat=pending.repeat,
-        repeats=pending.repeats,
-    )
-    session.console.show_live(view)
-    recorded = record_workload(session, pending, series_id)
+    progress = pending.progress()
+    progress.activity = "preparing"
+    context.console.show_live(progress)
+    recorded = record_workload(context, pending, series_id)
+    for run, shown in zip(recorded.runs, progress.runs, strict=True):
+        shown.run_id = run.run_id
     if not pending.plan.label:  # a script run directly: no file will have its name and id
         (run,) = recorded.runs
-        view.label = view.runs[0].name = run.plan.label
+        progress.label = progress.runs[0].name = run.plan.label
         line = f"  run {short_id(run.run_id)} ({run.plan.label})"
-        session.console.say(line, "dim", indent=2)
+        context.console.say(line, "dim", indent=2)
     folders = {run.run_id: run.run_dir.path for run in recorded.runs}
-    with Recording(session, folders, in_store=recorded.in_store) as recording:
+    with RecordingThread(context, folders, in_store=recorded.in_store) as recording:
         provision = Provision(
-            session, recorded, say=lambda text: session.console.progress(view, text)
+            context, recorded, say=lambda text: context.console.show_activity(progress, text)
         )
-        active = ActiveWorkload(session, pending, statuses, view, recorded, recording, provision)
+        active = ActiveWorkload(
+            context, pending, statuses, progress, recorded, recording, provision
+        )
         for warning in recorded.warnings:
-            if warning not in session.shown_warnings:
-                session.shown_warnings.add(warning)
+            if warning not in context.shown_warnings:
+                context.shown_warnings.add(warning)
                 active.say(warning)
-        session.stop.on_request = active.wake
-        if session.multi_node is not None:
-            session.multi_node.on_news = active.wake
+        context.stop.on_request = active.wake
+        if context.multi_node is not None:
+            context.multi_node.on_news = active.wake
         problem = ""
         try:
             _run(active, file_wait)
@@ -191,16 +185,9 @@ def run_workload(
             problem = f"radt stopped on an error: {error}"
             raise
         finally:
-            _clean_up(active, problem or session.stop.reason)
-    return WorkloadOutcome(
-        label=view.label,
-        workload_id=recorded.workload_id,
-        runs=[row.outcome for row in active.rows if row.outcome is not None],
-        start_skew_s=None if active.skew_ns is None else active.skew_ns / 1e9,
-        repeat=pending.repeat,
-        repeats=pending.repeats,
-        elapsed_s=time.monotonic() - started_s,
-    )
+            _clean_up(active, problem or context.stop.reason)
+    progress.elapsed_s = time.monotonic() - started_s
+    return progress
 
 
 def _run(active: ActiveWorkload, file_wait: FileWait) -> None:
@@ -210,15 +197,15 @@ def _run(active: ActiveWorkload, file_wait: FileWait) -> None:
             return
         # A service need not enter a `with radt.Run()`, and the others may depend on it there.
         run_ids = [row.run_id for row in active.rows if not row.is_service]
-        if active.session.options.sync is SyncPoint.CONTEXT and len(run_ids) > 1:
-            active.context = ContextBarrier(run_ids, on_release=active.wake)
+        if active.context.options.sync is SyncPoint.CONTEXT and len(run_ids) > 1:
+            active.context_barrier = ContextBarrier(run_ids, on_release=active.wake)
         _make_startable(active, mlflow)
     except SetUpError as error:
         _give_up(active, error)
         return
     if not _note_running(active, file_wait):
         return
-    follower = Follower(active)
+    follower = WorkloadFollower(active)
     start_together(active)
     follower.follow()
 
@@ -256,7 +243,7 @@ def _set_up(active: ActiveWorkload) -> MlflowIds:
     try:
         active.provision.set_up()
     finally:
-        mlflow, warning = wait_for_mlflow(active.session, active.recorded)
+        mlflow, warning = wait_for_mlflow(active.context, active.recorded)
         for row in active.rows:
             row.mlflow_run_id = mlflow.runs.get(row.run_id)
         if warning:
@@ -265,11 +252,11 @@ def _set_up(active: ActiveWorkload) -> MlflowIds:
 
 
 def _make_startable(active: ActiveWorkload, mlflow: MlflowIds) -> None:
-    limits, multi_node = limit_variables(active.session.options), active.session.multi_node
+    limits, multi_node = limit_variables(active.context.options), active.context.multi_node
     for row in active.rows:
         # Limits apply to training; a service runs as long as a row trains.
         extra = {} if row.is_service else dict(limits)
-        extra |= active.context.variables(row.run_id) if active.context else {}
+        extra |= active.context_barrier.variables(row.run_id) if active.context_barrier else {}
         extra |= multi_node.variables(row.letter) if multi_node is not None else {}
         row.startable = active.provision.startable(row.recorded, mlflow, extra)
         tags = active.provision.tags(row.letter)
@@ -283,17 +270,17 @@ def _clean_up(active: ActiveWorkload, reason: str) -> None:
     """End all remaining processes and rows, and undo the set-up; also after errors."""
     active.kill_all()
     for row in active.rows:
-        if row.outcome is None:
+        if not row.ended:
             active.end(row, RunEnd(RunStatus.KILLED, reason))
     active.settle()
-    if active.context is not None:
-        active.context.close()
+    if active.context_barrier is not None:
+        active.context_barrier.close()
     for problem in active.provision.tear_down():
         active.say(problem, "red")
     active.stop.on_request = lambda: None
-    status = RunStatus.worst(row.outcome.status for row in active.rows if row.outcome)
+    status = RunStatus.worst(row.progress.status for row in active.rows)
     active.recording.workload_ended(active.recorded.workload_id, status)
-    active.session.console.hide_live()
+    active.context.console.hide_live()
 
 
 def _give_up(active: ActiveWorkload, error: SetUpError) -> None:

@@ -215,7 +215,9 @@ def grant_reader(address: StoreAddress, name: str, password: str | None) -> Gran
                 f"{name} can do more than read in {address}", "Give the name of a new role"
             )
         if password is not None:
-            _set_password(connection, name, password)
+            driver = connection.connection.driver_connection
+            verifier = encrypt_password(password, name, driver, "scram-sha-256")
+            _execute(connection, f"ALTER ROLE {_quoted(name)} PASSWORD '{verifier}'")
         _execute(connection, f"ALTER ROLE {_quoted(name)} SET default_transaction_read_only = on")
         schema = mlflow_schema(connection)
         _grant(connection, name, schema)
@@ -279,12 +281,6 @@ def _store(address: StoreAddress) -> Iterator[Connection]:
         check_not_newer(backend, version)
         check_not_older(backend, version)
         yield connection
-
-
-def _set_password(connection: Connection, name: str, password: str) -> None:
-    driver = connection.connection.driver_connection
-    verifier = encrypt_password(password, name, driver, "scram-sha-256")
-    _execute(connection, f"ALTER ROLE {_quoted(name)} PASSWORD '{verifier}'")
 
 
 def _grant(connection: Connection, name: str, schema: str | None) -> None:

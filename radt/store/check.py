@@ -16,14 +16,14 @@ from statistics import median_low
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, Row, bindparam, text
+from sqlalchemy import Connection, Row, text
 
 from radt.errors import CodecError
 from radt.model import SOFTWARE
 from radt.store import chunks, summaries
 from radt.store.reader import StoreReader
 from radt.store.summaries import SUMMARIES
-from radt.store.tables import SERIES, TABLES_OF_RUNS
+from radt.store.tables import SERIES, TABLES_OF_RUNS, of_runs
 
 
 class Trouble(StrEnum):
@@ -44,7 +44,7 @@ class Trouble(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Defect:
     """An inconsistency; ``run_id`` is empty if it belongs to no run."""
 
     trouble: Trouble
@@ -86,12 +86,10 @@ class _Check:
     remedy: str
     query: str
 
-    def findings(self, connection: Connection, **parameters: object) -> list[Finding]:
-        statement = text(self.query)
-        if parameters:
-            statement = statement.bindparams(*(bindparam(n, expanding=True) for n in parameters))
+    def findings(self, connection: Connection, **parameters: object) -> list[Defect]:
+        statement = of_runs(self.query) if parameters else text(self.query)
         return [
-            Finding(
+            Defect(
                 self.trouble,
                 self.subject.format_map(row),
                 self.cause.format_map(row),
@@ -207,9 +205,7 @@ _COUNTS = text(
 _NEXT_RUNS = text(
     "SELECT run_id, ended_ns IS NOT NULL FROM run WHERE run_id > :after ORDER BY run_id LIMIT :some"
 )
-_SERIES = text(f"{SERIES.select} WHERE run_id IN :ids ORDER BY run_id, series_no").bindparams(
-    bindparam("ids", expanding=True)
-)
+_SERIES = of_runs(f"{SERIES.select} WHERE run_id IN :ids ORDER BY run_id, series_no")
 #: Fields of a summary that can also be computed from chunk headers.
 _SUMMED = {
     "count": "SUM(point_count)",
@@ -220,14 +216,14 @@ _SUMMED = {
     "minimum": "MIN(value_min)",
     "maximum": "MAX(value_max)",
 }
-_SUMS = text(
+_SUMS = of_runs(
     f"SELECT run_id, series_no, {', '.join(_SUMMED.values())} FROM chunk "  # noqa: S608
     "WHERE run_id IN :ids GROUP BY run_id, series_no"
-).bindparams(bindparam("ids", expanding=True))
-_RECEIVED = text(
+)
+_RECEIVED = of_runs(
     "SELECT run_id, listener, received, EXISTS (SELECT 1 FROM gap WHERE gap.run_id = ledger.run_id "
     "AND gap.listener = ledger.listener) FROM ledger WHERE run_id IN :ids ORDER BY run_id, listener"
-).bindparams(bindparam("ids", expanding=True))
+)
 
 
 def count(reader: StoreReader) -> Counts:
@@ -236,7 +232,7 @@ def count(reader: StoreReader) -> Counts:
         return Counts(*(int(number) for number in connection.execute(_COUNTS).one()))
 
 
-def check(reader: StoreReader) -> Iterator[Finding]:
+def check(reader: StoreReader) -> Iterator[Defect]:
     """Yield all inconsistencies of a store.
 
     Raises:
@@ -268,7 +264,7 @@ def _run_groups(reader: StoreReader) -> Iterator[dict[str, bool]]:
         after = max(runs)
 
 
-def _check_points(connection: Connection, runs: Mapping[str, bool]) -> Iterator[Finding]:
+def _check_points(connection: Connection, runs: Mapping[str, bool]) -> Iterator[Defect]:
     """Compare the chunks' headers with the summaries, and their points with the ledgers."""
     ids = {"ids": list(runs)}
     sums = {(row[0], row[1]): list(row[2:]) for row in connection.execute(_SUMS, ids)}
@@ -292,12 +288,12 @@ def _check_points(connection: Connection, runs: Mapping[str, bool]) -> Iterator[
                 listener, int(received), points.get((run_id, listener), ()), bool(has_gaps)
             )
         ):
-            yield Finding(Trouble.POINTS, f"run {run_id}, {listener}", cause, _BACKUP, run_id)
+            yield Defect(Trouble.POINTS, f"run {run_id}, {listener}", cause, _BACKUP, run_id)
 
 
-def _wrong_summary(run_id: str, series_no: int) -> Finding:
+def _wrong_summary(run_id: str, series_no: int) -> Defect:
     subject = f"run {run_id}, series {series_no}"
-    return Finding(Trouble.SUMMARY, subject, "its summary differs from its chunks", _REPORT, run_id)
+    return Defect(Trouble.SUMMARY, subject, "its summary differs from its chunks", _REPORT, run_id)
 
 
 def _received_cause(
@@ -341,7 +337,7 @@ _NEXT = text(
 
 def check_deep(
     reader: StoreReader, progress: Callable[[int], object] = lambda _points: None
-) -> Iterator[Finding]:
+) -> Iterator[Defect]:
     """Yield damaged chunks, wrong headers and summaries, and duplicate points.
 
     `progress` is called with the number of points read so far.
@@ -381,7 +377,7 @@ def _chunks_of(reader: StoreReader, run_id: str) -> Iterator[Row[Any]]:
 
 def _check_chunk(
     reader: StoreReader, run_id: str, row: Row[Any], latest: dict[int, int]
-) -> Iterator[Finding]:
+) -> Iterator[Defect]:
     """Check one chunk; ``latest`` has the latest time of the chunks before it, by series."""
     subject, number = f"run {run_id}, series {row.series_no}, chunk {row.chunk_no}", row.series_no
     if row.time_data is None:
@@ -389,14 +385,14 @@ def _check_chunk(
     try:
         samples = chunks.ChunkData._make(row[: len(chunks.ChunkData._fields)]).samples()
     except CodecError as error:
-        yield Finding(Trouble.DAMAGED, subject, error.message, _BACKUP, run_id)
+        yield Defect(Trouble.DAMAGED, subject, error.message, _BACKUP, run_id)
         return
     header: Mapping[str, Any] = chunks.header_of(samples)
     for name in chunks.HEADER if row.kept_count is None else _KEPT:
         stated, actual = getattr(row, f"said_{name}"), header[name]
         if not _same(stated, actual):
             cause = f"its header gives {name} {stated}, its points give {actual}"
-            yield Finding(Trouble.HEADER, subject, cause, _BACKUP, run_id)
+            yield Defect(Trouble.HEADER, subject, cause, _BACKUP, run_id)
     if row.listener in (SOFTWARE, None):
         return  # a script may log the same value again
     times_ns = samples.times_ns
@@ -408,7 +404,7 @@ def _check_chunk(
     # A listener never reads twice at the same instant.
     if twice := len(times_ns) - len(np.unique(times_ns)):
         cause = f"about {twice:,} points are stored twice"
-        yield Finding(Trouble.DOUBLED, subject, cause, _BACKUP, run_id)
+        yield Defect(Trouble.DOUBLED, subject, cause, _BACKUP, run_id)
 
 
 def _wrong_summaries(connection: Connection, run_id: str) -> list[int]:

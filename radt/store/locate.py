@@ -50,7 +50,9 @@ class Places:
         file = StoreAddress.of(Home(settings[HOME]).store_path)
         if home is not None and store_uri is None:
             return cls(file, is_chosen=True)
-        uri = settings[STORE_URI] or _shared_tracking_uri(settings)
+        tracking_uri = settings[TRACKING_URI]
+        shared_uri = with_driver(tracking_uri) if is_postgres(tracking_uri) else ""
+        uri = settings[STORE_URI] or shared_uri
         shared = StoreAddress.of(uri) if uri not in ("", NO_POSTGRES) else None
         if home is None and store_uri is not None and shared is not None:
             return cls(None, shared, is_chosen=True)
@@ -113,11 +115,6 @@ class View:
             if into not in ("", NO_POSTGRES) and uri.lower().startswith(("http://", "https://")):
                 return cls(store, uri, StoreAddress.of(into))
         return cls(store)
-
-
-def _shared_tracking_uri(settings: Settings) -> str:
-    uri = settings[TRACKING_URI]
-    return with_driver(uri) if is_postgres(uri) else ""
 
 
 class Readers:

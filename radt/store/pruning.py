@@ -189,7 +189,7 @@ class Keep(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PrunableRun:
     """A run old enough to prune. ``held_back`` is why it needs an explicit request, if so.
 
     ``size_bytes`` is the size of its samples; ``files_elsewhere``: MLflow has all files of the
@@ -208,7 +208,7 @@ class Candidate:
 
 def candidates(
     reader: StoreReader, before_ns: int, keep: Keep, experiment: str | None = None
-) -> list[Candidate]:
+) -> list[PrunableRun]:
     """Return runs that ended before a time and have more than ``keep`` retains, the oldest first.
 
     Raises:
@@ -227,7 +227,7 @@ def candidates(
     return [_candidate(row, keep, delivers=delivers) for row in rows]
 
 
-def _candidate(row: Any, keep: Keep, *, delivers: bool) -> Candidate:
+def _candidate(row: Any, keep: Keep, *, delivers: bool) -> PrunableRun:
     held_back = ""
     if delivers and row.to_mlflow and row.undelivered:
         held_back = "MLflow does not have all of it yet"
@@ -237,7 +237,7 @@ def _candidate(row: Any, keep: Keep, *, delivers: bool) -> Candidate:
         held_back = "its workload has not ended in MLflow yet"
     elif row.lacking is not None:
         held_back = f"{row.lacking} does not have all of it yet"
-    return Candidate(
+    return PrunableRun(
         row.run_id,
         row.experiment,
         row.host,

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from sqlalchemy import Connection, bindparam, text
+from sqlalchemy import Connection, TextClause, text
 
 from radt.errors import RunNotFoundError
 from radt.masking import masked
@@ -46,6 +46,7 @@ from radt.store.tables import (
     WORKLOADS,
     RecordT,
     Table,
+    of_runs,
 )
 
 if TYPE_CHECKING:
@@ -257,9 +258,12 @@ class StoreReader:
 
     # -- samples ----------------------------------------------------------------------------------
 
-    def series(self, run_ids: Sequence[str]) -> list[SeriesRecord]:
-        """Return all series of runs, by run and number."""
-        return self._select_of(SERIES, run_ids, "run_id, series_no")
+    def series(
+        self, run_ids: Sequence[str], metrics: Sequence[str] | None = None
+    ) -> list[SeriesRecord]:
+        """Return the series of runs, of some metrics or of all, by run and number."""
+        wanted = {} if metrics is None else {"metric": list(metrics)}
+        return self._select_of(SERIES, run_ids, "run_id, series_no", **wanted)
 
     def samples(
         self,
@@ -325,7 +329,7 @@ class StoreReader:
         """Return the time of the newest point of each run that has any."""
         from radt.store import summaries
 
-        return dict(self._in_groups(run_ids, summaries.newest))
+        return {str(run_id): int(ns) for run_id, ns in self.rows_of(summaries.NEWEST, run_ids)}
 
     # -- other data of runs ------------------------------------------------------------------------
 
@@ -395,35 +399,39 @@ class StoreReader:
         return self._query(table, f"{f'WHERE {where}' if where else ''} ORDER BY {order}", given)
 
     def _select_of(
-        self, table: Table[RecordT], run_ids: Sequence[str], order: str
+        self, table: Table[RecordT], run_ids: Sequence[str], order: str, **wanted: Sequence[str]
     ) -> list[RecordT]:
-        """Return the records of runs in the given order, which must begin with the run's id."""
-        statement = text(f"{table.select} WHERE run_id IN :ids ORDER BY {order}").bindparams(
-            bindparam("ids", expanding=True)
-        )
-        return self._in_groups(
-            run_ids,
-            lambda connection, ids: [
-                table.read(row) for row in connection.execute(statement, {"ids": ids}).all()
-            ],
-        )
+        """Return the records of runs whose columns have one of the ``wanted`` values.
+
+        The order must begin with the run's id.
+        """
+        more = "".join(f" AND {column} IN :{column}" for column in wanted)
+        statement = of_runs(f"{table.select} WHERE run_id IN :ids{more} ORDER BY {order}", *wanted)
+        return [table.read(row) for row in self.rows_of(statement, run_ids, **wanted)]
 
     def _texts(self, table: str, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the keys and values of runs by run id, from ``param`` or ``tag``."""
-        statement = text(
+        statement = of_runs(
             f"SELECT run_id, key, value FROM {table} "  # noqa: S608 - our own names
             "WHERE run_id IN :ids ORDER BY run_id, key"
-        ).bindparams(bindparam("ids", expanding=True))
-        rows = self._in_groups(
-            run_ids,
-            lambda connection, ids: list(connection.execute(statement, {"ids": ids}).all()),
         )
         texts: dict[str, dict[str, str]] = {}
         shared: dict[str, str] = {}  # many runs have the same keys and values
-        for run_id, key, value in rows:
+        for run_id, key, value in self.rows_of(statement, run_ids):
             of_run = texts.setdefault(run_id, {})
             of_run[shared.setdefault(key, key)] = shared.setdefault(value, value)
         return texts
+
+    def rows_of(
+        self, statement: TextClause, run_ids: Sequence[str], **parameters: object
+    ) -> list[Any]:
+        """Return the rows of a statement from `radt.store.tables.of_runs`, in order of the ids."""
+        return self._in_groups(
+            run_ids,
+            lambda connection, ids: list(
+                connection.execute(statement, {"ids": ids, **parameters}).all()
+            ),
+        )
 
     def _in_groups(
         self,

@@ -14,7 +14,7 @@ from sqlalchemy import text
 from radt.errors import StoreError
 from radt.home import Home, RunDir
 from radt.model import SOFTWARE
-from radt.store.check import Finding, Trouble
+from radt.store.check import Defect, Trouble
 from radt.store.reader import StoreReader
 from radt.units import plural
 
@@ -44,7 +44,7 @@ def spooled_runs(home: Home) -> Iterator[str]:
         return
 
 
-def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
+def check_spools(reader: StoreReader, home: Home) -> Iterator[Defect]:
     """Yield folders of runs missing from the store, and runs whose folder is gone too early.
 
     Raises:
@@ -55,7 +55,7 @@ def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
         known = {run.run_id for run in reader.runs(run_ids=some)}
         for run_id in sorted(set(some) - known):
             folder = home.run_dir(run_id).path
-            yield Finding(
+            yield Defect(
                 Trouble.SPOOL,
                 f"run {run_id}",
                 f"the folder {folder} belongs to no run",
@@ -67,7 +67,7 @@ def check_spools(reader: StoreReader, home: Home) -> Iterator[Finding]:
     for run_id in run_ids:
         folder = home.run_dir(run_id).path
         if not folder.is_dir():
-            yield Finding(
+            yield Defect(
                 Trouble.SPOOL,
                 f"run {run_id}",
                 f"its folder {folder} is gone, and MLflow may not have all that was in it",

@@ -27,7 +27,7 @@ from radt.store.backend import Backend
 from radt.store.chunks import header_of, time_sorted
 from radt.store.points import chunks_between
 from radt.store.records import Samples, SeriesRecord
-from radt.store.tables import SERIES, Table, Value
+from radt.store.tables import SERIES, Table, Value, of_runs
 
 #: Times of the first and last finite value, followed by these values.
 _Ends: TypeAlias = tuple[int | None, int | None, float | None, float | None]
@@ -148,19 +148,21 @@ _CHUNKS = text(
 
 _SERIES_COLUMNS = ", ".join(f"s.{name}" for name in SERIES.fields)
 _NUMBERS = ", ".join(f"t.{name}" for name in SUMMARIES.fields)
-_READ = text(
+_READ = of_runs(
     f"SELECT {_NUMBERS}, {_SERIES_COLUMNS} FROM series_summary t "  # noqa: S608 - our own names
     "JOIN series s ON s.run_id = t.run_id AND s.series_no = t.series_no "
     "WHERE t.run_id IN :ids ORDER BY t.run_id, t.series_no"
-).bindparams(bindparam("ids", expanding=True))
-_READ_METRICS = text(
+)
+_READ_METRICS = of_runs(
     f"SELECT {_NUMBERS}, {_SERIES_COLUMNS} FROM series s "  # noqa: S608 - our own names
     "JOIN series_summary t ON t.run_id = s.run_id AND t.series_no = s.series_no "
-    "WHERE s.run_id IN :ids AND s.metric IN :metrics ORDER BY s.run_id, s.series_no"
-).bindparams(bindparam("ids", expanding=True), bindparam("metrics", expanding=True))
-_NEWEST = text(
+    "WHERE s.run_id IN :ids AND s.metric IN :metrics ORDER BY s.run_id, s.series_no",
+    "metrics",
+)
+#: Each run that has points, with the time of its newest point.
+NEWEST = of_runs(
     "SELECT run_id, MAX(last_ns) FROM series_summary WHERE run_id IN :ids GROUP BY run_id"
-).bindparams(bindparam("ids", expanding=True))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,9 +456,3 @@ def read(
         SeriesSummary(*SUMMARIES.values(each[:width]), SERIES.read(each[width:]))  # type: ignore[call-arg]
         for each in connection.execute(statement, row).all()
     ]
-
-
-def newest(connection: Connection, run_ids: Sequence[str]) -> list[tuple[str, int]]:
-    """Return each run that has points with the time of its newest point."""
-    rows = connection.execute(_NEWEST, {"ids": list(run_ids)})
-    return [(str(run_id), int(last_ns)) for run_id, last_ns in rows]

@@ -16,7 +16,7 @@ from functools import cache, cached_property
 from numbers import Integral
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, TextClause, bindparam, text
 
 from radt.errors import RunNotFoundError
 from radt.masking import masked
@@ -38,6 +38,19 @@ RecordT = TypeVar("RecordT")
 Value = str | int | float | bytes | None
 Row = Mapping[str, Value]
 _TRACKING_URI = "tracking_uri"
+
+
+def of_runs(statement: str, *lists: str, **parameters: object) -> TextClause:
+    """Return a statement about runs, whose ids it has as the list ``:ids``.
+
+    Args:
+        statement: Its text.
+        lists: Names of further list parameters.
+        parameters: Values of further parameters.
+    """
+    return text(statement).bindparams(
+        *(bindparam(name, expanding=True) for name in ("ids", *lists)), **parameters
+    )
 
 
 def to_column(value: object) -> Value:

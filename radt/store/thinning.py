@@ -19,7 +19,7 @@ from radt.model import MarkerKind, SeriesKind
 from radt.store import chunks
 from radt.store.cells import kept_places
 from radt.store.reader import StoreReader
-from radt.store.records import Int64Array, MarkerRecord, Samples, SeriesRecord
+from radt.store.records import MarkerRecord, Samples, SeriesRecord
 from radt.store.summaries import Summary, joined, summarised, to_header
 from radt.store.tables import Value
 
@@ -121,15 +121,11 @@ def _thinned(samples: Samples, max_points: int, counter: bool) -> Samples:
     """Return the points to keep; the given points are in time order."""
     chosen = kept_places(samples.values, max_points)
     if counter:
-        chosen = np.union1d(chosen, _falls(samples))
+        # Both sides of each reset.
+        readings = np.flatnonzero(np.isfinite(samples.values))
+        fell = np.flatnonzero(np.diff(samples.values[readings]) < 0)[:_MAX_FALLS]
+        chosen = np.union1d(chosen, np.union1d(readings[fell], readings[fell + 1]))
     return samples[chosen]
-
-
-def _falls(samples: Samples) -> Int64Array:
-    """Return the indices of both sides of each reset of a counter."""
-    readings = np.flatnonzero(np.isfinite(samples.values))
-    fell = np.flatnonzero(np.diff(samples.values[readings]) < 0)[:_MAX_FALLS]
-    return np.union1d(readings[fell], readings[fell + 1])
 
 
 def _integer(value: Value) -> int:

@@ -63,7 +63,7 @@ def read_totals(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str, dic
     gaps: dict[str, list[GapRecord]] = {run_id: [] for run_id in run_ids}
     for summary in reader.summary(run_ids, _METRICS):
         summaries[summary.series.run_id].append(summary)
-    for record in reader.series(run_ids):
+    for record in reader.series(run_ids, list(_ENERGY_KEYS)):
         series[record.run_id].append(record)
     for gap in reader.gaps(run_ids):
         gaps[gap.run_id].append(gap)
@@ -85,7 +85,7 @@ def totals_of(
         run: The run.
         summaries: Those of its series that have points. Summaries that are not part of totals are
             ignored.
-        series: All of its series, including those without points. Others are ignored likewise.
+        series: Those of energy counters, including those without points. Others are ignored.
         gaps: The stretches without values.
     """
     totals: dict[str, float] = {}

@@ -10,8 +10,10 @@ from radt.cluster.engine import ArrayRequest, Engine, Shape
 from radt.cluster.executor import submitted_rows, submitted_table
 from radt.cluster.monitor import Changes, SubmissionMonitor
 from radt.cluster.settle import Patience
-from radt.cluster.spool import JobArray, Request, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, Request, Submission
 from radt.cluster.submit import Submitter
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusWriter
 from tests.support.simulated import SimulatedEngine
@@ -88,12 +90,12 @@ class Simulation:
         max_jobs: int | None = None,
         arrays: int = 1,
         seconds: float = 60.0,
-        looks_only: bool = False,
+        observes_only: bool = False,
     ) -> Simulation:
         spool = make_spool(folder, jobs, arrays=arrays)
         nodes = SimulatedNodes(spool, submitted_rows(spool), seconds)
         engine.runner = nodes
-        monitor = monitor_of(spool, engine, max_jobs, looks_only=looks_only)
+        monitor = monitor_of(spool, engine, max_jobs, observes_only=observes_only)
         return cls(spool, engine, nodes, monitor, max_jobs)
 
     @property
@@ -137,9 +139,9 @@ class Simulation:
 
 
 def monitor_of(
-    spool: Spool, engine: Engine, max_jobs: int | None = None, *, looks_only: bool = False
+    spool: Spool, engine: Engine, max_jobs: int | None = None, *, observes_only: bool = False
 ) -> SubmissionMonitor:
     submitter = submitter_of(spool, engine, max_jobs)
     return SubmissionMonitor(
-        spool, engine, submitter, submitted_rows(spool), PATIENCE, looks_only=looks_only
+        spool, engine, submitter, submitted_rows(spool), PATIENCE, observes_only=observes_only
     )

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from radt import __version__
+from radt.cluster.attempt import AttemptView
 from radt.cluster.collecting import Collected, Collection
 from radt.cluster.engine import Shape
-from radt.cluster.spool import AttemptView, JobArray, JobKey, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission
+from radt.experiment.plan import WorkloadKey
 from radt.files import PidLock
 from radt.home import Home
 from radt.store.reader import StoreReader

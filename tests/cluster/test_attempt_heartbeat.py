@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from radt import __version__
+from radt.cluster.attempt import Attempt
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses
-from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from tests.support.waiting import wait_until
 
@@ -27,15 +30,15 @@ def test_an_end_is_said_once_its_archive_is_there() -> None:
     statuses.set_many({3: RUNNING})
     statuses.set_many({3: FINISHED, 4: RowStatus("SKIPPED: never begun")})
     rows = {2: RowStatus("FINISHED", "r0"), 3: RUNNING, 4: RowStatus("SKIPPED: never begun")}
-    assert statuses.said == (rows, {"r0"})
+    assert statuses.reported == (rows, {"r0"})
     assert statuses.rows[3] == FINISHED
     statuses.arrived("r1")
-    assert statuses.said == (rows | {3: FINISHED}, {"r0", "r1"})
+    assert statuses.reported == (rows | {3: FINISHED}, {"r0", "r1"})
     assert len(changes) == 3
     # The next repeat of the row: what has ended before stays kept.
     statuses.set_many({3: RowStatus("RUNNING 2/2", "r2")})
-    assert statuses.said[0][3] == RowStatus("RUNNING 2/2", "r2")
-    assert statuses.said[1] == {"r0", "r1"}
+    assert statuses.reported[0][3] == RowStatus("RUNNING 2/2", "r2")
+    assert statuses.reported[1] == {"r0", "r1"}
 
 
 def test_an_end_is_not_forgotten_when_the_next_repeat_begins_before_it_is_there() -> None:
@@ -44,9 +47,9 @@ def test_an_end_is_not_forgotten_when_the_next_repeat_begins_before_it_is_there(
     statuses.set_many({3: RowStatus("RUNNING 1/2", "r1")})
     statuses.set_many({3: first})
     statuses.set_many({3: second})
-    assert statuses.said == ({3: RowStatus("RUNNING 1/2", "r1")}, frozenset())
+    assert statuses.reported == ({3: RowStatus("RUNNING 1/2", "r1")}, frozenset())
     statuses.arrived("r1")
-    assert statuses.said == ({3: second}, {"r1"})
+    assert statuses.reported == ({3: second}, {"r1"})
     statuses.set_many({3: RowStatus("FINISHED 2/2", "r2")})
     statuses.lose("the folder is full")
     assert statuses.rows == {3: RowStatus("KILLED 2/2: the folder is full", "r2")}

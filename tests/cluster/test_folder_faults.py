@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from radt.cluster.spool import JobKey, Spool
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.home import Home
 from tests.cluster.kit import Simulation
 from tests.cluster.node_kit import collect

@@ -9,14 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from radt.cluster.attempt import Start
 from radt.cluster.engine import ArrayRequest, End, JobId, Phase
 from radt.cluster.follow import WRITE_S, PacedStatuses
 from radt.cluster.overview import JobView, Overview, cluster_table, headline
-from radt.cluster.spool import JobKey, Spool, Start
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
 from radt.errors import StatusError
 from radt.experiment.status import RowStatus
 from radt.model import Role
-from radt.runner.live import ProgressView
+from radt.runner.progress import ProgressView
 from tests.cluster.kit import SHAPE, Simulation, monitor_of
 from tests.support.simulated import SimulatedEngine, SimulatedStart, Work, one_minute
 
@@ -262,7 +264,7 @@ def test_a_stopped_submission_ends(tmp_path: Path) -> None:
 
 def test_who_only_looks_submits_and_cancels_nothing(tmp_path: Path) -> None:
     engine = SimulatedEngine(nodes=1)
-    simulation = Simulation.of(tmp_path, JOBS, engine, looks_only=True)
+    simulation = Simulation.of(tmp_path, JOBS, engine, observes_only=True)
     simulation.pass_time(60)
     simulation.spool.stop("stopped by the user")
     simulation.pass_time(60)
@@ -273,7 +275,7 @@ def test_who_only_looks_sees_what_the_follower_submits(tmp_path: Path) -> None:
     engine = SimulatedEngine(nodes=1)
     simulation = Simulation.of(tmp_path, JOBS, engine, max_jobs=4)
     simulation.step()
-    looker = monitor_of(Spool(simulation.spool.path), engine, looks_only=True)
+    looker = monitor_of(Spool(simulation.spool.path), engine, observes_only=True)
     for second in range(5000):
         looker.step(engine.time_s)
         if simulation.monitor.is_settled:

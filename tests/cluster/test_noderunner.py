@@ -13,16 +13,12 @@ from typing import Any
 
 import pytest
 
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, Start
 from radt.cluster.collecting import Collection
 from radt.cluster.node import NodeStop, ScratchFolder
 from radt.cluster.noderunner import NodeRunner
-from radt.cluster.spool import (
-    MOST_ATTEMPTS,
-    PREEMPTED,
-    TIME_LIMIT,
-    JobKey,
-    Start,
-)
+from radt.cluster.spool import MOST_ATTEMPTS
+from radt.cluster.submission import JobKey
 from radt.collector.client import CollectorClient
 from radt.collocation.busy import BusyPolicy
 from radt.devices.hardware import read_hardware
@@ -366,6 +362,7 @@ def test_a_full_shared_folder_gets_the_rest_when_there_is_room(
         assert [run.status for run in reader.runs()] == [RunStatus.FINISHED]
 
 
+@pytest.mark.long
 def test_folders_of_runners_that_were_killed_while_they_made_them_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,6 +504,7 @@ def test_a_script_that_the_node_does_not_see_is_named(nodes: Nodes) -> None:
     assert "train.py" in reason
 
 
+@pytest.mark.long
 def test_a_job_starts_so_often_and_no_more(nodes: Nodes) -> None:
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
     for number in range(MOST_ATTEMPTS):

@@ -168,7 +168,7 @@ def test_what_runs_and_waits_is_shown_as_the_cluster_has_it_and_stop_cancels_it(
     assert "3 jobs run on 3 nodes" in shown
     follower.send_signal(signal.SIGINT)
     output, _ = follower.communicate()
-    assert "the jobs go on" in output
+    assert "the jobs continue" in output
     assert follower.returncode == 130
     assert len(study.queue()) == 4
     refusal = study.radt("study.csv", "--on", "local", code=2)

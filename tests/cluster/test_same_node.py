@@ -10,10 +10,10 @@ import pytest
 from radt.cluster.engine import ArrayRequest, Shape
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.shaping import on_one_node
-from radt.cluster.spool import JobArray, WorkloadKey
+from radt.cluster.submission import JobArray
 from radt.devices.machine import Machine
 from radt.errors import UsageError
-from radt.experiment.plan import ExperimentPlan
+from radt.experiment.plan import ExperimentPlan, WorkloadKey
 from radt.experiment.source import ExperimentFile
 from radt.home import Home
 from radt.listeners.api import Registry

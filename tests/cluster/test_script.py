@@ -18,8 +18,10 @@ import pytest
 from radt.cluster.engine import Shape
 from radt.cluster.script import array_request, batch_script, check_setup
 from radt.cluster.settings import ClusterSettings
-from radt.cluster.spool import JobArray, JobKey, Spool, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission
 from radt.errors import UsageError
+from radt.experiment.plan import WorkloadKey
 from tests.support.waiting import wait_until
 
 SHELLS = [shell for shell in ("/bin/sh", "/bin/bash") if Path(shell).exists()]

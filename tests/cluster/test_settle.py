@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptView, Start
 from radt.cluster.engine import End, JobState, Phase
 from radt.cluster.settle import JobFacts, Next, Patience, Settlement, SubmittedRow, settle
-from radt.cluster.spool import PREEMPTED, TIME_LIMIT, AttemptView, Start
 from radt.experiment.status import RowStatus
 
 PATIENCE = Patience(lost_s=300.0, outcome_s=60.0)
@@ -56,7 +56,7 @@ class Line:
     never_began: bool = False
 
 
-WITHOUT_A_WORD = "FAILED: the job ended without reporting a result: Killed"
+NO_REPORT = "FAILED: the job ended without reporting a result: Killed"
 TABLE = [
     # The engine has it -------------------------------------------------------------------------
     Line("waits", QUEUED, (), ("QUEUED: 12_3 Resources",) * 2, Next.WAIT),
@@ -187,15 +187,15 @@ TABLE = [
         "COMPLETED",
         ended(End.COMPLETED),
         (attempt("FINISHED", "RUNNING"),),
-        ("FINISHED", WITHOUT_A_WORD),
+        ("FINISHED", NO_REPORT),
         Next.DONE,
     ),
-    Line("FAILED", ended(End.FAILED), (attempt("RUNNING"),), (WITHOUT_A_WORD,) * 2, Next.DONE),
+    Line("FAILED", ended(End.FAILED), (attempt("RUNNING"),), (NO_REPORT,) * 2, Next.DONE),
     Line(
         "FAILED before it began",
         ended(End.FAILED),
         (),
-        (WITHOUT_A_WORD,) * 2,
+        (NO_REPORT,) * 2,
         Next.DONE,
         never_began=True,
     ),

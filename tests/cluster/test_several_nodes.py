@@ -240,6 +240,7 @@ def test_workloads_of_a_job_and_their_repeats_run_one_after_the_other(nodes: Nod
             assert len(from_tag(reader.tags(run.run_id)[CLUSTER_PARTS])) == 1
 
 
+@pytest.mark.long
 def test_a_signal_to_both_ends_the_run_once(nodes: Nodes) -> None:
     spool = submitted(nodes)
     runners = started(nodes, spool)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from radt.cluster.engine import ArrayRequest, Shape
 from radt.cluster.settings import ClusterSettings, Recording
 from radt.cluster.shaping import arrays_for, arrays_of, ask_about, shape_text
-from radt.cluster.spool import JobArray, WorkloadKey
+from radt.cluster.submission import JobArray
 from radt.devices.machine import Machine
 from radt.errors import ClusterError, EngineAwayError, ExperimentError, Problem, SubmitLimitError
-from radt.experiment.plan import ExperimentPlan
+from radt.experiment.plan import ExperimentPlan, WorkloadKey
 from radt.experiment.source import ExperimentFile
 from radt.listeners.api import Registry
 from radt.runner.options import StartOptions, pending_workloads

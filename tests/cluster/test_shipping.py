@@ -14,10 +14,13 @@ import pytest
 
 from radt import __version__
 from radt.cluster import shipping
+from radt.cluster.attempt import Attempt, Start
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
-from radt.cluster.shipping import Shipper, cargo_in
-from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Start, Submission, WorkloadKey
+from radt.cluster.shipping import Shipper, sent_files
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission
+from radt.experiment.plan import WorkloadKey
 from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
@@ -77,7 +80,7 @@ class Way:
         return self.shipper.finish(lambda: math.inf, lambda: False)
 
     def waiting(self) -> list[str]:
-        return [cargo.name for cargo in cargo_in(self.attempt.run_folder(self.run.run_id))]
+        return [file.name for file in sent_files(self.attempt.run_folder(self.run.run_id))]
 
     def end(self) -> None:
         run_dir = self.node.run_dir(self.run.run_id)

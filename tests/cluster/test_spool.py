@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from radt.cluster.attempt import Attempt, Start
 from radt.cluster.engine import Shape
-from radt.cluster.spool import Attempt, JobArray, JobKey, Spool, Start, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission
 from radt.errors import ClusterError
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 
 JOB = JobKey(1, 17)

@@ -23,8 +23,8 @@ from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.overview import Overview
 from radt.cluster.settings import ClusterSettings
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import WorkloadKey
 from radt.experiment.lock import ExperimentLock
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus
 from radt.home import Home
@@ -245,7 +245,7 @@ def test_where_a_queued_workload_waits_is_its_place_and_no_end_of_its_runs() -> 
     queued = {1: RowStatus("QUEUED: 1_2 Resources")}
     shown = watch._workload(WorkloadKey("study", "x"), [row], queued)
     assert (shown.state, shown.place) == (WorkloadState.WAITING, "1_2 Resources")
-    assert (shown.runs[0].status, shown.runs[0].detail) == (RunStatus.SCHEDULED, "")
+    assert (shown.runs[0].status, shown.runs[0].reason) == (RunStatus.SCHEDULED, "")
 
 
 def test_each_submission_is_shown_before_the_next_is_looked_at(

@@ -319,6 +319,8 @@ def test_an_idle_collector_waits_as_long_as_uploads_progress(
         assert not everything.close(120)
         now_s += 121
         assert everything.close(120), "it has stalled"
+        everything.ensure(Registration(run, str(path), "/x", tracking_uri="http://host"))
+        assert not everything.close(120), "a run has been there since"
     everything.kill()
 
 

@@ -203,6 +203,7 @@ def test_a_listener_that_hangs_is_left_behind(
     assert run.ledger["top"].missed < run.ledger["faulty"].missed
 
 
+@pytest.mark.long
 def test_one_that_hangs_again_and_again_is_dropped(
     impatient: None, orders: Orders, faulty: Project
 ) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from radt.collocation.busy import BusyPolicy, wait_until_free
-from radt.collocation.processes import Identity, Occupant
+from radt.collocation.processes import Occupant, ProcessIdentity
 from radt.errors import DeviceError
 from tests.support.nvml import FakeNvml, mig_gpu
 
@@ -63,7 +63,9 @@ def test_a_foreign_process_is_told_with_owner_command_and_memory(
         nvml_here.add(f"process 1 {other.pid} {3 * GB}")
         assert foreign_processes([0]) == []
         (found,) = foreign_processes([0, 1])
-    assert found == Occupant(other.pid, "1", False, 3 * GB, Identity(getpass.getuser(), python))
+    assert found == Occupant(
+        other.pid, "1", False, 3 * GB, ProcessIdentity(getpass.getuser(), python)
+    )
     assert str(found) == f"{python} (pid {other.pid}, {getpass.getuser()}, 3.00 GB)"
 
 

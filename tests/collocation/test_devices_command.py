@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from radt.cli import main
-from radt.cli.checks import State
+from radt.cli.checks import CheckState
 from radt.cli.checks import nvml as nvml_check
 from radt.collocation.overview import Host, cpu_numbers
 from tests.support.bench import wait_until
@@ -124,7 +124,7 @@ def test_mig_instances_free_slices_and_whats_on_them_are_shown(
     assert "busy" not in text  # a divided GPU has no load of its own
     nvml_here.add("unprivileged")
     text = spaced(devices())
-    assert "memory that of its instances" in text
+    assert "memory in its instances" in text
     assert "19.9 GB of 20.9 GB free" in text, "a normal user sees an instance's own memory"
 
 
@@ -151,9 +151,9 @@ def test_a_broken_gpu_is_shown_with_its_reason_beside_the_others(
     assert re.search(r"GPU 0\nproblem does not answer: \S+", gpu_0)
     assert "no process\n" in gpu_1
     assert [(check.state, check.text.partition(" (")[0]) for check in nvml_check()] == [
-        (State.GOOD, "driver 570.00, 1 GPU"),
+        (CheckState.GOOD, "driver 570.00, 1 GPU"),
         (
-            State.WRONG,
+            CheckState.WRONG,
             f"GPU 0 does not answer: {json.loads(devices('--json'))['gpus'][0]['unknown']}",
         ),
     ]

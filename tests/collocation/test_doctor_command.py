@@ -21,8 +21,8 @@ from mlflow.entities import ViewType
 from mlflow.tracking import MlflowClient
 from sqlalchemy import make_url
 
-from radt.cli import checks, leftovers, main
-from radt.cli.leftovers import end_process, leftover_processes
+from radt.cli import checks, main, recovery
+from radt.cli.recovery import end_process, leftover_processes
 from radt.collector.client import CollectorClient
 from radt.collocation.ledger import Container, Ledger, MigInstance, Thing
 from radt.delivery.mlflow.variables import DESTINATION
@@ -172,7 +172,7 @@ def test_servers_are_asked_what_an_upload_needs(
     monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "wrong")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     text = doctor(code=1)
-    assert "read-only: runs recorded here do not get there\n" in text
+    assert "read-only: runs recorded here cannot be uploaded to it\n" in text
     assert f"✘ MLflow {servers.uri}: the server refuses user and password (401)" in text
     assert f"✘ S3 {servers.bucket.uri}: S3 refuses the secret key" in text
 
@@ -248,7 +248,7 @@ def test_a_daemon_of_a_dead_runner_is_found_and_removed_and_no_other(
     assert set(mps.daemons) == {others, pid}
     text = doctor("--clean")
     assert f"✔ MPS daemon (pid {pid}) of GPU-fake-0: removed" in text
-    assert "✔ left behind nothing, 1 thing in use" in text
+    assert "✔ left behind nothing, 1 object in use" in text
     assert mps.daemons == [others]
     assert [entry.path for entry in Ledger().entries()] == [used.path]
     assert "nothing to remove" in doctor("--clean")
@@ -298,7 +298,7 @@ def test_a_damaged_entry_is_reported_and_stays() -> None:
 def test_processes_of_ended_runs_are_found_and_ended_and_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leftovers, "SETTLE_S", 3000.0)  # however long it takes to look
+    monkeypatch.setattr(recovery, "SETTLE_S", 3000.0)  # however long it takes to look
     ended, settling, going = (
         add_run("ended" * 6, ended_s_ago=6000),
         add_run("settling" * 4, ended_s_ago=0),
@@ -324,7 +324,7 @@ def test_processes_of_ended_runs_are_found_and_ended_and_no_others(
 
 
 def test_a_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "_TERMINATE_S", 0.05)
+    monkeypatch.setattr(recovery, "_TERMINATE_S", 0.05)
     with process_of("r" * 32, add_run("r" * 32, ended_s_ago=60), _STUBBORN) as stubborn:
         (found,) = leftover_processes()
         assert found.pid == stubborn.pid

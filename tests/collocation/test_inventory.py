@@ -9,7 +9,7 @@ import pytest
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MigInstance
 from radt.collocation.packing import PlacementError
-from radt.collocation.planner import Request, plan_devices
+from radt.collocation.planner import DeviceRequest, plan_devices
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import MigState
 from radt.devices.gpus import Gpus
@@ -134,10 +134,10 @@ def test_instances_can_be_used_where_profiles_may_not_be_read(
         *("count 1", mig_gpu(0), "existing 0 9 4 3", "existing 0 19 1 1", privileges),
         "fail nvmlDeviceGetGpuInstanceProfileInfoV 4",
     )
-    rows = [Request("a", (0,), Collocation.parse("3g.20gb"))]
+    rows = [DeviceRequest("a", (0,), Collocation.parse("3g.20gb"))]
     plan = plan_devices(rows, read_inventory())
     assert plan.instances[0].computes[0].uuid == "MIG-fake-0-1-0"
-    rows += [Request("b", (0,), Collocation.parse("3g.20gb"))]
+    rows += [DeviceRequest("b", (0,), Collocation.parse("3g.20gb"))]
     with pytest.raises(PlacementError, match="no idle MIG instance for b"):
         plan_devices(rows, read_inventory())
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from radt.collocation.ledger import Container, Entry, Ledger, MigInstance, MpsDaemon
+from radt.collocation.ledger import Container, Ledger, LedgerEntry, MigInstance, MpsDaemon
 from radt.errors import DeviceError
 
 INSTANCE = MigInstance("GPU-1", "3g.20gb", start=4, size=4, existing=(1, 5))
@@ -40,12 +40,12 @@ def runner() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def only(ledger: Ledger) -> Entry:
+def only(ledger: Ledger) -> LedgerEntry:
     (entry,) = ledger.entries()
     return entry
 
 
-def change(entry: Entry, **owner: Any) -> None:
+def change(entry: LedgerEntry, **owner: Any) -> None:
     content = json.loads(entry.path.read_text())
     content["owner"] |= owner
     entry.path.write_text(json.dumps(content))

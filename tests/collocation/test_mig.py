@@ -15,7 +15,7 @@ from radt.collocation.instances import PlannedInstance
 from radt.collocation.inventory import read_inventory
 from radt.collocation.ledger import Ledger, MigInstance
 from radt.collocation.mig import create_instance, destroy_instance
-from radt.collocation.planner import Request, plan_devices
+from radt.collocation.planner import DeviceRequest, plan_devices
 from radt.collocation.setup import clean_up
 from radt.collocation.spec import Collocation
 from radt.errors import DeviceError
@@ -61,7 +61,8 @@ def card(nvml_here: FakeNvml) -> FakeNvml:
 
 def planned(*texts: str) -> tuple[PlannedInstance, ...]:
     rows = [
-        Request(f"r{number}", (0,), Collocation.parse(text)) for number, text in enumerate(texts)
+        DeviceRequest(f"r{number}", (0,), Collocation.parse(text))
+        for number, text in enumerate(texts)
     ]
     return plan_devices(rows, read_inventory()).instances
 

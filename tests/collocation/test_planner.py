@@ -9,7 +9,7 @@ import pytest
 
 from radt.collocation import permissions
 from radt.collocation.packing import PlacementError
-from radt.collocation.planner import DevicePlan, Request, plan_devices
+from radt.collocation.planner import DevicePlan, DeviceRequest, plan_devices
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import (
     ComputeInstance,
@@ -37,7 +37,7 @@ def user(monkeypatch: pytest.MonkeyPatch) -> None:
 def plan(*rows: Row, on: Inventory | GpuInventory) -> DevicePlan:
     inventory = on if isinstance(on, Inventory) else machine(on)
     return plan_devices(
-        [Request(key, gpus, Collocation.parse(text)) for key, gpus, text in rows], inventory
+        [DeviceRequest(key, gpus, Collocation.parse(text)) for key, gpus, text in rows], inventory
     )
 
 

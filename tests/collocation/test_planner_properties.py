@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from radt.collocation.packing import PlacementError
-from radt.collocation.planner import DevicePlan, Request, plan_devices
+from radt.collocation.planner import DevicePlan, DeviceRequest, plan_devices
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import GpuInstance, GpuInventory, InstanceProfile, Placement
 from tests.support.cards import divided, machine, profiles_of
@@ -41,7 +41,7 @@ def wishes(draw: st.DrawFn, card: str) -> str:
 
 
 @st.composite
-def situations(draw: st.DrawFn, most: int = 4) -> tuple[GpuInventory, list[Request]]:
+def situations(draw: st.DrawFn, most: int = 4) -> tuple[GpuInventory, list[DeviceRequest]]:
     """A GPU, perhaps with other people's busy instances, and rows that want parts of it."""
     card = draw(cards)
     taken: list[GpuInstance] = []
@@ -53,7 +53,8 @@ def situations(draw: st.DrawFn, most: int = 4) -> tuple[GpuInventory, list[Reque
                 taken.append(GpuInstance(number + 1, profile.name, place))
     count = draw(st.integers(1, most))
     rows = [
-        Request(f"r{index}", (0,), Collocation.parse(draw(wishes(card)))) for index in range(count)
+        DeviceRequest(f"r{index}", (0,), Collocation.parse(draw(wishes(card))))
+        for index in range(count)
     ]
     return divided(0, card, *taken), rows
 
@@ -77,7 +78,7 @@ def possible(
     )
 
 
-def slots(rows: Sequence[Request]) -> list[tuple[str, int | None]]:
+def slots(rows: Sequence[DeviceRequest]) -> list[tuple[str, int | None]]:
     """Profile and slices (None: all) of each compute instance that the rows ask for."""
     found = set()
     for row in rows:
@@ -112,7 +113,7 @@ def shares_an_instance(sizes: Sequence[int], whole: int) -> bool:
     )
 
 
-def can_be_had(gpu: GpuInventory, rows: Sequence[Request]) -> bool:
+def can_be_had(gpu: GpuInventory, rows: Sequence[DeviceRequest]) -> bool:
     """Try everything."""
     assert gpu.mig is not None
     named = {one.name: one for one in gpu.mig.profiles}
@@ -136,7 +137,7 @@ def can_be_had(gpu: GpuInventory, rows: Sequence[Request]) -> bool:
     return False
 
 
-def planned(gpu: GpuInventory, rows: Sequence[Request]) -> DevicePlan | None:
+def planned(gpu: GpuInventory, rows: Sequence[DeviceRequest]) -> DevicePlan | None:
     try:
         return plan_devices(rows, machine(gpu))
     except PlacementError as error:
@@ -148,7 +149,7 @@ def planned(gpu: GpuInventory, rows: Sequence[Request]) -> DevicePlan | None:
 @given(situations())
 @settings(max_examples=250, deadline=None)
 def test_a_plan_is_found_exactly_where_there_is_one(
-    situation: tuple[GpuInventory, list[Request]],
+    situation: tuple[GpuInventory, list[DeviceRequest]],
 ) -> None:
     gpu, rows = situation
     assert (planned(gpu, rows) is not None) == can_be_had(gpu, rows)
@@ -157,7 +158,7 @@ def test_a_plan_is_found_exactly_where_there_is_one(
 @given(situations(most=8))
 @settings(max_examples=250, deadline=None)
 def test_a_plan_keeps_to_what_the_driver_reports(
-    situation: tuple[GpuInventory, list[Request]],
+    situation: tuple[GpuInventory, list[DeviceRequest]],
 ) -> None:
     gpu, rows = situation
     plan = planned(gpu, rows)
@@ -198,7 +199,7 @@ def test_a_plan_keeps_to_what_the_driver_reports(
 @given(situations(most=6), st.randoms(use_true_random=False))
 @settings(max_examples=100, deadline=None)
 def test_a_plan_does_not_depend_on_the_order_of_the_rows(
-    situation: tuple[GpuInventory, list[Request]], random
+    situation: tuple[GpuInventory, list[DeviceRequest]], random
 ) -> None:
     gpu, rows = situation
     shuffled = list(rows)
@@ -209,7 +210,7 @@ def test_a_plan_does_not_depend_on_the_order_of_the_rows(
 @given(situations(most=6))
 @settings(max_examples=100, deadline=None)
 def test_instances_can_be_created_in_the_order_of_the_plan(
-    situation: tuple[GpuInventory, list[Request]],
+    situation: tuple[GpuInventory, list[DeviceRequest]],
 ) -> None:
     """Each is possible beside those before it."""
     gpu, rows = situation

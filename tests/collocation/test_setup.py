@@ -13,7 +13,7 @@ import pytest
 
 from radt.collocation.ledger import Ledger
 from radt.collocation.mig import destroy_instance
-from radt.collocation.planner import Request, plan_devices, plan_here, warnings
+from radt.collocation.planner import DeviceRequest, plan_devices, plan_here, warnings
 from radt.collocation.setup import DeviceSetup
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import Inventory
@@ -31,7 +31,7 @@ def never() -> bool:
 
 
 def prepare(*rows: Row) -> DeviceSetup:
-    requests = [Request(key, gpus, Collocation.parse(text)) for key, gpus, text in rows]
+    requests = [DeviceRequest(key, gpus, Collocation.parse(text)) for key, gpus, text in rows]
     plan = plan_here(requests, Gpus.read())
     run_ids = {key: f"run-{key}" for key, _, _ in rows}
     return DeviceSetup(plan, run_ids=run_ids, workload_id="workload", verify_interval_s=0.0)
@@ -103,7 +103,7 @@ def test_naive_runs_cost_next_to_nothing(machine: FakeNvml) -> None:
 
 
 def test_runs_on_the_cpu_leave_the_driver_alone(machine: FakeNvml) -> None:
-    rows = [Request("a", (), Collocation())]
+    rows = [DeviceRequest("a", (), Collocation())]
     devices = DeviceSetup(plan_devices(rows, Inventory.of(())), run_ids={})
     devices.set_up(lambda _: None, never)
     assert devices.environment("a") == {"CUDA_VISIBLE_DEVICES": ""}
@@ -380,12 +380,12 @@ def test_once_all_are_verified_the_driver_is_left_alone(
 def test_a_driver_that_fails_between_two_workloads_is_named(machine: FakeNvml) -> None:
     machine.add("fail nvmlInitWithFlags 18")
     with pytest.raises(DeviceError, match="the NVIDIA driver does not answer") as caught:
-        plan_here([Request("a", (0,), Collocation())], Gpus.read())
+        plan_here([DeviceRequest("a", (0,), Collocation())], Gpus.read())
     assert "nvidia-smi" in str(caught.value.remedy)
 
 
 def test_the_driver_is_asked_once_an_interval(machine: FakeNvml, mps: FakeMps) -> None:
-    requests = [Request("a", (0,), Collocation.parse("MPS"))]
+    requests = [DeviceRequest("a", (0,), Collocation.parse("MPS"))]
     plan = plan_here(requests, Gpus.read())
     devices = DeviceSetup(plan, run_ids={}, verify_interval_s=3600.0)
     devices.set_up(lambda _: None, never)

@@ -169,7 +169,7 @@ def test_two_take_at_once(way: Way, small_batches: None) -> None:
     assert_sound(way)
 
 
-@pytest.mark.quick_variants(2)
+@pytest.mark.quick_variants(1)
 def test_killed_at_every_step(way: Way) -> None:
     """Each time, one step further on; an ended run is never there with points missing."""
     writer = way.lab.writer

@@ -15,15 +15,18 @@ from botocore.config import Config
 from sqlalchemy import Engine, event
 
 from radt import __version__
+from radt.cluster.attempt import Start
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper
-from radt.cluster.spool import JobArray, JobKey, Spool, Start, Submission, WorkloadKey
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobArray, JobKey, Submission
 from radt.delivery.archive.read import find_archives, import_archive
 from radt.delivery.mlflow.archives import ArchiveUploader
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
 from radt.errors import ArchiveError, RadtError
+from radt.experiment.plan import WorkloadKey
 from radt.home import Home
 from radt.store.export import ExportFormat, export_run
 from radt.store.records import MARKERS_OF_A_NODE, SERIES_OF_A_NODE, RunRecord

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from radt.environments.cache import cache_folder
-from radt.environments.tool import Report, run_tool
+from radt.environments.tool import BuildReport, run_tool
 from radt.errors import EnvironmentBuildError
 from tests.support.bench import alive, wait_until
 from tests.support.environments import Tools, Workbench
@@ -178,8 +178,8 @@ def test_the_cache_is_where_xdg_says(bench: Workbench, monkeypatch: pytest.Monke
 # Tools -------------------------------------------------------------------------------------------
 
 
-def report(tmp_path: Path) -> Report:
-    return Report(tmp_path / "log", print, lambda: False)
+def report(tmp_path: Path) -> BuildReport:
+    return BuildReport(tmp_path / "log", print, lambda: False)
 
 
 def test_all_that_a_tool_says_is_in_the_log_but_no_password(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_what_is_private_is_neither_logged_nor_told(
     monkeypatch.setattr("radt.environments.tool._SAY_EVERY_S", 0.0)
     said: list[str] = []
     command = [sys.executable, "-c", "print('proxy.host')"]
-    told = Report(tmp_path / "log", said.append, lambda: False)
+    told = BuildReport(tmp_path / "log", said.append, lambda: False)
     assert run_tool(command, told, private=True).output == "proxy.host\n"
     assert said == []
     assert (tmp_path / "log").read_text() == ""
@@ -233,7 +233,7 @@ def test_cancelling_ends_children_that_ignore_the_first_signal(
     with pytest.raises(EnvironmentBuildError, match="cancelled"):
         run_tool(
             [sys.executable, "-c", program],
-            Report(tmp_path / "log", print, pids.exists),
+            BuildReport(tmp_path / "log", print, pids.exists),
         )
     wait_until(lambda: not any(alive(int(pid)) for pid in pids.read_text().split()), "all are gone")
 

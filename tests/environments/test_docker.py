@@ -17,7 +17,7 @@ import pytest
 from radt.environments import docker as docker_module
 from radt.environments.build import BuiltEnvironment, Launch
 from radt.environments.cache import HOOK, importable_folder, package_folder
-from radt.environments.docker import Identity, Mount, Mounts
+from radt.environments.docker import ContainerIdentity, Mount, Mounts
 from radt.environments.spec import ProgramEnd
 from radt.errors import EnvironmentBuildError
 from radt.journal.reader import JournalReader
@@ -484,16 +484,18 @@ def caller(monkeypatch: pytest.MonkeyPatch) -> Caller:
 
 def test_a_container_is_the_calling_user(caller: Caller, tmp_path: Path) -> None:
     caller.be(1234, 100, 100, 27, 5)
-    assert Identity.choose(tmp_path, rootless=False) == Identity(1234, 100, (5, 27))
-    assert Identity(1234, 100).user == "1234:100"
-    assert Identity(1234567, 100).name == "user1234567"
+    assert ContainerIdentity.choose(tmp_path, rootless=False) == ContainerIdentity(
+        1234, 100, (5, 27)
+    )
+    assert ContainerIdentity(1234, 100).user == "1234:100"
+    assert ContainerIdentity(1234567, 100).name == "user1234567"
 
 
 def test_a_container_of_root_is_who_called_sudo(caller: Caller, tmp_path: Path) -> None:
     caller.be(0, 0)
     environ = {"SUDO_UID": "1000", "SUDO_GID": "1001"}
-    chosen = Identity.choose(tmp_path, rootless=False, environ=environ)
-    assert chosen == Identity(1000, 1001)
+    chosen = ContainerIdentity.choose(tmp_path, rootless=False, environ=environ)
+    assert chosen == ContainerIdentity(1000, 1001)
 
 
 def test_a_container_of_root_is_nobody_in_roots_own_folder(
@@ -502,9 +504,13 @@ def test_a_container_of_root_is_nobody_in_roots_own_folder(
     caller.be(0, 0)
     owner = os.stat_result((0o40755, 0, 0, 2, 500, 501, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "stat", lambda self: owner)
-    assert Identity.choose(tmp_path, rootless=False, environ={}) == Identity(500, 501)
+    assert ContainerIdentity.choose(tmp_path, rootless=False, environ={}) == ContainerIdentity(
+        500, 501
+    )
     owner = os.stat_result((0o40755, 0, 0, 2, 0, 0, 0, 0, 0, 0))
-    assert Identity.choose(tmp_path, rootless=False, environ={}) == Identity(65534, 65534)
+    assert ContainerIdentity.choose(tmp_path, rootless=False, environ={}) == ContainerIdentity(
+        65534, 65534
+    )
 
 
 def test_rootless_docker_shows_the_user_as_root(
@@ -531,16 +537,16 @@ def test_what_root_has_made_is_handed_over(
     (launch.run_dir / "output.log").touch()
     bench.folder.chmod(0o755)
     assert not (launch.run_dir.parent.stat().st_mode & 0o077)
-    docker_module.hand_over(launch, Identity(65534, 65534))
+    docker_module.hand_over(launch, ContainerIdentity(65534, 65534))
     assert set(given) == {launch.run_dir, launch.run_dir / "journal"}
     assert set(given.values()) == {(65534, 65534)}
     assert launch.run_dir.parent.stat().st_mode & 0o777 == 0o711  # to pass through, not to list
     bench.folder.chmod(0o700)
     with pytest.raises(EnvironmentBuildError, match="user 65534 cannot read"):
-        docker_module.hand_over(launch, Identity(65534, 65534))
+        docker_module.hand_over(launch, ContainerIdentity(65534, 65534))
     given.clear()
     caller.be(1234, 100)
-    docker_module.hand_over(launch, Identity(1234, 100))
+    docker_module.hand_over(launch, ContainerIdentity(1234, 100))
     assert given == {}
 
 
@@ -553,7 +559,7 @@ def test_a_data_folder_in_the_users_own_folder_is_the_users(bench: Workbench) ->
     (launch.run_dir / "journal").mkdir(parents=True)
     (launch.home / "mlflow.db").touch(mode=0o600)
     os.chown(bench.folder, 1000, 1000)
-    docker_module.hand_over(launch, Identity(1000, 1000))
+    docker_module.hand_over(launch, ContainerIdentity(1000, 1000))
     # Relative paths, as of a mount: folders around it are not the user's to pass.
     written = "runs/r1/journal/x mlflow.db mlflow.db-wal artifacts/m1/artifacts/model"
     touch = ["touch", *written.split()]

@@ -9,6 +9,7 @@ import pytest
 
 from radt.devices.machine import Machine
 from radt.errors import ExperimentError
+from radt.experiment.columns import Column
 from radt.experiment.source import direct_plan
 from radt.listeners.api import Registry
 from radt.model import ListenerChoice
@@ -39,17 +40,19 @@ def test_options_mean_what_columns_mean(
         [],
         machine=two_gpus,
         registry=registry,
-        experiment="e",
-        workload="w",
-        name="n",
-        devices="0+1",
-        collocation="-",
-        listeners="top@2s+dcgmi",
-        environment="docker:image",
-        cpus="2",
-        timeout="1h",
-        model="vit",
-        data=str(folder),
+        cells={
+            Column.EXPERIMENT: "e",
+            Column.WORKLOAD: "w",
+            Column.NAME: "n",
+            Column.DEVICES: "0+1",
+            Column.COLLOCATION: "-",
+            Column.LISTENERS: "top@2s+dcgmi",
+            Column.ENVIRONMENT: "docker:image",
+            Column.CPUS: "2",
+            Column.TIMEOUT: "1h",
+            Column.MODEL: "vit",
+            Column.DATA: str(folder),
+        },
     )
 
     (run,) = plan.runs
@@ -102,9 +105,11 @@ def test_all_problems_at_once(cpu_only: Machine, registry: Registry) -> None:
             [],
             machine=cpu_only,
             registry=registry,
-            devices="7",
-            collocation="MSP",
-            listeners="topp",
+            cells={
+                Column.DEVICES: "7",
+                Column.COLLOCATION: "MSP",
+                Column.LISTENERS: "topp",
+            },
         )
 
     assert [problem.column for problem in caught.value.problems] == [

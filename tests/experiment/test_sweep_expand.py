@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from radt.errors import UsageError
 from radt.experiment.sweep_expand import (
     MAX_RUNS,
-    Choice,
     Combination,
     Distribution,
-    Parameter,
-    Range,
+    SweepChoice,
     SweepMethod,
+    SweepParameter,
+    SweepRange,
     Value,
     expand,
 )
@@ -53,16 +53,16 @@ def number(
     high: float,
     kind: Distribution = Distribution.UNIFORM,
     step: float | None = None,
-) -> Parameter:
-    return Parameter((name,), Range(low, high, kind, step))
+) -> SweepParameter:
+    return SweepParameter((name,), SweepRange(low, high, kind, step))
 
 
-def listed(name: str, values: Sequence[Value], **when: set[str]) -> Parameter:
+def listed(name: str, values: Sequence[Value], **when: set[str]) -> SweepParameter:
     conditions = {other: frozenset(texts) for other, texts in when.items()}
-    return Parameter(tuple(name.split(", ")), Choice(tuple(values)), when=conditions)
+    return SweepParameter(tuple(name.split(", ")), SweepChoice(tuple(values)), when=conditions)
 
 
-def parameters(grid: dict[str, list[int]]) -> list[Parameter]:
+def parameters(grid: dict[str, list[int]]) -> list[SweepParameter]:
     return [listed(name, values) for name, values in grid.items()]
 
 
@@ -83,7 +83,7 @@ def test_order_does_not_matter(grid: dict[str, list[int]], data: st.DataObject) 
     space = [*parameters(grid), *ranged]
     shuffled = [
         listed(one.names[0], data.draw(st.permutations(one.source.values)))
-        if isinstance(one.source, Choice)
+        if isinstance(one.source, SweepChoice)
         else one
         for one in data.draw(st.permutations(space))
     ]
@@ -96,7 +96,7 @@ def test_order_does_not_matter(grid: dict[str, list[int]], data: st.DataObject) 
 @settings(deadline=None)
 @given(grids, ranges, st.integers(0, 5), st.integers(1, 20), st.integers(0, 20))
 def test_more_trials_add_to_the_earlier_ones(
-    grid: dict[str, list[int]], ranged: Parameter, seed: int, trials: int, more: int
+    grid: dict[str, list[int]], ranged: SweepParameter, seed: int, trials: int, more: int
 ) -> None:
     for space in (parameters(grid), [*parameters(grid), ranged]):
         few = expand(space, RANDOM, seed, trials)
@@ -119,9 +119,9 @@ def test_lists_are_drawn_without_repetition_until_there_are_no_more(
 
 @settings(deadline=None)
 @given(ranges, st.integers(0, 2**31))
-def test_ranges_hold(ranged: Parameter, seed: int) -> None:
+def test_ranges_hold(ranged: SweepParameter, seed: int) -> None:
     source = ranged.source
-    assert isinstance(source, Range)
+    assert isinstance(source, SweepRange)
     for one in expand([ranged], RANDOM, seed, 20):
         value = one.values[ranged.names[0]]
         assert isinstance(value, int if source.distribution is Distribution.INT else float)
@@ -132,18 +132,20 @@ def test_ranges_hold(ranged: Parameter, seed: int) -> None:
 @pytest.mark.parametrize(
     ("source", "cuts"),
     [
-        (Range(1, 10**6, Distribution.UNIFORM), (333_334, 666_667)),
-        (Range(1, 10**6, Distribution.INT), (333_334, 666_667)),
-        (Range(1, 10**6, Distribution.LOG_UNIFORM), (100, 10_000)),
-        (Range(1, 10**6, Distribution.LOG_UNIFORM, 0.5), (100, 10_000)),
+        (SweepRange(1, 10**6, Distribution.UNIFORM), (333_334, 666_667)),
+        (SweepRange(1, 10**6, Distribution.INT), (333_334, 666_667)),
+        (SweepRange(1, 10**6, Distribution.LOG_UNIFORM), (100, 10_000)),
+        (SweepRange(1, 10**6, Distribution.LOG_UNIFORM, 0.5), (100, 10_000)),
         # The thirds of the normal distribution are 0.4307 deviations from its mean.
-        (Range(10, 12, Distribution.NORMAL), (9.1386, 10.8614)),
-        (Range(0, 1, Distribution.LOG_NORMAL), (0.65, 1.5384)),
+        (SweepRange(10, 12, Distribution.NORMAL), (9.1386, 10.8614)),
+        (SweepRange(0, 1, Distribution.LOG_NORMAL), (0.65, 1.5384)),
     ],
 )
-def test_a_third_of_the_draws_is_in_each_third(source: Range, cuts: tuple[float, float]) -> None:
+def test_a_third_of_the_draws_is_in_each_third(
+    source: SweepRange, cuts: tuple[float, float]
+) -> None:
     """Of 3,000 draws a third each, within five standard deviations (129)."""
-    drawn = [Parameter(("x",), source).draw(7, trial) for trial in range(3000)]
+    drawn = [SweepParameter(("x",), source).draw(7, trial) for trial in range(3000)]
 
     thirds = [sum(float(str(value)) < cut for value in drawn) for cut in cuts]
     assert abs(thirds[0] - 1000) < 129 and abs(thirds[1] - 2000) < 129
@@ -155,7 +157,7 @@ def test_both_ends_are_drawn() -> None:
     assert {whole.draw(7, trial) for trial in range(50)} == {0, 1, 2}
     for end in (0, 2**64 - 1):
         for distribution in Distribution:
-            assert math.isfinite(float(str(Range(1, 2, distribution).at(end))))
+            assert math.isfinite(float(str(SweepRange(1, 2, distribution).at(end))))
 
 
 @pytest.mark.parametrize(
@@ -294,7 +296,7 @@ def test_a_space_too_large_for_a_list_is_drawn_from() -> None:
     ],
 )
 def test_what_cannot_be_drawn_is_refused(
-    given: list[Parameter], trials: int | None, cause: str
+    given: list[SweepParameter], trials: int | None, cause: str
 ) -> None:
     with pytest.raises(UsageError, match=cause) as caught:
         expand(given, RANDOM, 1, trials)

@@ -12,7 +12,7 @@ from radt.devices.machine import Machine
 from radt.errors import DeviceError, ExperimentError, Problem
 from radt.experiment.check import check_table
 from radt.experiment.plan import ExperimentPlan
-from radt.experiment.row import Place
+from radt.experiment.row import RowTarget
 from radt.experiment.table import parse_table
 from radt.listeners.api import Registry
 from tests.support.fake_mps import FakeMps
@@ -47,7 +47,7 @@ def planned(
         monkeypatch.setenv(name, value)
 
     def plan_of(content: str, card: Card) -> ExperimentPlan:
-        place = Place(two_gpus, registry, (folder,), "e", inventory=card)
+        place = RowTarget(two_gpus, registry, (folder,), "e", inventory=card)
         return check_table(folder / "e.csv", "e.csv", parse_table(content), place)
 
     return plan_of

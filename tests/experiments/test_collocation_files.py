@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.collocation.planner import Request, plan_devices
+from radt.collocation.planner import DeviceRequest, plan_devices
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import profile_name
 from radt.devices.machine import Machine
@@ -121,7 +121,7 @@ def test_mig_profiles_are_the_cards(name: str, gpu_gb: int) -> None:
 def test_every_mig_workload_has_room_on_its_card(name: str, card: str) -> None:
     for label, rows in workloads(rows_of(name)).items():
         requests = [
-            Request(str(place), (0,), Collocation.parse(row["Collocation"]))
+            DeviceRequest(str(place), (0,), Collocation.parse(row["Collocation"]))
             for place, row in enumerate(rows)
         ]
         made = plan_devices(requests, machine(divided(card=card)))

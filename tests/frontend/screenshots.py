@@ -46,7 +46,7 @@ def served(store: Path) -> Iterator[str]:
 
 def take(browser: Browser, address: str, out: Path) -> Iterator[Path]:
     """Each page and state, at each width, light and dark."""
-    paths = {page.title.lower(): page.path for page in PAGES} | dict(STATES)
+    paths = {page.title.lower(): f"/{page.path}" for page in PAGES} | dict(STATES)
     for scheme in SCHEMES:
         for width in WIDTHS:
             context = browser.new_context(

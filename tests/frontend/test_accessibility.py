@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from radt.frontend.app import PAGES
 from tests.frontend.conftest import VIEWPORT, shown
 
-PATHS = [page.path for page in PAGES]
+PATHS = [f"/{page.path}" for page in PAGES]
 #: Of minor, moderate, serious and critical (axe-core's doc/API.md).
 SERIOUS = ("serious", "critical")
 
@@ -48,6 +48,7 @@ CONTENT = {
     "/workload": ".workload .main-svg",
     "/timeline": ".timeline .barlayer .point",
     "/report": "#report-table tbody th a, .report-nothing",
+    "/advice": ".advice-card",
     "/system": ".system-card",
 }
 
@@ -84,7 +85,7 @@ def stops(page: Page, count: int) -> list[str]:
     return seen
 
 
-@pytest.mark.quick_variants(4)
+@pytest.mark.quick_variants(3)
 @pytest.mark.parametrize("path", PATHS)
 def test_axe_finds_nothing_serious_keys_lead_through_and_nothing_is_too_wide(
     site, watched, wait_until, path
@@ -113,6 +114,7 @@ def test_axe_finds_nothing_serious_keys_lead_through_and_nothing_is_too_wide(
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_axe_finds_nothing_serious_without_a_store(serve, watched):
     url = serve()
     for path in PATHS:

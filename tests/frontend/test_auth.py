@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from urllib.parse import urljoin
 
 import pytest
 from click.testing import CliRunner
@@ -89,7 +90,7 @@ def test_the_token_opens_once_and_a_cookie_keeps_open(with_token):
 
     opened = with_token.get(f"/?e=x&token={TOKEN}", headers=ELSEWHERE)
     assert opened.status_code == 303
-    assert opened.headers["Location"] == "/?e=x"
+    assert opened.headers["Location"] == "./?e=x"
     cookie = opened.headers["Set-Cookie"]
     assert TOKEN not in cookie
     assert "HttpOnly" in cookie
@@ -104,7 +105,7 @@ def test_the_token_opens_once_and_a_cookie_keeps_open(with_token):
 @pytest.mark.parametrize(
     ("path", "location"),
     [
-        ("/%2F/attacker.example/", "/attacker.example"),
+        ("/%2F/attacker.example/", "/%2F/attacker.example"),
         ("/%09/attacker.example", "/%09/attacker.example"),
         ("/%5C/attacker.example", "/%5C/attacker.example"),
         ("/%0d%0aLocation:%20x", "/%0D%0ALocation%3A%20x"),
@@ -116,7 +117,10 @@ def test_the_token_opens_once_and_a_cookie_keeps_open(with_token):
 def test_the_token_does_not_lead_elsewhere(with_token, path, location):
     response = with_token.get(f"{path}?token={TOKEN}", headers=ELSEWHERE)
     assert response.status_code == 303
-    assert response.headers["Location"] == location
+    assert (
+        urljoin(f"http://{PUBLIC}{path}", response.headers["Location"])
+        == f"http://{PUBLIC}{location}"
+    )
 
 
 @pytest.mark.parametrize("body", ["[" * 100_000, '{"a":' * 200 + "1" + "}" * 200, r'{"\ud800": 1}'])
@@ -137,12 +141,12 @@ def test_json_that_no_page_sends_is_a_bad_request(client, body, path):
 def test_people_are_asked_for_the_token_on_a_page(with_token):
     asked = with_token.get("/", headers={**ELSEWHERE, "Accept": "text/html,*/*;q=0.8"})
     assert asked.status_code == 403
-    assert 'action="/_login"' in asked.text
+    assert 'action="./_login"' in asked.text
     assert "script" not in asked.text
     wrong = with_token.post("/_login", data={"token": "x"}, headers={**ELSEWHERE, **BROWSER})
     assert "Wrong token." in wrong.text
     right = with_token.post("/_login", data={"token": TOKEN}, headers={**ELSEWHERE, **BROWSER})
-    assert right.headers["Location"] == "/"
+    assert right.headers["Location"] == "./"
     assert with_token.get("/", headers=ELSEWHERE).status_code == 200
 
 

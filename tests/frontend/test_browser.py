@@ -18,6 +18,7 @@ def test_an_empty_place_says_what_fills_it_and_fills_by_itself(store_path, serve
     drawn(watched, 4)
 
 
+@pytest.mark.long
 def test_a_damaged_store_is_named_with_its_remedy(store_path, serve, watched):
     store_path.parent.mkdir(parents=True)
     store_path.write_bytes(b"no database at all" * 100)

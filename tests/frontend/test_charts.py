@@ -271,6 +271,16 @@ def test_a_figure_has_units_a_time_axis_and_the_gap(demo, source):
     assert epochs[0]["text"][1] == "solo · epoch 2 · 4.20 s"
 
 
+@pytest.mark.parametrize(("values", "step"), [([1, 2, 2, 3], 1), ([1, 2, 2.5, 3], None)])
+def test_whole_numbers_have_an_axis_of_whole_numbers(demo, source, values, step):
+    demo.quickstart()
+    times_s = np.arange(0.0, len(values))
+    gauge = {"kind": SeriesKind.GAUGE, "entity": ""}
+    add(demo, "solo a", 9, "threads", "{threads}", Scope.PROCESS, times_s, values, **gauge)
+    axis = timeseries.figure(draw(source, "threads"), Look())["layout"]["yaxis"]
+    assert axis.get("dtick") == step
+
+
 def test_names_are_not_read_as_markup(demo, source):
     demo.workload("quickstart", "<b>&x</b>", [demo.run("a", "n", 4.0)])
     figure = timeseries.figure(draw(source, "loss"), Look(Scheme.DARK))

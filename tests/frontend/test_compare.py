@@ -404,6 +404,7 @@ def test_nothing_picked_leads_on(site, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_what_is_missing_is_said(site, watched):
     run = site.demo.run_ids["solo a"][:12]
     picks = f"quickstart:r{run},r{'0' * 12},w{'0' * 12}"
@@ -414,6 +415,7 @@ def test_what_is_missing_is_said(site, watched):
     expect(card(watched, "loss").locator(".main-svg").first).to_be_visible()
 
 
+@pytest.mark.long
 def test_names_are_shown_as_text(demo, serve, watched):
     evil = '<img src=x onerror="window.evil=1">'
     demo.workload(evil, f"{evil}&amp;", [demo.run("a", evil, 1.0), demo.run("b", "<b>b</b>", 1.0)])

@@ -124,6 +124,7 @@ def test_one_chart_can_differ_from_the_page(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_lines_are_hidden_in_all_charts_and_in_one(site, watched, wait_until):
     open_page(watched, site.url)
     row(watched, "three b").hover()
@@ -252,6 +253,7 @@ def test_charts_are_sized_by_pointer_and_keyboard(site, watched, wait_until):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_the_bar_sets_what_all_charts_share(site, watched, wait_until):
     open_page(watched, site.url, "?c=loss&c=accuracy", cards=2)
     tools = watched.page.locator("#compare-tools")
@@ -305,7 +307,10 @@ def test_a_narrow_window_folds_the_list(site, watched):
 def test_addresses_that_make_no_sense_show_what_can_be_shown(site, watched):
     open_page(watched, site.url, "?level=nonsense&t.barrier=5,5&x=<b>")
     page = watched.page
+    ignored = page.get_by_text("“t.barrier=5,5” is ignored: expected an axis")
+    expect(ignored).to_be_visible()
     page.goto(f"{site.url}/compare?c=")
+    expect(ignored).to_have_count(0)
     expect(page.get_by_text("No charts")).to_be_visible()
     page.get_by_role("button", name="Choose for me").click()
     drawn(watched, 4)

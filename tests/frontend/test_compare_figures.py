@@ -15,6 +15,7 @@ from tests.frontend.conftest import BEGAN_NS, bounds
 RSS = "process.memory.rss"
 
 
+@pytest.mark.long
 def test_ends_of_the_axis_are_typed_in_the_unit_that_is_drawn(site, watched):
     open_page(watched, site.url)
     expect(card(watched, RSS).locator(".unit").first).to_have_text("MB")

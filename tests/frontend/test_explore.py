@@ -15,12 +15,17 @@ from sklearn.ensemble import RandomForestRegressor
 
 import radt
 from benchmarks.dashboard.stores import EXPERIMENT, Size, searched
+from radt.errors import RunNotFoundError
+from radt.frontend.app import PAGES
+from radt.frontend.data.explore import Shown, explored
 from radt.frontend.data.run_facts import time_per_epoch_s
 from radt.frontend.data.source import Source
-from radt.model import RunStatus
+from radt.frontend.view import View
+from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
+from radt.store.records import SeriesRecord
 from radt.store.writer import StoreWriter
-from tests.frontend.conftest import bounds, shown
+from tests.frontend.conftest import Demo, bounds, shown
 from tests.frontend.test_accessibility import findings
 from tests.support.waiting import wait_until as until
 
@@ -120,12 +125,18 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
         lambda: rows.evaluate_all("rows => rows.map(row => row.dataset.run)") == best, "the front"
     )
     for row, run_id in zip(rows.all(), best, strict=True):
-        _, accuracy, energy = (text.split() for text in row.locator("td").all_inner_texts())
-        assert float(accuracy[0]) / 100 == pytest.approx(truth[ACCURACY][run_id], rel=1e-3)
-        assert float(energy[0].replace(",", "")) * 1000 == pytest.approx(
+        name, accuracy, energy = row.locator("td").all_inner_texts()
+        assert f"lr {truth['param:lr'][run_id]}, " in name
+        assert float(accuracy) / 100 == pytest.approx(truth[ACCURACY][run_id], rel=1e-3)
+        assert float(energy.replace(",", "")) * 1000 == pytest.approx(
             truth[ENERGY][run_id], rel=1e-3
         )
-        assert (accuracy[1], energy[1]) == ("%", "kJ")
+    front = page.locator("#explore-front")
+    heads = front.locator("th").all_inner_texts()
+    assert heads == ["run", "accuracy max [%]", "gpu.energy total [kJ]"]
+    decimals = [text.partition(".")[2] for text in rows.locator("td:last-child").all_inner_texts()]
+    assert len({len(each) for each in decimals}) == 1
+    expect(front).to_contain_text("× 1 run that failed or otherwise does not count")
 
     # A box in the scatter, then a range on the axis of the learning rate.
     drag(page, "#explore-scatter", (0.05, 0.05), (0.6, 0.6))
@@ -155,10 +166,9 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
     settled(page)
     point_at_any(page)
     tip = page.locator(".tip")
-    name = tip.locator(".tip-at").inner_text().split()[0]
-    run_id = next(run_id for run_id in truth.index if seed_of(study, run_id) == name)
     values = tip.locator(".tip-name + td").all_inner_texts()
     facts = dict(zip(tip.locator(".tip-name").all_inner_texts(), values, strict=True))
+    run_id = next(run_id for run_id in truth.index if seed_of(study, run_id) == facts["seed"])
     assert float(facts["lr"].replace("e−", "e-")) == pytest.approx(
         float(truth["param:lr"][run_id]), rel=1e-3
     )
@@ -169,6 +179,9 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
     assert parse_qs(urlsplit(page.url).query)["id"] == [run_id]
 
     page.go_back()
+    whole = '{"values": [1, 2, null, 4], "factor": 1, "unit": ""}'
+    ticks = page.evaluate(f"radt.plot.scaleOf({whole}, 0.04).ticks(8).map(tick => tick.text)")
+    assert ticks == ["1", "2", "3", "4"]
     # Values that differ by rounding only have few ticks, too.
     alike = '{"values": [0.3, 0.30000000000000004], "factor": 1, "unit": ""}'
     assert page.evaluate(f"radt.plot.scaleOf({alike}, 0.04).ticks(8).length") < 20
@@ -245,6 +258,42 @@ def point_at_any(page: Page) -> None:
             if page.locator(".tip").is_visible():
                 return
     raise AssertionError("no run is under the pointer anywhere")
+
+
+def log(demo: Demo, run: str, metric: str, value: float) -> None:
+    """Log a metric that few runs have."""
+    run_id = demo.run_ids[run]
+    demo.writer.add_series(
+        [SeriesRecord(run_id, 9, SOFTWARE, metric, "", Scope.RUN, SeriesKind.GAUGE)]
+    )
+    demo.append(run_id, demo.origin_ns(run_id), 9, [1.0], [value])
+
+
+def test_the_first_metric_is_one_that_most_runs_have(demo, source):
+    demo.sweep()
+    log(demo, "000 a", "a/accuracy", 0.5)
+    log(demo, "001 a", "accuracy.b", 0.5)
+    here = explored(source, View(experiment="sweep"))
+    shown = Shown.of({}, here)
+    assert (shown.y, shown.x, shown.target) == (ACCURACY, "time:epoch", ACCURACY)
+    assert here.names == [f"lr {rate}" for rate in ("0.001", "0.003", "0.01", "0.03", "0.1", "0.3")]
+    assert "metric:a/accuracy.max" in here.choices
+
+
+def test_without_epochs_and_energy_the_x_axis_is_the_duration(demo, source):
+    demo.workload("study", "0", [demo.run("a", "n", 4.0, epochs=0)])
+    shown = Shown.of({}, explored(source, View(experiment="study")))
+    assert shown.x == "time:duration"
+
+
+@pytest.mark.parametrize("path", ["explore", "compare", "timeline", "workload", "run"])
+def test_an_unknown_experiment_is_said(demo, path):
+    demo.sweep()
+    (page,) = (page for page in PAGES if page.path == path)
+    with closing(Source(demo.store)) as source, pytest.raises(RunNotFoundError) as error:
+        page.layout(source, View(experiment="nothing"))
+    assert error.value.message.startswith("no experiment nothing in ")
+    assert error.value.remedy
 
 
 @pytest.mark.long

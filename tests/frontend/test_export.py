@@ -9,7 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urljoin, urlsplit
 
 import numpy as np
 import pandas as pd
@@ -20,16 +20,14 @@ from dash import Dash, html
 from flask.testing import FlaskClient
 
 import radt
+from radt.frontend.answers import content_disposition
 from radt.frontend.auth import Access, Guard
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick, Window, XAxis
 from radt.frontend.export import routes
 from radt.frontend.export import tables as full
-from radt.frontend.export.request import (
-    Turnstile,
-    content_disposition,
-)
+from radt.frontend.export.request import Turnstile
 from radt.frontend.export.tables import GROUP_ROWS
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
@@ -51,10 +49,13 @@ class Exports:
 
     def prepare(self, share: str, view: View | None = None, status: int = 200, **more: Any) -> Any:
         """What a menu's item is answered."""
-        body = {"share": share, "view": (view or View()).to_json(), "page": "/compare", **more}
+        body = {"share": share, "view": (view or View()).to_json(), "page": "compare", **more}
         with closing(self.client.post("/export/prepare", json=body)) as answer:
             assert answer.status_code == status, answer.get_data(as_text=True)
-            return answer.json
+            found = answer.json
+        if "href" in found:  # as a browser resolves it
+            found["href"] = urljoin("/compare", found["href"])
+        return found
 
     def get(self, address: str, status: int = 200) -> bytes:
         """What is at an address."""
@@ -381,15 +382,15 @@ def test_strangers_get_nothing(demo: Demo, exports: Exports) -> None:
 def test_a_link_names_what_the_dashboard_chose(demo: Demo, exports: Exports) -> None:
     """New runs do not change what it shows; a token would not be in it."""
     demo.quickstart()
-    link = exports.prepare("link", page="/compare")["text"]
-    assert urlsplit(link).path == "/compare"
+    link = exports.prepare("link", page="compare")["text"]
+    assert urlsplit(link).path == "./compare"
     view = View.from_query(urlsplit(link).query)
     before = list(read_selection(exports.source, view).runs)
     demo.workload("quickstart", "later", [demo.run("a", "cnn-new", 3.0)])
     exports.source.revision()
     assert list(read_selection(exports.source, view).runs) == before
     assert view.charts
-    assert exports.prepare("link", page="//evil.example/")["text"].startswith("/compare?")
+    assert exports.prepare("link", page="//evil.example/")["text"].startswith("./compare?")
 
 
 def test_a_saved_view_opens_as_it_was(demo: Demo, exports: Exports) -> None:

@@ -98,7 +98,7 @@ def test_a_view_travels_in_a_file(
     other.goto(address + "/compare?c=accuracy")
     ready(other)
     with other.expect_file_chooser() as chooser:
-        choose(other, "page", "Open view…")
+        choose(other, "page", "Open view")
     chooser.value.set_files(path)
     expect(other.locator("#charts .card:visible")).to_have_count(2)
     ready(other)
@@ -129,7 +129,7 @@ def test_other_files_are_refused_and_the_page_stays(
     ):
         wrong.write_text(content)
         with page.expect_file_chooser() as chooser:
-            choose(page, "page", "Open view…")
+            choose(page, "page", "Open view")
         chooser.value.set_files(wrong)
         expect(page.locator(".share-note")).to_contain_text(words)
         assert page.locator("img").count() == 0
@@ -186,6 +186,7 @@ def test_where_browsers_have_no_clipboard_the_text_is_shown(site: Site, watched:
     assert "/compare?s=quickstart" in box.input_value()
 
 
+@pytest.mark.long
 def test_files_are_those_of_what_is_shown(site: Site, watched: Watched, tmp_path: Path) -> None:
     page = watched.page
     page.goto(site.url + ADDRESS)

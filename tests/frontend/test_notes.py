@@ -140,6 +140,7 @@ def test_what_is_typed_on_the_run_page_is_in_the_store_once_unlocked(
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_a_saved_view_opens_what_it_was_saved_from(
     demo: Demo, serve: Callable[[], str], watched: Watched
 ) -> None:
@@ -152,7 +153,7 @@ def test_a_saved_view_opens_what_it_was_saved_from(
     link = page.get_by_role("link", name="all of it / 2")
     expect(link).to_be_visible()
     (view,) = StoreReader(demo.store).saved_views()
-    assert (view.name, view.address) == ("all of it / 2", "/report?e=quickstart")
+    assert (view.name, view.address) == ("all of it / 2", "report?e=quickstart")
     page.goto(f"{url}/system")
     page.goto(f"{url}/view/all%20of%20it%20%2F%202")
     expect(page).to_have_title("quickstart · Report · radt")

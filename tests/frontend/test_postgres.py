@@ -121,6 +121,7 @@ def test_news_of_another_machine_change_the_revision(team):
     source.close()
 
 
+@pytest.mark.long
 def test_a_database_without_a_store_and_an_empty_one_fill_by_themselves(database, serve, watched):
     watched.page.goto(serve(store=database) + "/compare")
     expect(watched.page.locator(".state h1")).to_contain_text("There is no store in postgresql://")
@@ -173,6 +174,7 @@ def test_another_version_is_a_clear_page_and_ends_without_a_restart(team, serve,
     expect(watched.page.locator(CARD).first).to_be_visible()
 
 
+@pytest.mark.long
 def test_a_page_outlives_a_crash_of_the_server(serve, watched, wait_until, monkeypatch):
     """Down at first; killed and started again while a page is open, and read meanwhile."""
     # Once a minute the points of ended runs are read again, which fails while the server is away:

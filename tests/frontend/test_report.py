@@ -29,7 +29,7 @@ from radt.model import RunStatus
 from radt.render.bars import MAX_BARS, BarChart, bars_of, charted, in_blocks
 from radt.render.files import ReportFormat, rendered
 from radt.render.markup import bars_svg, table_html
-from radt.render.model import Cell, Row, Table, TableColumn
+from radt.render.model import Cell, ColumnHead, Row, Table
 from radt.render.numbers import INTERVAL_NOTE, with_unit
 from radt.render.report_csv import as_csv
 from radt.tags import PROFILED
@@ -372,7 +372,7 @@ def test_long_experiments_have_pages_and_charts_an_end(study: Study, source: Sou
 
 def test_numbers_stand_with_their_points_below_each_other() -> None:
     cells = [Cell(number=number) for number in ("1.25", "12.5", "125")]
-    table = Table([TableColumn("a")], [Row([cell]) for cell in [*cells, Cell("–")]])
+    table = Table([ColumnHead("a")], [Row([cell]) for cell in [*cells, Cell("–")]])
     texts = re.findall('<td class="number" title="">(.*?)</td>', table_html(table))
     assert [text.rstrip() for text in texts] == ["1.25", "12.5", "125", "–"]
     assert [len(text) - len(text.rstrip()) for text in texts] == [0, 1, 3, 0]

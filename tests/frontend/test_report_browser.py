@@ -151,6 +151,7 @@ def test_columns_and_experiment_are_chosen(store_path, study, serve, watched):
     other.writer.close()
 
 
+@pytest.mark.long
 def test_the_window_is_in_the_address_and_what_is_not_understood_is_said(study, serve, watched):
     page = watched.page
     page.goto(f"{serve()}/report")
@@ -321,6 +322,7 @@ def test_an_empty_report_fills_by_itself(store_path, serve, watched):
     study.writer.close()
 
 
+@pytest.mark.long
 def test_markup_in_an_address_is_text(study, serve, watched):
     page, address = watched.page, serve()
     for name, value in (

@@ -22,6 +22,7 @@ from radt import units
 from radt.frontend.data.run.figure import TRACES
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
+from tests.frontend.conftest import bounds
 from tests.frontend.test_accessibility import findings, stops
 from tests.frontend.test_hostile_files import a_long_list, png_of
 from tests.frontend.workload_support import EVIL, Bench, Planted
@@ -323,6 +324,7 @@ def drawn_address(run: Planted, path: str) -> str:
     return f"/files/{run.run_id}/view?path={path}"
 
 
+@pytest.mark.long
 def test_a_running_run_is_followed_until_its_end(bench, serve, watched, store_path):
     run = planted(
         store_path, "a", {"images/x/step-1.png": png(10)}, status=RunStatus.RUNNING, end_s=9.0
@@ -357,6 +359,8 @@ def test_a_running_run_is_followed_until_its_end(bench, serve, watched, store_pa
     expect(page.locator("#run-log")).to_contain_text("second")
     with StoreReader(store_path) as reader:
         record = reader.run(run.run_id)
+    with log.open("a") as file:
+        file.write("third\n")
     bench.writer.put_run(
         replace(
             record,
@@ -365,11 +369,16 @@ def test_a_running_run_is_followed_until_its_end(bench, serve, watched, store_pa
             end_reason="exit code 3",
         )
     )
-    with log.open("a") as file:
-        file.write("third\n")
     expect(fact(page, "status")).to_have_text("failed")
-    expect(fact(page, "reason")).to_have_text("exit code 3")
+    failure = page.locator(".run-failure")
+    expect(failure.locator("h2")).to_have_text("Exit code 3.")
+    expect(failure.locator("pre")).to_contain_text("third")
     expect(page.locator("#run-log")).to_contain_text("third")
+    order = page.locator(".run-failure, #run-facts, .notes, #run-differences")
+    tops = [bounds(order.nth(place))["y"] for place in range(order.count())]
+    assert len(tops) == 4
+    assert tops == sorted(tops)
+    assert findings(page) == []
     assert watched.errors == []
 
 

@@ -222,6 +222,12 @@ def test_runs_get_stars_and_are_archived(demo, serve, watched):
     page.get_by_role("button", name="Archive").click()
     expect(page.locator("#runs-count")).to_have_text("5 of 6 runs")
     expect(row(watched, "solo")).to_have_count(0)
+    expect(page.locator(".runs-picked")).to_have_text("1 run archived")
+    page.keyboard.press("Enter")  # the focus is on Undo
+    expect(page.locator("#runs-count")).to_have_text("6 runs")
+    expect(box(watched, "solo")).to_have_attribute("aria-checked", "true")
+    page.get_by_role("button", name="Archive").click()
+    expect(page.locator("#runs-count")).to_have_text("5 of 6 runs")
     page.locator("#runs-search").fill("archived:yes")
     expect(names(watched)).to_have_text(["solo"])
     assert watched.errors == []
@@ -312,7 +318,8 @@ def test_groups_by_a_parameter_and_the_experiment_as_a_filter(demo, serve, watch
     row(watched, "cnn-large").click()
     expect(names(watched)).to_have_text(["cnn-large", "mix b", "mix b", "cnn-small"])
     page.get_by_label("Experiment", exact=True).select_option("older")
-    expect(page.locator("#runs-count")).to_have_text("6 of 12 runs")
+    expect(page.locator("#runs-count")).to_have_text("6 runs")
+    expect(page.locator(".runs-chip")).to_have_text(["finished5", "failed1"])
     wait_until(
         lambda: query(watched) == {"e": ["older"], "o.runs.group": ["param.model"]}, "the address"
     )
@@ -325,6 +332,7 @@ def test_groups_by_a_parameter_and_the_experiment_as_a_filter(demo, serve, watch
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_the_search_says_what_it_cannot_read(site, watched):
     page = watched.page
     open_page(watched, site.url)
@@ -336,6 +344,23 @@ def test_the_search_says_what_it_cannot_read(site, watched):
     expect(page.locator(".runs-problems")).to_be_hidden()
     page.get_by_role("button", name=re.compile("failed")).click()
     expect(names(watched)).to_have_text(["mix", "b"])
+    assert watched.errors == []
+
+
+def test_unknown_experiments_and_windows_are_named(site, watched):
+    page = watched.page
+    page.goto(f"{site.url}/?e=quickstrat&t.barrier=10-20")
+    problems = page.locator(".runs-problems")
+    expect(problems).to_contain_text("quickstrat is not an experiment in")
+    expect(page.locator(".address-problems")).to_contain_text("“t.barrier=10-20” is ignored")
+    expect(page.locator("#runs-count")).to_have_text("0 runs")
+    expect(page.locator(".runs-chip")).to_have_count(0)
+    for path, selector in (("/run", "#run-facts dd"), ("/workload", "#workload-facts dd")):
+        page.goto(f"{site.url}{path}?e=quickstrat")
+        expect(page.locator("#content")).to_contain_text("No experiment quickstrat in")
+        page.goto(f"{site.url}{path}?t.barrier=10-20")
+        expect(page.locator(".address-problems")).to_contain_text("“t.barrier=10-20” is ignored")
+        shown(page, selector)
     assert watched.errors == []
 
 
@@ -410,6 +435,7 @@ def test_a_long_table_holds_only_the_rows_in_sight(demo, serve, watched):
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_texts_are_texts(demo, serve, watched):
     run = demo.run("a", HTML, 1.0)
     demo.workload(HTML, HTML, [run, demo.run("b", "net", 1.0)])

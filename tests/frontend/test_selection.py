@@ -111,6 +111,8 @@ def test_picks_become_units_in_the_order_of_the_experiment(demo, source):
 
 def test_runs_of_a_sweep_are_named_by_what_differs_and_drawn_as_runs(demo, source):
     demo.sweep()
+    for name, run_id in demo.run_ids.items():
+        demo.writer.put_params(run_id, {"output_dir": f"runs/{name}"})
     rates = ["lr 0.001", "lr 0.003", "lr 0.01", "lr 0.03", "lr 0.1", "lr 0.3"]
     selection = read_selection(source, View(picks=(Pick("sweep"),)))
     assert titles(selection) == rates

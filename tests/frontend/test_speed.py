@@ -7,6 +7,7 @@ import re
 import urllib.request
 from collections.abc import Callable
 from contextlib import closing
+from urllib.parse import urljoin
 
 import pytest
 from playwright.sync_api import Browser
@@ -27,11 +28,11 @@ def test_browsers_keep_files_whose_address_says_their_time(
     url = serve()
     with urllib.request.urlopen(url) as answer:
         page = answer.read().decode()
-    found = re.search(r'src="(/static/radt-all\.js)\?m=[^"]*"', page)
+    found = re.search(r'src="\./(static/radt-all\.js)\?m=[^"]*"', page)
     assert found is not None
     kept, asked = (
         urllib.request.urlopen(url + path).headers["Cache-Control"]
-        for path in (found.group(0)[5:-1], found.group(1))
+        for path in (found.group(0)[6:-1], f"/{found.group(1)}")
     )
     assert "immutable" in kept and "private" in kept
     assert "immutable" not in asked
@@ -42,7 +43,7 @@ def test_the_browsers_part_is_one_script_and_one_style_sheet_and_the_scheme(
 ) -> None:
     with urllib.request.urlopen(serve()) as answer:
         page = answer.read().decode()
-    assert len(re.findall(r'(?:src|href)="/static/', page)) == 3
+    assert len(re.findall(r'(?:src|href)="\./static/', page)) == 3
     assert SCHEME.address in page.partition("</head>")[0]
     for bundle, suffix in ((SCRIPTS, "js"), (STYLES, "css")):
         for file in set(FOLDER.glob(f"*.{suffix}")) - {FOLDER / "scheme.js"}:
@@ -60,7 +61,7 @@ class TestCompressed:
             create_app(source, Access())
             .server.test_client()
             .get(
-                path,
+                urljoin("/", path),
                 headers={"Host": "127.0.0.1", "Accept-Encoding": encoding},
                 environ_base={"REMOTE_ADDR": address},
             )
@@ -95,9 +96,9 @@ class TestCompressed:
 
     def test_what_a_browser_has_is_not_sent_again(self, source: Source) -> None:
         client = create_app(source, Access()).server.test_client()
-        known = client.get(SCRIPTS.path, headers={"Host": "127.0.0.1"}).headers["ETag"]
+        known = client.get(f"/{SCRIPTS.path}", headers={"Host": "127.0.0.1"}).headers["ETag"]
         asked = {"Host": "127.0.0.1", "If-None-Match": known}
-        assert client.get(SCRIPTS.path, headers=asked).status_code == 304
+        assert client.get(f"/{SCRIPTS.path}", headers=asked).status_code == 304
 
 
 def test_a_first_visit_weighs_little_and_loads_the_part_of_plotly_that_draws(
@@ -113,7 +114,7 @@ def test_a_first_visit_weighs_little_and_loads_the_part_of_plotly_that_draws(
         page.on("request", lambda request: addresses.append(request.url))
         page.goto(f"{site.url}/workload")
         shown(page, ".workload .main-svg")
-        assert site.url + PLOTLY.address in addresses
+        assert urljoin(site.url, PLOTLY.address) in addresses
         assert not [one for one in addresses if "plotly.min.js" in one and "basic" not in one]
         assert 0.5e6 < sum(sizes) < 1.2e6
         assert page.evaluate("Plotly.version") == get_plotlyjs_version()

@@ -262,6 +262,7 @@ def test_a_table_keeps_the_focus_and_its_place_when_it_is_drawn_again(
     assert watched.errors == []
 
 
+@pytest.mark.long
 def test_it_is_looked_at_only_while_the_page_is(demo, serve, watched):
     demo.quickstart()
     asked = []
@@ -279,6 +280,7 @@ def test_it_is_looked_at_only_while_the_page_is(demo, serve, watched):
     assert not any("/system/data" in one for one in asked)
 
 
+@pytest.mark.long
 def test_where_nothing_is_recorded_the_machine_is_shown(serve, watched):
     watched.page.goto(f"{serve()}/system")
     expect(card(watched, "devices")).to_contain_text("CPUs")

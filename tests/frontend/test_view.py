@@ -81,7 +81,13 @@ def test_nothing_picked_differs_from_nothing_chosen():
 
 @pytest.mark.parametrize("zoom", ["", "1", "5,1", "a,b", "nan,1", "0,inf", "1,2,3"])
 def test_a_senseless_zoom_is_none(zoom):
-    assert View.from_query(f"?t.barrier={zoom}").windows == {}
+    view = View.from_query(f"?t.barrier={zoom}&t.elsewhere=1,2&t.step=1,2")
+    assert list(view.windows) == ["step"]
+    assert [problem.partition(" ")[0] for problem in view.problems] == [
+        f"“t.barrier={zoom}”",
+        "“t.elsewhere=1,2”",
+    ]
+    assert View.from_json(view.to_json()).problems == ()
 
 
 @pytest.mark.parametrize("query", ["level=galaxy", "x=here", "smooth=-1", "rel=1", "c=;x=step"])

@@ -9,13 +9,14 @@ import platform
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import pytest
 from flask.testing import FlaskClient
 
 from radt.errors import RunNotFoundError
 from radt.frontend import app
+from radt.frontend.answers import content_disposition
 from radt.frontend.auth import Access
 from radt.frontend.data.run_files import (
     MAX_LISTED,
@@ -27,7 +28,7 @@ from radt.frontend.data.run_files import (
     tail_of,
 )
 from radt.frontend.data.source import Source
-from radt.frontend.files import artifact_address, disposition, log_address, trace_address
+from radt.frontend.files import artifact_address, log_address, trace_address
 from radt.model import RunStatus
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
@@ -64,7 +65,7 @@ def client(run: Planted, source: Source) -> FlaskClient:
 
 
 def get(client: FlaskClient, address: str, **headers: str):
-    return client.get(address, headers={"Host": "127.0.0.1", **headers})
+    return client.get(urljoin("/", address), headers={"Host": "127.0.0.1", **headers})
 
 
 def test_log_and_artifacts_come_as_downloads_that_no_browser_shows(
@@ -91,7 +92,7 @@ def test_markup_among_artifacts_runs_nowhere(run: Planted, source: Source, kind:
     file = Path(run.spool) / "artifacts" / f"evil.{kind}"
     file.write_text("<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>")
     with served(source, Access()) as url:
-        address = url + artifact_address(run.run_id, file.name)
+        address = urljoin(url, artifact_address(run.run_id, file.name))
         with urllib.request.urlopen(address, timeout=180) as answer:
             headers = answer.headers
             assert answer.read() == file.read_bytes()
@@ -231,7 +232,7 @@ def test_of_a_log_of_a_gigabyte_only_the_end_is_read(run: Planted, client: Flask
 
     with opened(Path(run.spool), "output.log") as file:
         tail = tail_of(file)
-    answer = client.head(log_address(run.run_id), headers={"Host": "127.0.0.1"})
+    answer = client.head(urljoin("/", log_address(run.run_id)), headers={"Host": "127.0.0.1"})
 
     assert len(tail.lines) == TAIL_LINES
     assert tail.lines[-1] == "line 499"
@@ -332,11 +333,14 @@ def test_unknown_runs_other_sites_and_strangers_get_nothing(
     assert get(client, address(run.run_id), **from_elsewhere).status_code == 403
     guarded = app.create_app(source, Access(token="a-token-of-16-characters")).server.test_client()
     assert get(guarded, address(run.run_id)).status_code in (401, 403)
-    assert client.get(address(run.run_id), headers={"Host": "evil.example"}).status_code == 403
+    assert (
+        client.get(urljoin("/", address(run.run_id)), headers={"Host": "evil.example"}).status_code
+        == 403
+    )
 
 
 def test_a_name_cannot_break_out_of_its_header() -> None:
-    header = disposition('a"; filename=evil.html\r\nX: y')
+    header = content_disposition('a"; filename=evil.html\r\nX: y')
 
     assert "\r" not in header
     assert header.count('"') == 2

@@ -71,7 +71,7 @@ def test_the_page_says_all_of_a_workload_as_it_was(bench, serve, watched, store_
     expect(fact(page, "start-skew")).to_have_text("6.00 ms")
     expect(fact(page, "overlap")).to_have_text("30 %")
     expect(fact(page, "devices")).to_have_text("GPU 0 · 3× MPS:40")
-    expect(fact(page, "ledger")).to_have_text(re.compile("^missed 7 of "))
+    expect(fact(page, "completeness")).to_have_text(re.compile("^missed 7 of "))
     outcomes = page.locator("#workload-outcomes .workload-row")
     expect(outcomes).to_have_count(3)
     expect(outcomes.nth(0)).to_contain_text("1.50× slower than solo (4.20 s an epoch)")
@@ -85,7 +85,7 @@ def test_the_page_says_all_of_a_workload_as_it_was(bench, serve, watched, store_
     expect(page.locator(".workload-daemon .workload-seat")).to_have_count(3)
     expect(page.locator(".workload-gaps")).to_contain_text("the collector was restarted")
     page.locator("#workload-log-tabs").get_by_role("button", name="b", exact=True).click()
-    expect(page.locator("#workload-log")).to_have_text(EVIL)
+    expect(page.locator("#run-log")).to_have_text(EVIL)
     expect(page.locator("#workload-params")).to_contain_text(EVIL)
     expect(page).to_have_title("three of planted · Workload · radt")
     assert page.locator("#content img").count() == 0
@@ -223,7 +223,8 @@ def test_a_running_workload_grows_and_its_log_is_followed(bench, serve, watched,
     page = watched.page
     page.goto(f"{serve()}/workload")
     drawn(page, "cpu")
-    expect(page.locator("#workload-log")).to_have_text("epoch 1")
+    lines = page.locator("#run-log .run-part > div")
+    expect(lines).to_have_text(["epoch 1"])
     page.evaluate("document.querySelector('[data-strip=cpu]').dataset.kept = 'yes'")
 
     with log.open("a") as file:
@@ -233,7 +234,7 @@ def test_a_running_workload_grows_and_its_log_is_followed(bench, serve, watched,
         run, "process.memory.rss", "By", Scope.PROCESS, barrier_ns, more_s, np.full(100, 2e9)
     )
 
-    expect(page.locator("#workload-log")).to_have_text("epoch 1\nepoch 2")
+    expect(lines).to_have_text(["epoch 1", "epoch 2"])
     drawn(page, "memory")
     expect(page.locator("[data-strip=memory] .workload-legend")).to_contain_text("2.00 GB")
     page.wait_for_function(
@@ -277,6 +278,7 @@ def test_a_log_and_a_trace_are_downloaded(bench, serve, watched, store_path):
     assert trace.value.suggested_filename.endswith(".trace.json.gz")
 
 
+@pytest.mark.long
 def test_a_workload_that_is_not_there_says_so_and_another_is_a_link_away(bench, serve, watched):
     bench.workload("solo", [Planted("a")])
     page = watched.page
@@ -363,7 +365,7 @@ def test_a_real_workload_of_two_scripts(folder, serve, watched):
     expect(page.locator("#workload-outcomes .workload-row")).to_have_count(2)
     assert len(bars(page, 2)["base"]) == 6
     assert all(length >= 0.5 for length in bars(page, 2)["x"])
-    expect(page.locator("#workload-log")).to_contain_text("epoch")
+    expect(page.locator("#run-log")).to_contain_text("epoch")
     expect(page.locator("[data-strip=cpu] .workload-legend")).to_contain_text("cores")
     for run in runs:  # delivered or not, the log is there
         shutil.rmtree(run.spool)

@@ -141,6 +141,7 @@ _ANSWERS = {
 _TECHNIQUES = [check.name for check in CHECKS if "techniques" in check.function]
 
 
+@pytest.mark.long
 def test_each_claim_about_devices_and_sharing_has_an_answer(
     machine: dict[str, str], nvml: FakeNvml, mps: FakeMps
 ) -> None:
@@ -168,6 +169,7 @@ def test_each_claim_about_devices_and_sharing_has_an_answer(
     assert (os.getuid() != 0) or "user id 65534" in done.stdout
 
 
+@pytest.mark.long
 def test_each_claim_about_techniques_has_an_answer() -> None:
     done = _check(os.environ, "--device", "cpu", *_PATIENCE, "--only", *_TECHNIQUES)
     cells = _rows(done.stdout)
@@ -211,6 +213,7 @@ def test_a_check_that_fails_or_hangs_costs_only_itself(tmp_path: Path) -> None:
     assert [path for path in tmp_path.iterdir() if path.is_dir()] == []
 
 
+@pytest.mark.long
 def test_ctrl_c_removes_what_a_check_created(machine: dict[str, str], nvml: FakeNvml) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.gpu_check", "--device", "cpu", "--only", "mig"],

@@ -15,7 +15,7 @@ from radt.cli.db import command
 from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError, UsageError
 from radt.home import Home
 from radt.store import admin, migrations
-from radt.store.admin import Source, upgrade
+from radt.store.admin import ViewSource, upgrade
 from radt.store.backend import StoreAddress
 from radt.store.migrations import Migration, latest_version
 from radt.store.reader import StoreReader
@@ -211,7 +211,7 @@ def test_the_first_front_end_has_its_views_on_mlflow(
     deleted = client.create_run("0").info.run_id
     client.delete_run(deleted)
 
-    assert upgrade(store).source is Source.MLFLOW
+    assert upgrade(store).source is ViewSource.MLFLOW
     with StoreWriter(store) as writer:
         from radt.store.records import RunRecord
 
@@ -230,7 +230,7 @@ def test_the_first_front_end_has_its_views_on_mlflow(
         assert rows(connection, "SELECT * FROM fe_experiments") == [(0, "Default")]
     # Back and forth: the columns stay the same, so that it needs no DROP.
     monkeypatch.setattr(admin, "mlflow_schema", lambda _: None)
-    assert upgrade(store).source is Source.CHUNKS
+    assert upgrade(store).source is ViewSource.CHUNKS
     client._tracking_client.store.engine.dispose()
 
 

@@ -171,6 +171,7 @@ def test_the_command_names_the_file_and_exits_with_1(
     assert f"{bad}: 'a\\x00b': the name is not text; left out" in printed.err
 
 
+@pytest.mark.long
 def test_a_million_bad_records_are_not_a_million_messages(
     importer: Importer, tmp_path: Path
 ) -> None:

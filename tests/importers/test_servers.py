@@ -101,6 +101,7 @@ def test_a_server_and_a_postgres_store(
         assert history(reader, ids[0])["loss"] == mlflow_history(on_server.client, ids[0])["loss"]
 
 
+@pytest.mark.long
 def test_postgres_and_a_folder_as_mlflows_own_stores(
     database: str, tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +289,7 @@ def test_the_dashboard_imports_and_compares(
     wait_until(lambda: not Path(f"/proc/{process}").exists(), "its process has ended")
 
 
+@pytest.mark.long
 def test_a_server_that_is_away_is_on_the_system_page(
     serve: Callable[..., str], store_path: Path, watched: Watched
 ) -> None:

@@ -66,7 +66,7 @@ def test_the_example_is_listed_like_a_listener_of_radts_own(env: Mapping[str, st
         ("system.pressure.share", "1", "host", "gauge"),
         ("process.files", "1", "process", "gauge"),
     }
-    assert "how the values come about" in _radt(env, "pressure")
+    assert "how the values are measured" in _radt(env, "pressure")
 
 
 def test_broken_ones_are_reported_and_the_others_listed(env: Mapping[str, str]) -> None:

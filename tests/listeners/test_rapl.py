@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.collector.protocol import Registration
-from radt.collector.routing import Numbering, SortedReadings, TimedValue
+from radt.collector.routing import Numbering, PendingSamples, SortedReadings
 from radt.collector.runs import RecordedRun
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Listener
@@ -211,7 +211,7 @@ def test_where_it_wraps_reaches_the_store(powercap: Powercap) -> None:
     listener = opened()
     metrics = {metric.name: metric for metric in listener.metrics()}
 
-    def read() -> TimedValue:
+    def read() -> PendingSamples:
         readings = SortedReadings(listener.sample([]), metrics)
         run.record("rapl", 1.0, time.monotonic_ns(), 1, readings, metrics)
         return run.take()

@@ -147,11 +147,11 @@ def test_lines_fit(plugins: None, width: int, arguments: list[str]) -> None:
 def test_one_is_shown_in_full(plugins: None) -> None:
     shown = " ".join(_listed("elsewhere").split())
     assert "here no such bus Plug it in" in shown
-    assert "interval 3 min unless the run says: elsewhere@30s" in shown
-    assert "yes: a run that names none gets it where it works" in shown
+    assert "interval 3 min by default; elsewhere@30s changes it" in shown
+    assert "yes: runs that name no listener use it where it works" in shown
     assert "fast without the slow part" in shown
     assert "elsewhere.value J+ 1 what it says; counts up; apportioned, not measured" in shown
-    assert "how the values come about 1 counted by hand" in shown
+    assert "how the values are measured 1 counted by hand" in shown
 
 
 def test_json_has_everything(plugins: None) -> None:

@@ -472,7 +472,7 @@ if __name__ == "__main__":
 @pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("started_as", "how", "workers"),
-    [("file", "spawn", 0), ("file", "here", 2), ("module", "spawn", 2)],
+    [("file", "here", 2), ("file", "spawn", 0), ("module", "spawn", 2)],
 )
 def test_a_scripts_factory_and_classes_are_found_however_it_is_started(
     tmp_path: Path, started_as: str, how: str, workers: int

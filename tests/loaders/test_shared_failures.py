@@ -252,6 +252,7 @@ def test_who_holds_up_others_for_too_long_is_evicted() -> None:
             list(batches)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("taken", [4, 10])
 def test_consumers_of_a_killed_server_say_where_they_were(taken: int) -> None:
     with shared(20, 2) as loader:
@@ -270,6 +271,7 @@ def test_consumers_of_a_killed_server_say_where_they_were(taken: int) -> None:
             list(batches)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("number", "taken"),
     [(signal.SIGKILL, 0), (signal.SIGKILL, 3), (signal.SIGKILL, 10), (signal.SIGTERM, 4)],
@@ -478,6 +480,7 @@ def test_workers_of_a_consumers_own_loader_do_not_stand_in_for_it() -> None:
             os.kill(worker, signal.SIGKILL)
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     "sent", [b"\1", b"[" * 50_000, b"9" * 5000, b"\xff", b"[]", b'{"ask": NaN}']
 )

@@ -104,6 +104,7 @@ def test_wheel_holds_every_file_once(distributions: dict[str, Path]) -> None:
     assert sorted(names) == sorted(source_files())
 
 
+@pytest.mark.long
 def test_sdist_builds_the_same_wheel(distributions: dict[str, Path], tmp_path: Path) -> None:
     subprocess.run(
         ["tar", "--extract", "--file", str(distributions["sdist"])], cwd=tmp_path, check=True
@@ -178,6 +179,7 @@ assert client.get_run(run.info.run_id).data.metrics == {"loss": 0.5}
 """
 
 
+@pytest.mark.long
 def test_a_base_installation_has_all_that_radt_and_mlflows_client_need(tmp_path: Path) -> None:
     modules = {
         name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")

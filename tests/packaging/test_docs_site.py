@@ -214,6 +214,7 @@ def test_links_out_of_the_folder_lead_to_pages(project: Project) -> None:
     assert "# a tool" in Rendered(site / "source" / "tool.py.html").text
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("text", "said"),
     [

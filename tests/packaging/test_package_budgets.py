@@ -14,12 +14,12 @@ ROOT = Path(__file__).parents[2]
 #: Lines that hold code: no docstrings, comments or blank lines, so documentation costs nothing.
 #: A change that needs more says why in its commit message; one that removes code lowers the limit.
 LIMITS = {
-    "frontend": 14_520,
-    "frontend (js, css)": 6_760,
+    "frontend": 14_660,
+    "frontend (js, css)": 6_810,
     "listeners": 4_200,
-    "radt (top level)": 3_140,
-    "radt/analysis": 6_300,
-    "radt/cli": 4_290,
+    "radt (top level)": 3_150,
+    "radt/analysis": 6_310,
+    "radt/cli": 4_320,
     "radt/cluster": 5_210,
     "radt/collector": 4_460,
     "radt/collocation": 2_730,
@@ -28,17 +28,17 @@ LIMITS = {
     "radt/devices": 940,
     "radt/environments": 1_550,
     "radt/experiment": 3_680,
-    "radt/importers": 2_020,
+    "radt/importers": 2_030,
     "radt/integrations": 900,
-    "radt/journal": 1_410,
+    "radt/journal": 1_400,
     "radt/loaders": 3_920,
-    "radt/render": 1_990,
+    "radt/render": 1_980,
     "radt/run": 3_680,
     "radt/runner": 5_330,
-    "radt/store": 5_510,
+    "radt/store": 5_410,
     "radt/trace": 800,
     "radt/training": 6_530,
-    "tests": 86_400,
+    "tests": 86_870,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -12,7 +12,7 @@ from tests.peers.compare import DIFFERENCES, HERE, differing, run_both, scripts_
 EXAMPLES = HERE / "examples"
 
 
-@pytest.mark.quick_variants(3)
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("script", scripts_in(EXAMPLES), ids=lambda path: path.stem)
 def test_with_and_without_radt(script: Path, tmp_path: Path) -> None:
     without, with_radt = run_both(script, tmp_path)

@@ -9,11 +9,13 @@ import threading
 import pytest
 from rich.console import Console
 
+from radt.collector.protocol import LiveView
 from radt.model import RunStatus
 from radt.runner import console as console_module
 from radt.runner.console import RunConsole
-from radt.runner.live import RunView, WorkloadView, label_width, live_table, progress_text
-from radt.runner.outcome import STOPPED, RunOutcome, WorkloadOutcome
+from radt.runner.live import label_width, live_table, progress_text
+from radt.runner.outcome import STOPPED
+from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.runner.start import hint_lines
 
 
@@ -22,8 +24,10 @@ def plain_console(width: int = 80) -> tuple[Console, io.StringIO]:
     return Console(file=stream, width=width, highlight=False, color_system=None), stream
 
 
-def outcome(letter: str, status: RunStatus, reason: str = "") -> RunOutcome:
-    return RunOutcome(letter, f"cnn-{letter}", letter * 32, status, reason, elapsed_s=21.44)
+def ended(letter: str, status: RunStatus, reason: str = "") -> RowProgress:
+    run = RowProgress(letter, f"cnn-{letter}", status, reason, letter * 32)
+    run.started_monotonic_s, run.ended_monotonic_s = 10.0, 31.44
+    return run
 
 
 def test_lines_come_out_in_order_and_whole() -> None:
@@ -64,11 +68,11 @@ def test_workload_line_names_what_did_not_finish() -> None:
     console, stream = plain_console()
     with RunConsole(console) as output:
         runs = [
-            outcome("a", RunStatus.FINISHED),
-            outcome("b", RunStatus.FAILED, "exit code 3"),
-            outcome("c", RunStatus.FAILED, "uv could not build it:\nerror: no solution"),
+            ended("a", RunStatus.FINISHED),
+            ended("b", RunStatus.FAILED, "exit code 3"),
+            ended("c", RunStatus.FAILED, "uv could not build it:\nerror: no solution"),
         ]
-        output.workload_ended(2, 3, WorkloadOutcome("three", "w", runs, start_skew_s=0.004))
+        output.workload_ended(2, 3, WorkloadProgress("net", "three", runs, start_skew_s=0.004))
         output.flush()
     assert stream.getvalue().splitlines() == [
         "  2/3  three      3 runs    ✘ 21.4 s   skew 4.00 ms",
@@ -84,12 +88,16 @@ def test_lines_of_workloads_stand_below_each_other() -> None:
     with RunConsole(console) as output:
         output.label_width = label_width(labels)
         for position, label in zip((1, 10, 12), labels, strict=True):
-            runs = [outcome("a", RunStatus.FINISHED)]
-            output.workload_ended(position, 12, WorkloadOutcome(label, "w", runs, None, 2, 3))
+            runs = [ended("a", RunStatus.FINISHED)]
+            output.workload_ended(
+                position, 12, WorkloadProgress("net", label, runs, repeats_done=1, repeats=3)
+            )
         output.flush()
     lines = stream.getvalue().splitlines()
     assert [line[:9] for line in lines] == ["   1/12  ", "  10/12  ", "  12/12  "]
     assert lines[0].index("1 run") == lines[1].index("1 run") < lines[2].index("1 run")
+    for line, label in zip(lines, labels, strict=True):
+        assert line[9:].startswith(f"{label} 2/3 ")
 
 
 def test_quiet_shows_the_live_table_and_no_output_of_runs() -> None:
@@ -97,7 +105,7 @@ def test_quiet_shows_the_live_table_and_no_output_of_runs() -> None:
     terminal = Console(file=stream, width=80, height=24, force_terminal=True, color_system=None)
     with RunConsole(terminal, quiet=True) as output:
         output.output(0, "a", "printed by a run")
-        output.show_live(WorkloadView(1, 1, "three", [RunView("a", "net-a")]))
+        output.show_live(WorkloadProgress("net", "three", [RowProgress("a", "net-a")]))
         output.flush()
     assert "net-a" in stream.getvalue()
     assert "printed by a run" not in stream.getvalue()
@@ -105,29 +113,30 @@ def test_quiet_shows_the_live_table_and_no_output_of_runs() -> None:
 
 def test_live_table_fits_80_columns_and_shows_the_newest_values() -> None:
     console, stream = plain_console()
-    view = WorkloadView(
-        position=2,
-        total=3,
+    workload = WorkloadProgress(
+        experiment="net",
         label="three",
-        state="barrier skew 4.0 ms",
+        activity="barrier skew 4.0 ms",
         runs=[
-            RunView(
+            RowProgress(
                 "a",
                 "a-name-that-is-much-longer-than-the-column",
                 RunStatus.RUNNING,
                 started_monotonic_s=0.0,
                 ended_monotonic_s=18.0,
-                epoch=3,
-                epochs_total=5,
-                metrics={"loss": 0.41234, "accuracy": 0.9},
-                cpu_cores=0.642,
-                rss_bytes=212_300_000,
+                live=LiveView(
+                    epoch=3,
+                    epochs_total=5,
+                    metrics={"loss": 0.41234, "accuracy": 0.9},
+                    cpu_cores=0.642,
+                    rss_bytes=212_300_000,
+                ),
             ),
-            RunView("b", "cnn", RunStatus.FAILED, detail="exit code 3"),
-            RunView("c", "cnn"),
+            RowProgress("b", "cnn", RunStatus.FAILED, "exit code 3"),
+            RowProgress("c", "cnn"),
         ],
     )
-    console.print(live_table(view, 80, 24))
+    console.print(live_table(workload, 2, 80, 24, 3))
     text = stream.getvalue()
     assert max(len(line) for line in text.splitlines()) <= 80
     for part in ("2/3", "three", "3 runs", "▶ 00:18", "epoch 3/5", "64 % cpu  212 MB", "· waiting"):
@@ -160,7 +169,8 @@ def test_hints_fit_with_a_long_folder() -> None:
 
 def test_what_the_script_logs_goes_before_what_radt_logs_for_it() -> None:
     metrics = {"data_wait": 0.25, "samples_per_s": 5000.0, "loss": 0.41234}
-    run = RunView("a", "cnn", RunStatus.RUNNING, epoch=3, epochs_total=5, metrics=metrics)
+    live = LiveView(epoch=3, epochs_total=5, metrics=metrics)
+    run = RowProgress("a", "cnn", RunStatus.RUNNING, live=live)
     assert progress_text(run, 80) == "epoch 3/5  loss 0.412  data_wait 0.250  samples_per_s 5,000"
     assert progress_text(run, 24) == "epoch 3/5  loss 0.412"
 
@@ -216,20 +226,20 @@ def test_radt_itself_does_not_wait_for_a_terminal_that_stands_still(
 
 def test_live_table_higher_than_the_terminal_shows_what_still_runs() -> None:
     runs = [
-        RunView(f"{n:02}", "cnn", RunStatus.FINISHED if n < 5 else RunStatus.RUNNING)
+        RowProgress(f"{n:02}", "cnn", RunStatus.FINISHED if n < 5 else RunStatus.RUNNING)
         for n in range(12)
     ]
-    lines = live_table(WorkloadView(1, 1, "many", runs), 80, 10).plain.splitlines()
+    lines = live_table(WorkloadProgress("net", "many", runs), 1, 80, 10).plain.splitlines()
     assert len(lines) == 9
     assert [line.split()[0] for line in lines[1:-1]] == ["05", "06", "07", "08", "09", "10", "11"]
     assert lines[-1] == "       … 5 more"
-    shown = live_table(WorkloadView(1, 1, "many", runs), 80, 14).plain.splitlines()
+    shown = live_table(WorkloadProgress("net", "many", runs), 1, 80, 14).plain.splitlines()
     assert len(shown) == 13
 
 
 def test_a_terminal_shows_long_lines_indented_and_a_pipe_shows_them_whole() -> None:
     words = "out of memory, tried to allocate " * 8
-    tail = RunOutcome("a", "big", "r", RunStatus.OOM, words, elapsed_s=1.0, tail=[words])
+    tail = RowProgress("a", "big", RunStatus.OOM, words, "r", tail=[words])
 
     def shown(*, terminal: bool) -> list[str]:
         stream = io.StringIO()
@@ -237,7 +247,7 @@ def test_a_terminal_shows_long_lines_indented_and_a_pipe_shows_them_whole() -> N
         with RunConsole(console) as output:
             output.output(0, "a", words)
             output.relay(f"  b │ {words}")
-            output.workload_ended(1, 1, WorkloadOutcome("one", "w", [tail], start_skew_s=None))
+            output.workload_ended(1, 1, WorkloadProgress("net", "one", [tail]))
             output.flush()
         return stream.getvalue().splitlines()
 
@@ -256,11 +266,11 @@ def test_a_terminal_shows_long_lines_indented_and_a_pipe_shows_them_whole() -> N
 def test_a_run_that_its_user_stopped_is_told_without_its_last_lines() -> None:
     console, stream = plain_console()
     runs = [
-        RunOutcome("a", "one", "r", RunStatus.KILLED, STOPPED, None, tail=["KeyboardInterrupt"]),
-        RunOutcome("b", "two", "s", RunStatus.KILLED, "killed by SIGSEGV", None, tail=["last"]),
+        RowProgress("a", "one", RunStatus.KILLED, STOPPED, tail=["KeyboardInterrupt"]),
+        RowProgress("b", "two", RunStatus.KILLED, "killed by SIGSEGV", tail=["last"]),
     ]
     with RunConsole(console) as output:
-        output.workload_ended(1, 1, WorkloadOutcome("w", "w", runs, start_skew_s=None))
+        output.workload_ended(1, 1, WorkloadProgress("net", "w", runs))
         output.flush()
     assert stream.getvalue().splitlines() == [
         "  1/1  w          2 runs    ✘ –",

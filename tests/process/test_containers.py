@@ -108,7 +108,7 @@ def test_the_main_process_waits_until_everything_is_uploaded(
 
 
 @pytest.mark.quick_variants(1)
-@pytest.mark.parametrize("command", [RUNNER, ALONE], ids=["radt", "script"])
+@pytest.mark.parametrize("command", [ALONE, RUNNER], ids=["script", "radt"])
 def test_docker_stop_uploads_what_the_run_has_until_then(
     bench: Bench, command: Sequence[str]
 ) -> None:
@@ -122,7 +122,7 @@ def test_docker_stop_uploads_what_the_run_has_until_then(
 
 
 @pytest.mark.quick_variants(1)
-@pytest.mark.parametrize("command", [RUNNER, ALONE], ids=["radt", "script"])
+@pytest.mark.parametrize("command", [ALONE, RUNNER], ids=["script", "radt"])
 def test_what_is_left_is_named_last_and_uploaded_by_the_next_container(
     bench: Bench, command: Sequence[str], postgres: Postgres
 ) -> None:

@@ -87,6 +87,7 @@ def test_rows_use_the_gpus_that_work_and_never_the_cpu_instead(
     assert len(machine.reader.runs()) == 3
 
 
+@pytest.mark.long
 def test_a_gpu_that_breaks_between_two_workloads_fails_the_second(machine: Bench) -> None:
     machine.script("break.py", 'import os; open(os.environ["FAKE_NVML"], "a").write("lost 0\\n")')
     path = machine.experiment(
@@ -99,6 +100,7 @@ def test_a_gpu_that_breaks_between_two_workloads_fails_the_second(machine: Bench
         assert status.startswith("FAILED: GPU 0 ") and "GPU is lost" in status
 
 
+@pytest.mark.long
 def test_rows_run_on_the_mig_devices_that_the_scheduler_gave(
     machine: Bench, nvml: FakeNvml
 ) -> None:

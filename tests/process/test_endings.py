@@ -13,12 +13,12 @@ import pytest
 
 from radt import units
 from radt.model import RunStatus
-from radt.runner.oom import MemoryEvidence, MemoryWatch
+from radt.runner.oom import OomEvidence, OomWatch
 from radt.runner.outcome import NOT_ENDED, RunEnd, dismissed_end, run_end
 from radt.runner.process import Exit
 from tests.support.control_groups import RecordedGroups, memory_group
 
-NOTHING = MemoryEvidence()
+NOTHING = OomEvidence()
 KILLED = -signal.SIGKILL
 
 TRACEBACK = """\
@@ -35,7 +35,7 @@ def ending(
     *,
     stopped: str = "",
     timed_out_s: float | None = None,
-    memory: MemoryEvidence = NOTHING,
+    memory: OomEvidence = NOTHING,
     pid: int = 1234,
     keeper_died: bool = False,
     container: str = "",
@@ -265,10 +265,10 @@ def test_a_rank_below_torchrun_is_found_behind_all_that_follows(ranks: int) -> N
         RunStatus.OOM, "GPU memory: tried to allocate 2.00 GiB"
     )
     bug = torchrun(ranks, "ValueError: bad", "1 (pid: 77)")
-    assert ending(1, bug, memory=MemoryEvidence(own=1)).status is RunStatus.FAILED
+    assert ending(1, bug, memory=OomEvidence(own=1)).status is RunStatus.FAILED
     killed = torchrun(ranks, "", "-9 (pid: 77)  (SIGKILL)")
     assert ending(1, killed).status is RunStatus.FAILED
-    assert ending(1, killed, memory=MemoryEvidence(0, 1, frozenset({77}))) == RunEnd(
+    assert ending(1, killed, memory=OomEvidence(0, 1, frozenset({77}))) == RunEnd(
         RunStatus.OOM, "host memory: killed by the kernel"
     )
 
@@ -326,7 +326,7 @@ def test_shared_memory_that_ran_out_names_its_size_and_the_option_for_it(
 
 def test_a_container_is_found_in_the_kernels_log_by_its_id() -> None:
     def of_container(**evidence: Any) -> RunEnd:
-        return ending(KILLED, container="c0ffee", memory=MemoryEvidence(**evidence))
+        return ending(KILLED, container="c0ffee", memory=OomEvidence(**evidence))
 
     log = {"elsewhere": 1, "pids": frozenset({77})}
     killed = RunEnd(RunStatus.OOM, "host memory: killed by the kernel")
@@ -360,11 +360,11 @@ def test_killed_by_the_kernel_takes_the_kernels_word(code: int, output: str) -> 
     probable = RunEnd(RunStatus.OOM, "host memory: probably killed by the kernel")
     victim = 77 if output else 1234
     assert ending(code, output).status in (RunStatus.KILLED, RunStatus.FAILED)
-    assert ending(code, output, memory=MemoryEvidence(1, 1, frozenset({victim}))) == certain
-    assert ending(code, output, memory=MemoryEvidence(own=1)) == certain
-    assert ending(code, output, memory=MemoryEvidence(own=2)) == probable
-    assert ending(code, output, memory=MemoryEvidence(elsewhere=1)) == probable
-    other = MemoryEvidence(1, 1, frozenset({4321}))
+    assert ending(code, output, memory=OomEvidence(1, 1, frozenset({victim}))) == certain
+    assert ending(code, output, memory=OomEvidence(own=1)) == certain
+    assert ending(code, output, memory=OomEvidence(own=2)) == probable
+    assert ending(code, output, memory=OomEvidence(elsewhere=1)) == probable
+    other = OomEvidence(1, 1, frozenset({4321}))
     assert ending(code, output, memory=other).status is not RunStatus.OOM
 
 
@@ -373,7 +373,7 @@ def test_killed_by_the_kernel_takes_the_kernels_word(code: int, output: str) -> 
     [(1, ""), (-signal.SIGSEGV, ""), (-signal.SIGTERM, ""), (1, TRACEBACK + "ValueError: bad")],
 )
 def test_what_the_kernel_did_to_others_is_no_reason(code: int, output: str) -> None:
-    assert ending(code, output, memory=MemoryEvidence(own=1, elsewhere=1)) == ending(code, output)
+    assert ending(code, output, memory=OomEvidence(own=1, elsewhere=1)) == ending(code, output)
 
 
 class Machine:
@@ -416,8 +416,8 @@ class Machine:
                 )
             file.write(f"3,9,9,-;Out of memory: Killed process {pid} (python) total-vm:1kB\n")
 
-    def watch(self) -> MemoryWatch:
-        return MemoryWatch(self.proc, self.kmsg)
+    def watch(self) -> OomWatch:
+        return OomWatch(self.proc, self.kmsg)
 
 
 @pytest.fixture(params=[1, 2], ids=["cgroup v1", "cgroup v2"])
@@ -427,17 +427,17 @@ def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Machine:
 
 def test_evidence_is_what_has_happened_since_the_watch_began(machine: Machine) -> None:
     watch = machine.watch()
-    assert watch.evidence() == MemoryEvidence(0, 0, frozenset())
+    assert watch.evidence() == OomEvidence(0, 0, frozenset())
     machine.count(machine.own / machine.name, 6)
     machine.say(77)
-    assert watch.evidence() == MemoryEvidence(1, 0, frozenset({77}))
+    assert watch.evidence() == OomEvidence(1, 0, frozenset({77}))
     machine.count(machine.own.parent / machine.name, 7)
     machine.say(78, "/docker/c0ffee")
     groups = frozenset({"/docker/c0ffee"})
-    assert watch.evidence() == MemoryEvidence(1, 2, frozenset({77, 78}), groups)
+    assert watch.evidence() == OomEvidence(1, 2, frozenset({77, 78}), groups)
     machine.count(machine.proc / "vmstat", 10)
-    assert watch.evidence() == MemoryEvidence(1, 3, frozenset({77, 78}), groups)
-    assert machine.watch().evidence() == MemoryEvidence(0, 0, frozenset())
+    assert watch.evidence() == OomEvidence(1, 3, frozenset({77, 78}), groups)
+    assert machine.watch().evidence() == OomEvidence(0, 0, frozenset())
 
 
 def test_one_kill_explains_one_run(machine: Machine) -> None:
@@ -454,12 +454,12 @@ def test_numbers_of_another_pid_namespace_are_not_taken_for_ours(machine: Machin
     machine.pid_namespace("pid:[4026532999]")
     watch = machine.watch()
     machine.say(1234)
-    assert watch.evidence() == MemoryEvidence(0, 0, None)
+    assert watch.evidence() == OomEvidence(0, 0, None)
 
 
 def test_a_machine_that_says_nothing_is_no_error(tmp_path: Path) -> None:
-    watch = MemoryWatch(tmp_path / "proc", tmp_path / "kmsg")
-    assert watch.evidence() == MemoryEvidence(0, 0, None)
+    watch = OomWatch(tmp_path / "proc", tmp_path / "kmsg")
+    assert watch.evidence() == OomEvidence(0, 0, None)
 
 
 #: Moves into a cgroup and runs, as the runner does, a command that needs more than it may have.

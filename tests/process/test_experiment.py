@@ -216,6 +216,7 @@ def test_what_scripts_log_to_mlflow_themselves_lands_in_the_same_run(bench: Benc
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.long
 def test_a_row_that_becomes_another_program_ends_by_that_ones_exit_code(bench: Bench) -> None:
     bench.script(
         "become.py",

@@ -263,6 +263,7 @@ def test_devices_that_cannot_be_set_up(scene: Scene, collocation: str) -> None:
 # Environment build -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_runner_killed_while_an_environment_is_built(scene: Scene) -> None:
     scene.tools.install("conda", "micromamba")
     scene.bench.script("conda.yaml", "dependencies: [python]\n# wait-for-the-test\n")
@@ -395,6 +396,7 @@ def test_runner_killed_while_one_row_waits_for_another(scene: Scene) -> None:
     assert all((scene.bench.folder / f"{name}.in").exists() for name in "ab")
 
 
+@pytest.mark.long
 def test_row_that_cannot_be_executed(scene: Scene) -> None:
     scene.bench.script("broken", "#!/no/such/interpreter\n").chmod(0o755)
     path = scene.experiment("1,cpu,,,broken,x", "1,cpu,,,say.py,b", "2,cpu,,,say.py,c")
@@ -456,6 +458,7 @@ def test_runner_killed_while_rows_run(scene: Scene) -> None:
     scene.goes_on(path)
 
 
+@pytest.mark.long
 def test_file_that_is_deleted_while_rows_run(scene: Scene) -> None:
     for name in "ab":
         scene.bench.signal_ready(f"{name}.gate")

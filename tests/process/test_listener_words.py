@@ -131,6 +131,7 @@ def test_many_rows_and_different_wishes_for_one_listener(gpus: Bench, nvml: Fake
     assert 1 <= len(history) < held.count("b", "gpu.temperature") / 5
 
 
+@pytest.mark.long
 def test_scripts_name_listeners_too(gpus: Bench) -> None:
     shutil.copyfile(fake_torch.__file__, gpus.folder / "torch.py")
     gpus.script(

@@ -20,9 +20,10 @@ from typing import Any
 import pytest
 
 from radt.experiment.lock import ExperimentLock, Holder
-from radt.runner.live import ProgressView, ending_text, progress_line, remaining_s
-from radt.runner.progress import SHOWN_LINES
+from radt.runner.live import ending_text, progress_line
+from radt.runner.progress import ProgressView, remaining_s
 from radt.runner.supervisor import exit_code, last_line
+from radt.runner.watch import SHOWN_LINES
 from tests.support.bench import RADT, TIMEOUT_S, Bench, alive, stop_collectors, wait_until
 
 #: Logs, says so, and waits until the test writes into the pipe; then ends with that exit code.
@@ -194,6 +195,7 @@ def test_status_shows_what_runs_what_is_done_and_what_is_next(bench: Bench, stud
     assert status(bench, study)["progress"] is None
 
 
+@pytest.mark.long
 def test_a_runner_that_was_killed(bench: Bench, study: Path) -> None:
     bench.radt(study.name, "--detach")
     holder = wait_at_work(bench, study, runs=2)
@@ -211,6 +213,7 @@ def test_a_runner_that_was_killed(bench: Bench, study: Path) -> None:
     assert "✘ interrupted" in text and "resumes with workload second" in text
 
 
+@pytest.mark.long
 def test_status_counts_repeats_and_leaves_out_what_was_not_chosen(
     bench: Bench, study: Path
 ) -> None:
@@ -228,6 +231,7 @@ def test_status_counts_repeats_and_leaves_out_what_was_not_chosen(
     assert [one["repeats_done"] for one in status(bench, study)["workloads"]] == [0, 0, 0]
 
 
+@pytest.mark.long
 def test_status_without_the_collector_reads_the_store(background: Background) -> None:
     """Of another user's runner, or another machine's, the store is all that can be seen."""
     bench = background.bench
@@ -237,6 +241,7 @@ def test_status_without_the_collector_reads_the_store(background: Background) ->
         assert list(Path(elsewhere).iterdir()) == [], "no collector is started to look"
 
 
+@pytest.mark.long
 def test_status_of_a_runner_on_another_machine(bench: Bench, one: Path) -> None:
     held = {"pid": 1, "host": "far", "user": "ann", "since": "2026-01-02T03:04:05+00:00"}
     ExperimentLock(one).path.write_text(json.dumps(held | {"command": "radt one.csv"}))
@@ -292,6 +297,7 @@ def test_hints_resume_with_all_options_of_the_start(
     assert bench.rows(one)[0]["Status"] == "FINISHED 2/2"
 
 
+@pytest.mark.long
 def test_status_leaves_out_only_where_those_workloads_are_done(bench: Bench) -> None:
     bench.script("quick.py", "")
     path = bench.experiment("Workload,File,Listeners\n1,quick.py,none\n2,quick.py,none\n")
@@ -312,6 +318,7 @@ with radt.Run() as run:
 """
 
 
+@pytest.mark.long
 def test_stop_now_does_not_wait_for_stubborn_runs(bench: Bench, one: Path) -> None:
     bench.script("held.py", STUBBORN)
     runner = bench.start(one.name)
@@ -446,6 +453,7 @@ def test_attach_goes_on_without_the_output_that_was_removed(bench: Bench, one: P
     assert "ended; exit code unknown" in rest
 
 
+@pytest.mark.long
 def test_a_runner_with_a_terminal_of_its_own_can_be_attached_to(bench: Bench, one: Path) -> None:
     runner = bench.start(one.name)
     wait_at_work(bench, one)

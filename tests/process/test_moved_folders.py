@@ -181,6 +181,7 @@ def running(project: Bench) -> subprocess.Popen[str]:
     return process
 
 
+@pytest.mark.long
 def test_a_project_that_is_renamed_during_a_run_loses_no_value(
     project: Bench, running: subprocess.Popen[str]
 ) -> None:

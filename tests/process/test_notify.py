@@ -22,10 +22,12 @@ from radt.devices.machine import Devices
 from radt.errors import UsageError
 from radt.experiment.plan import RunPlan, WorkloadPlan
 from radt.experiment.program import Program, ProgramKind
+from radt.masking import masked_addresses
 from radt.model import RunStatus
 from radt.runner import notify
-from radt.runner.notify import Notification, NotificationEvent, Notifier, without_secrets
-from radt.runner.outcome import ExperimentOutcome, RunOutcome, WorkloadOutcome
+from radt.runner.notify import Notification, NotificationEvent, Notifier
+from radt.runner.outcome import ExperimentOutcome
+from radt.runner.progress import RowProgress, WorkloadProgress
 from tests.support.bench import alive, wait_until
 
 NOTIFICATION = Notification(
@@ -168,7 +170,7 @@ def test_command_that_fails_is_said_once_with_its_reason(
     notifier.send(NOTIFICATION)
     notifier.close()
     assert complaints.lines == [
-        f"a notification was not sent: {tmp_path}/my command: exit code 7, no route to https://h.org/…"
+        f"a notification was not sent: {tmp_path}/my command: exit code 7, no route to https://h.org/***"
     ]
     assert (tmp_path / "tries").read_text(encoding="utf-8") == "x\nx\n"
 
@@ -256,7 +258,7 @@ def test_address_that_refuses_is_reported_once_without_its_secret(
     notifier.send(NOTIFICATION)
     notifier.close()
     (line,) = complaints.lines
-    host = f"http://127.0.0.1:{hook.server.server_address[1]}/…"
+    host = f"http://127.0.0.1:{hook.server.server_address[1]}/***"
     assert line.startswith(f"a notification was not sent: {host}: ")
     assert str(answer) in line
     assert "geheim" not in line
@@ -271,7 +273,7 @@ def test_address_that_does_not_answer(complaints: Complaints) -> None:
         notifier.send(NOTIFICATION)
         notifier.close()
     (line,) = complaints.lines
-    assert line.startswith(f"a notification was not sent: http://127.0.0.1:{port}/…: ")
+    assert line.startswith(f"a notification was not sent: http://127.0.0.1:{port}/***: ")
     assert "onnection error" in line
 
 
@@ -294,9 +296,9 @@ def test_address_that_hangs_delays_nobody(
         ("no-such-command --x", "Command 'no-such-command' of --notify not found"),
         ("sh 'unfinished", "No closing quotation"),
         ("https://", "Expected an address in --notify, got https://"),
-        ("http://host:port/geheim", "Expected an address in --notify, got http://host:port/…"),
-        ("https://host/ge heim", "Expected an address in --notify, got https://host/…"),
-        ("nosuch://geheim/geheim", "Expected an address in --notify, got nosuch://…"),
+        ("http://host:port/geheim", "Expected an address in --notify, got http://host:port/***"),
+        ("https://host/ge heim", "Expected an address in --notify, got https://host/***"),
+        ("nosuch://geheim/geheim", "Expected an address in --notify, got nosuch://***"),
     ],
 )
 def test_wrong_target_is_refused_before_anything_starts(
@@ -328,10 +330,10 @@ def test_without_a_target_nothing_is_sent(complaints: Complaints, target: str) -
 
 
 def test_of_an_address_only_the_host_is_shown() -> None:
-    assert without_secrets("slack://xoxb-1/2/3, x") == "slack://…, x"
+    assert masked_addresses("slack://xoxb-1/2/3, x") == "slack://***, x"
     text = "curl -u a https://me:p@ss@hooks.org:8/T0/geheim?x#y 'http://b.org' (https://c.org/d)"
-    assert without_secrets(text) == (
-        "curl -u a https://hooks.org:8/… 'http://b.org/…' (https://c.org/…)"
+    assert masked_addresses(text) == (
+        "curl -u a https://hooks.org:8/*** 'http://b.org/***' (https://c.org/***)"
     )
 
 
@@ -353,9 +355,9 @@ def plan_of(label: str, *rows: tuple[str, tuple[int, ...]]) -> WorkloadPlan:
     )  # fmt: skip
 
 
-def outcome_of(*statuses: RunStatus) -> WorkloadOutcome:
-    runs = [RunOutcome("a", "x", "1", status, "", 1.0) for status in statuses]
-    return WorkloadOutcome("3", "w", runs, None, elapsed_s=61.0)
+def outcome_of(*statuses: RunStatus) -> WorkloadProgress:
+    runs = [RowProgress("a", "x", status) for status in statuses]
+    return WorkloadProgress("collocation", "3", runs, elapsed_s=61.0)
 
 
 def test_failed_workload_in_plain_words() -> None:
@@ -383,7 +385,7 @@ def test_failed_workload_of_many_kinds_in_plain_words() -> None:
     [
         (None, "", "ended"),
         (signal.SIGTERM, "", "was stopped by SIGTERM"),
-        (None, "no space in sqlite://me:pw@db", "was stopped by an error (no space in sqlite://…)"),
+        (None, "no space in sqlite://me:pw@db", "was stopped by an error (no space in sqlite://***)"),
     ],
 )  # fmt: skip
 def test_end_of_an_experiment_in_plain_words(

@@ -209,6 +209,7 @@ def test_a_timeout_ends_the_program_and_then_its_report_is_written(
     assert "[<Signals.SIGINT" in report.read_text() or "[2]" in report.read_text()
 
 
+@pytest.mark.long
 def test_after_ctrl_c_the_report_is_written_before_anything_is_killed(
     tools: Tools, bench: Bench
 ) -> None:

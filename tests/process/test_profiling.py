@@ -18,7 +18,7 @@ from radt.model import RunStatus
 from radt.runner import exit_recorder
 from radt.runner.active import ActiveRun, Escalation, StopRequest
 from radt.runner.command import NOTE, PATIENCE_S, Profiling, profiler_error
-from radt.runner.follow import Follower
+from radt.runner.follow import WorkloadFollower
 from radt.runner.outcome import RunEnd
 from radt.runner.process import Exit
 from tests.support.bench import wait_until
@@ -178,7 +178,7 @@ def test_a_profiled_row_is_not_insisted_on_like_others_until_the_user_does(
         view=SimpleNamespace(state=""),
         signal=lambda row, number: sent.append((names[id(row)], number.name)),
     )
-    follower = Follower(cast(Any, workload))
+    follower = WorkloadFollower(cast(Any, workload))
 
     stop.request(signal.SIGTERM)
     follower._send_signals()

@@ -160,6 +160,7 @@ def test_a_file_is_run_as_by_the_command_line(notebook: Notebook) -> None:
     assert [row["Status"] for row in bench.rows(path)] == ["FINISHED 2/2", "FINISHED"]
 
 
+@pytest.mark.long
 def test_a_sweep_is_a_row_a_run(notebook: Notebook) -> None:
     notebook.bench.script("echo.py", ECHO)
     path = notebook.bench.experiment(

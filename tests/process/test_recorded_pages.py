@@ -65,7 +65,7 @@ def test_every_page_and_file_opens_on_a_real_experiment(bench: Bench) -> None:
             f"/export/data?s={experiment}&of=full",
             f"/export/data?s={experiment}&of=shown",
             f"/export/view?s={experiment}",
-            f"{path_of(ReportFormat.MARKDOWN)}?e={experiment}",
+            f"/{path_of(ReportFormat.MARKDOWN)}?e={experiment}",
         ):
             assert client.get(address).status_code == 200, address
     finally:

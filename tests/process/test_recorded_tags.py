@@ -13,6 +13,7 @@ from radt.units import parse_duration_s
 from tests.support.bench import Bench
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_cpus_timeout_and_columns_of_a_real_experiment(bench: Bench) -> None:

@@ -26,6 +26,7 @@ ROWS = """Workload,Name,File,Devices,Listeners,Params
 """
 
 
+@pytest.mark.long
 def test_memory_is_that_of_load_and_seeds_do_not_hide_the_run_alone(bench: Bench) -> None:
     bench.script("train.py", SCRIPT)
     bench.experiment(ROWS)

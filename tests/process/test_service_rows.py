@@ -24,6 +24,7 @@ def statuses(bench: Bench, path: Path) -> list[str]:
     return [row["Status"] for row in bench.rows(path)]
 
 
+@pytest.mark.long
 def test_a_service_that_failed_before_it_was_asked_has_failed(bench: Bench) -> None:
     """What it left behind still runs when the others have ended; only then is its end known."""
     bench.script(
@@ -68,6 +69,7 @@ def test_a_service_that_lost_its_runner_when_all_had_ended_is_not_interrupted(
     assert status["workloads"][0]["state"] == "done"
 
 
+@pytest.mark.long
 def test_limits_of_training_are_not_for_services(bench: Bench) -> None:
     """One that logs as a run does would end at the limit, before the others need it no more."""
     bench.script("train.py", TRAIN)

@@ -175,6 +175,7 @@ def test_ctrl_c_asks_services_with_the_others(bench: Bench) -> None:
     assert (bench.folder / "s.ended").read_text() == "SIGINT []"
 
 
+@pytest.mark.long
 def test_runs_that_wait_for_each_other_do_not_wait_for_a_service(bench: Bench) -> None:
     path = served(
         bench,

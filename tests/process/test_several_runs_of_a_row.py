@@ -23,6 +23,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.mlflow
 def test_each_has_its_own_values(bench: Bench) -> None:
     rows = []

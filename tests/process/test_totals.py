@@ -61,6 +61,7 @@ def duration_s(run: RunRecord) -> float:
     return (run.ended_ns - run.started_ns) / 1e9
 
 
+@pytest.mark.long
 def test_a_run_ends_with_its_process_rather_than_when_its_end_is_handled(bench: Bench) -> None:
     """What it leaves behind is ended after that, and writes down when."""
     bench.script(
@@ -88,6 +89,7 @@ def test_a_run_ends_with_its_process_rather_than_when_its_end_is_handled(bench: 
     assert taken_s == pytest.approx(duration_s(run), rel=0.005)  # three digits
 
 
+@pytest.mark.long
 def test_what_a_run_left_behind_and_was_ended_counts(bench: Bench) -> None:
     """Nobody of the run waits for it: the keeper ends and reaps it."""
     bench.script(
@@ -110,6 +112,7 @@ def test_what_a_run_left_behind_and_was_ended_counts(bench: Bench) -> None:
     assert radt.totals(run.run_id, home=bench.home)["cpu_time_s"] >= 1
 
 
+@pytest.mark.long
 def test_a_killed_run_has_totals(bench: Bench) -> None:
     bench.script(
         "train.py",

@@ -11,7 +11,6 @@ import pytest
 from radt.home import Home
 from radt.runner.active import StopRequest
 from radt.runner.preparation import wait_for_mlflow
-from radt.runner.recording import MlflowPatience
 
 WORKLOAD: Any = SimpleNamespace(
     workload_id="w",
@@ -23,7 +22,7 @@ WORKLOAD: Any = SimpleNamespace(
 
 
 @pytest.fixture
-def session(tmp_path: Path) -> Any:
+def context(tmp_path: Path) -> Any:
     """One whose MLflow has the run from the third look on."""
     looks = iter([None, None])
 
@@ -38,25 +37,25 @@ def session(tmp_path: Path) -> Any:
             runs=runs, workload=lambda workload_id: SimpleNamespace(mlflow_experiment_id="7")
         ),
         stop=StopRequest(),
-        mlflow_patience=MlflowPatience(),
+        mlflow_timeout_s=60.0,
     )
 
 
-def test_its_ids_are_waited_for(session: Any) -> None:
-    ids, warning = wait_for_mlflow(session, WORKLOAD)
+def test_its_ids_are_waited_for(context: Any) -> None:
+    ids, warning = wait_for_mlflow(context, WORKLOAD)
     assert (ids.runs, ids.experiment, ids.pending, warning) == ({"r": "m"}, "7", False, "")
 
 
-def test_a_server_that_does_not_answer_delays_the_next_workload_less(session: Any) -> None:
-    session.mlflow_patience.timeout_s = 0.0
-    ids, warning = wait_for_mlflow(session, WORKLOAD)
+def test_a_server_that_does_not_answer_delays_the_next_workload_less(context: Any) -> None:
+    context.mlflow_timeout_s = 0.0
+    ids, warning = wait_for_mlflow(context, WORKLOAD)
     assert ids.runs == {}
     assert "no answer within 0 s; runs start now" in warning
     assert "secret" not in warning
-    assert session.mlflow_patience.timeout_s == 1.0
+    assert context.mlflow_timeout_s == 1.0
 
 
-def test_who_stops_does_not_wait(session: Any) -> None:
-    session.stop.request()
-    ids, warning = wait_for_mlflow(session, WORKLOAD)
+def test_who_stops_does_not_wait(context: Any) -> None:
+    context.stop.request()
+    ids, warning = wait_for_mlflow(context, WORKLOAD)
     assert (ids.runs, warning) == ({}, "")

@@ -107,13 +107,14 @@ def test_a_collector_that_cannot_start_stops_no_training(bench: Bench, module: s
     path = bench.experiment(TWO_WORKLOADS)
     done = bench.radt(path.name)
     assert [row["Status"] for row in bench.rows(path)] == ["FINISHED"] * 3
-    assert done.stdout.count("runs go on without hardware samples") == 1, done.stdout
+    assert done.stdout.count("runs continue without hardware samples") == 1, done.stdout
     assert done.stderr == ""
     fails.unlink()
     bench.radt("sync", "--home", "radt-data")
     whole(bench, 3)
 
 
+@pytest.mark.long
 def test_the_collector_joins_a_run_that_began_without_it(bench: Bench) -> None:
     fails = fail(bench, "radt.collector")
     bench.script("train.py", SCRIPT)
@@ -130,7 +131,7 @@ def test_the_collector_joins_a_run_that_began_without_it(bench: Bench) -> None:
     (bench.folder / "go.fifo").write_text("go", encoding="ascii")
     output, _ = process.communicate(timeout=180)
     assert process.returncode == 0, output
-    assert "the collector answers" in output
+    assert "the collector responds" in output
     whole(bench, 1)
 
 
@@ -152,6 +153,7 @@ def test_a_runner_that_is_killed_beside_a_stopped_collector_leaves_a_run_that_en
     assert steps(bench, run) == list(range(100))
 
 
+@pytest.mark.long
 def test_a_store_that_refuses_the_rows_gets_them_later(bench: Bench) -> None:
     bench.script("train.py", SCRIPT)
     bench.radt(bench.experiment(ONE, "first.csv").name)
@@ -171,6 +173,7 @@ def test_a_store_that_refuses_the_rows_gets_them_later(bench: Bench) -> None:
     whole(bench, 4)
 
 
+@pytest.mark.long
 def test_each_call_beside_a_stopped_collector_says_so_at_once(bench: Bench, stopped: int) -> None:
     bench.script("train.py", SCRIPT)
     bench.radt("--listeners", "none", "train.py")

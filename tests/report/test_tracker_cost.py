@@ -62,7 +62,9 @@ def test_of_runs_side_by_side_the_collector_counts_once(study: Study) -> None:
     assert smi.share == pytest.approx(0.01)
     # A reading that two runs share was taken once.
     assert (top.name, top.readings, top.longest_s) == ("top", 70, pytest.approx(0.003))
-    assert cost.text == ("2.0 % of a core · journals 3.50 KB · a reading smi 5.00 ms, top 1.00 ms")
+    assert cost.text == (
+        "2.0 % of a core · journals 3.50 KB · sampling cost smi 5.00 ms, top 1.00 ms"
+    )
 
 
 def test_repeats_have_a_spread_and_machines_add_up(study: Study) -> None:

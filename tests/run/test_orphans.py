@@ -18,7 +18,7 @@ import pytest
 
 import radt
 from radt.collector.ledger import DAMAGE_REASON
-from radt.collector.runs import NO_WORD
+from radt.collector.runs import NO_REPORT
 from radt.files import PidLock
 from radt.journal.format import BLOCK_BYTES, BLOCK_SLOTS, HEAD_BYTES, SEGMENT_SLOTS
 from radt.model import SOFTWARE, RunStatus
@@ -162,6 +162,7 @@ def test_all_that_is_killed_at_once_is_recorded_by_sync(alone: Alone) -> None:
     check_whole(alone, run_id, RunStatus.KILLED)
 
 
+@pytest.mark.long
 def test_a_lost_runtime_folder_loses_no_run(alone: Alone) -> None:
     process, run_id = begun(alone)
     held = collector_of(alone, run_id)
@@ -174,7 +175,7 @@ def test_a_lost_runtime_folder_loses_no_run(alone: Alone) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     check_whole(alone, run_id, RunStatus.KILLED)
     (run,) = alone.reader.runs()
-    assert run.end_reason == NO_WORD
+    assert run.end_reason == NO_REPORT
 
 
 def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alone: Alone) -> None:
@@ -186,7 +187,7 @@ def test_a_collector_that_is_stopped_holds_up_no_script_and_records_it_later(alo
         err = let_end(alone, second)
         left = sync(alone, "--timeout", "2")
         assert left.returncode == 1, left.stdout + left.stderr
-        assert f"{first_id[:12]}: a collector has it" in left.stdout
+        assert f"{first_id[:12]}: held by a collector" in left.stdout
         check_whole(alone, second_id)
     assert err.count("the run is not recorded yet") == 1
     assert err.count("\n") == 1

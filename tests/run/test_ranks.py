@@ -237,6 +237,7 @@ def test_the_batch_script_of_a_step_is_not_in_the_step(tmp_path: Path) -> None:
     assert not alive(job.pid)
 
 
+@pytest.mark.long
 def test_what_a_rank_starts_is_not_that_rank(alone: Alone) -> None:
     (alone.folder / "other.py").write_text(
         "import radt\nwith radt.Run('other', listeners='none') as run: run.log_metric('x', 1)\n"
@@ -252,6 +253,7 @@ def test_what_a_rank_starts_is_not_that_rank(alone: Alone) -> None:
     assert run.name == "other"
 
 
+@pytest.mark.long
 def test_torch_says_how_many_train_together(alone: Alone) -> None:
     source = (
         "import os, radt, torch.distributed as dist\n"

@@ -154,6 +154,7 @@ def test_totals_are_in_mlflow_and_in_the_archive(archives: None, alone: Alone) -
     assert radt.totals(manifest.parent) == totals
 
 
+@pytest.mark.long
 def test_of_a_killed_script_there_is_a_lower_bound(alone: Alone) -> None:
     """Marked as one wherever it goes: it is what the collector has read before the end."""
     os.mkfifo(alone.folder / "work.pipe")

@@ -245,6 +245,7 @@ def test_every_name_has_its_docstring() -> None:
         assert getattr(radt, name).__doc__
 
 
+@pytest.mark.long
 def test_a_script_on_its_own(alone: Alone) -> None:
     """Variables of W&B, renaming, alerts: each has its value in the store, or its message."""
     told = alone.folder.parent / "told.json"

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from radt import selftest
 from radt.cli import main
 from radt.cli.selftest import command
-from radt.selftest import Measurement, Verdict, drawn_orders
+from radt.selftest import LimitVerdict, OverheadMeasurement, drawn_orders
 from tests.support.bench import Bench, bench_in
 from tests.support.waiting import wait_until
 
@@ -46,7 +46,7 @@ def test_a_whole_selftest_leaves_nothing(
 
 
 def test_the_spinner_leaves_nothing_between_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
-    measurement = Measurement("start_skew", "start skew", 1.0, 2.0, low=0.9, high=1.1)
+    measurement = OverheadMeasurement("start_skew", "start skew", 1.0, 2.0, low=0.9, high=1.1)
     monkeypatch.setattr(
         "radt.cli.selftest.run_selftest", lambda *args: args[-1](measurement) or [measurement]
     )
@@ -100,15 +100,15 @@ def _kill_when_it_runs(bench: Bench, folder: Path) -> None:
 
 
 def test_an_interval_around_the_limit_is_inconclusive() -> None:
-    def verdict(value: float | None, low: float | None, high: float | None) -> Verdict:
-        return Measurement("key", "label", value, 1.02, low=low, high=high).verdict
+    def verdict(value: float | None, low: float | None, high: float | None) -> LimitVerdict:
+        return OverheadMeasurement("key", "label", value, 1.02, low=low, high=high).verdict
 
-    assert verdict(1.01, 1.00, 1.02) is Verdict.WITHIN
-    assert verdict(1.01, 1.00, 1.03) is Verdict.INCONCLUSIVE
-    assert verdict(1.01, 0.0, math.inf) is Verdict.INCONCLUSIVE
-    assert verdict(1.05, 1.03, 1.07) is Verdict.OVER
-    assert verdict(1.01, None, None) is Verdict.WITHIN
-    assert verdict(None, None, None) is Verdict.FAILED
+    assert verdict(1.01, 1.00, 1.02) is LimitVerdict.WITHIN
+    assert verdict(1.01, 1.00, 1.03) is LimitVerdict.INCONCLUSIVE
+    assert verdict(1.01, 0.0, math.inf) is LimitVerdict.INCONCLUSIVE
+    assert verdict(1.05, 1.03, 1.07) is LimitVerdict.OVER
+    assert verdict(1.01, None, None) is LimitVerdict.WITHIN
+    assert verdict(None, None, None) is LimitVerdict.FAILED
 
 
 def test_orders_are_balanced_and_follow_the_seed() -> None:

@@ -153,19 +153,19 @@ class Replica:
 def next_round(*replicas: Replica) -> list[Said]:
     """Return what each has after the next round, to which all come without doing anything."""
     found: dict[Connection, Said] = {}
-    coming = {replica.connection: replica for replica in replicas}
+    on_the_way = {replica.connection: replica for replica in replicas}
     while len(found) < len(replicas):
-        ready = wait([each for each in coming if each not in found], TIMEOUT_S)
+        ready = wait([each for each in on_the_way if each not in found], TIMEOUT_S)
         assert ready, "no round"
         for connection in ready:
-            said = coming[connection].next()
+            said = on_the_way[connection].next()
             if said.what == "round":
                 found[connection] = said
             elif said.what == "counted":
                 connection.send(0)
             else:
                 assert said.what in {"step", "says"}, said
-    return [found[connection] for connection in coming]
+    return [found[connection] for connection in on_the_way]
 
 
 class Lighthouse:

@@ -5,17 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 
+from radt.cluster.attempt import BEAT_S, PREEMPTED, TIME_LIMIT, Attempt, Start
 from radt.cluster.settle import SubmittedRow
-from radt.cluster.spool import (
-    BEAT_S,
-    PREEMPTED,
-    TIME_LIMIT,
-    Attempt,
-    JobKey,
-    Spool,
-    Start,
-    WorkloadKey,
-)
+from radt.cluster.spool import Spool
+from radt.cluster.submission import JobKey
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
 from tests.support.simulated import Notice, SimulatedStart, Work

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 
+import pytest
+
 from radt.delivery.backlog import postgres_backlogs
 from radt.delivery.postgres.local import ReplicationCursor
 from radt.delivery.problems import EVERYTHING, POSTGRES, ProblemLog
@@ -15,6 +17,7 @@ from tests.support.stores import add_runs
 URI = "postgresql://me:secret@db.example.org/radt"
 
 
+@pytest.mark.long
 def test_what_is_there_is_not_forgotten_by_who_cannot_reach_it(tmp_path: Path) -> None:
     store = tmp_path / "radt.db"
     with StoreWriter(store) as writer:

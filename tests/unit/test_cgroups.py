@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from radt.devices.cgroups import Controller, Limits
+from radt.devices.cgroups import CgroupLimits, Controller
 from tests.support.control_groups import RecordedGroups, memory_group, real_group
 
 
@@ -65,7 +65,7 @@ def test_limits_of_version_1(groups: RecordedGroups) -> None:
     groups.group("cpu", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100_000)
     groups.group("cpu/docker", cpu__cfs_quota_us=250_000, cpu__cfs_period_us=100_000)
     groups.group("cpu/docker/1", cpu__cfs_quota_us=300_000, cpu__cfs_period_us=100_000)
-    assert Limits.of(proc=groups.proc) == Limits(64 << 20, 2.5)
+    assert CgroupLimits.of(proc=groups.proc) == CgroupLimits(64 << 20, 2.5)
 
 
 def test_limits_of_version_2(groups: RecordedGroups) -> None:
@@ -74,12 +74,12 @@ def test_limits_of_version_2(groups: RecordedGroups) -> None:
     groups.process("self", "0::/kubepods/pod1")
     groups.group("v2/kubepods", cpu__max="400000 100000", memory__max="max")
     groups.group("v2/kubepods/pod1", cpu__max="max 100000", memory__max=1 << 30)
-    assert Limits.of(proc=groups.proc) == Limits(1 << 30, 4.0)
+    assert CgroupLimits.of(proc=groups.proc) == CgroupLimits(1 << 30, 4.0)
 
 
 def test_without_control_groups(groups: RecordedGroups) -> None:
     assert groups.hierarchy() is None
-    assert Limits.of(proc=groups.proc) == Limits()
+    assert CgroupLimits.of(proc=groups.proc) == CgroupLimits()
 
 
 #: Enters a control group, then says how `radt devices` and a run's inventory see the machine.

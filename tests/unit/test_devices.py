@@ -12,7 +12,7 @@ import pytest
 
 from radt.analysis.baselines import place_of
 from radt.cli import checks
-from radt.collocation.overview import Overview
+from radt.collocation.overview import MachineOverview
 from radt.collocation.processes import ProcessLists
 from radt.devices import gpus as gpus_module
 from radt.devices import ordinals
@@ -95,7 +95,7 @@ def test_a_lost_gpu_does_not_hide_the_others_from_those_who_name_them_by_uuid(
     nvml_here: FakeNvml,
 ) -> None:
     nvml_here.configure(*DIVIDED, "process 1 71 5 1 0", "lost 0")
-    _, divided = Overview.read().gpus
+    _, divided = MachineOverview.read().gpus
     assert [occupant.pid for occupant in divided.occupants] == [71]
     assert divided.gpu.mig is not None
     assert [instance.computes[0].sm_count for instance in divided.gpu.mig.instances] == [42, 14]
@@ -441,7 +441,7 @@ def test_a_gpu_that_this_user_may_not_use_has_not_failed(nvml_here: FakeNvml) ->
     nvml_here.configure(*EQUAL, "broken 0 4")
     found, machine = Gpus.read(), Machine.detect()
     assert ([gpu.index for gpu in found.working], found.failure) == ([1, 2], "")
-    assert [check.state for check in checks.nvml()] == [checks.State.GOOD]
+    assert [check.state for check in checks.nvml()] == [checks.CheckState.GOOD]
     assert Devices.parse("", machine) == Devices((1,))
     with pytest.raises(UsageError, match=r"^GPU 0 does not answer: Insufficient Permissions"):
         Devices.parse("0", machine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -121,6 +122,41 @@ def test_switches_of_the_first_thread_are_as_psutil_says() -> None:
     assert found is not None
     assert before.voluntary <= found[0] <= after.voluntary
     assert before.involuntary <= found[1] <= after.involuntary
+
+
+def test_a_program_is_recognised_by_itself_and_as_a_script(tmp_path: Path) -> None:
+    script = tmp_path / "a-program-with-a-long-name"
+    script.write_text(f"#!{sys.executable}\nprint(flush=True)\ninput()\n")
+    script.chmod(0o700)
+    environment = {**os.environ, "RADT_RUN_ID": "a1"}
+    with subprocess.Popen(
+        [script, "an argument", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert procfs.executes(process.pid, script.name)
+        assert procfs.executes(process.pid, Path(sys.executable).name)
+        assert not procfs.executes(process.pid, "a-program-with")
+        assert not procfs.executes(process.pid, "an argument")
+        assert procfs.command_line(process.pid)[1:] == [str(script), "an argument", ""]
+        assert procfs.variable(process.pid, "RADT_RUN_ID") == "a1"
+        assert procfs.variable(process.pid, "RADT_RUN") == ""
+        process.communicate()
+    assert not procfs.executes(process.pid, script.name)
+
+
+def test_signals_that_a_process_ignores() -> None:
+    ready = "import signal; signal.signal(10, signal.SIG_IGN); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", ready], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        ignored = procfs.status_mask(process.pid, "SigIgn")
+        assert ignored is not None
+        assert [ignored >> (number - 1) & 1 for number in (10, 12)] == [1, 0]
+        assert procfs.status_mask(process.pid, "NoSuchField") is None
+        process.communicate()
 
 
 def test_of_a_process_that_is_not_there_nothing_is_known() -> None:

@@ -71,7 +71,7 @@ def test_what_cannot_be_understood(args: list[str]) -> None:
     ("args", "message"),
     [
         (["a.csv", "b.csv"], "Expected one experiment file, got 'b.csv' after a.csv"),
-        (["a.csv", "--cpus", "3"], "--cpus: options of columns are for programs"),
+        (["a.csv", "--cpus", "3"], "--cpus: only for programs"),
         (["--rerun", "x.py"], "--rerun and --only are for experiment files"),
         (["--detach", "x.py"], "--detach is for experiment files"),
         (
@@ -119,7 +119,7 @@ def test_what_radt_02_had_is_answered(
 def test_what_became_of_an_accepted_option_is_told_once() -> None:
     done = CliRunner().invoke(command, ["--manual", "--local", "none.csv"])
     assert done.stderr.count("--manual of radT 0.2 is now: not needed") == 1
-    assert "--environment: options of columns are for programs" in str(done.exception)
+    assert "--environment: only for programs" in str(done.exception)
 
 
 def test_radt_02s_name_of_trace_is_understood() -> None:

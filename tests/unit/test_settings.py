@@ -20,7 +20,7 @@ from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE, TRACKING_VARIABLE, Home
 from radt.lifetime import Wait
 from radt.run.target import MODE_VARIABLE
 from radt.runner.options import StartOptions, SyncPoint
-from radt.settings import Level, Setting, Settings
+from radt.settings import Setting, SettingLevel, Settings
 from radt.store.locate import Places
 from radt.units import duration_text, parse_duration_s, seconds_text
 from tests.support.bench import RADT
@@ -57,20 +57,20 @@ def radt(*arguments: str, folder: Path, code: int) -> str:
 
 
 def test_the_nearest_place_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(given: str | None = None) -> tuple[int, Level]:
+    def found(given: str | None = None) -> tuple[int, SettingLevel]:
         one = Settings.of(project, {settings.REPEAT: given}).find(settings.REPEAT)
         return one.value, one.level
 
-    assert found() == (1, Level.DEFAULT)
+    assert found() == (1, SettingLevel.DEFAULT)
     write(project.parent, "[tool.radt]\nrepeat = 2\n", "pyproject.toml")
-    assert found() == (2, Level.FILE)
+    assert found() == (2, SettingLevel.FILE)
     write(project, "repeat = 3\n")
-    assert found() == (3, Level.FILE)
+    assert found() == (3, SettingLevel.FILE)
     monkeypatch.setenv("RADT_REPEAT", "")
-    assert found() == (3, Level.FILE), "an empty variable is none"
+    assert found() == (3, SettingLevel.FILE), "an empty variable is none"
     monkeypatch.setenv("RADT_REPEAT", "4")
-    assert found() == (4, Level.VARIABLE)
-    assert found("5") == (5, Level.COMMAND_LINE)
+    assert found() == (4, SettingLevel.VARIABLE)
+    assert found("5") == (5, SettingLevel.COMMAND_LINE)
 
 
 #: A value of each setting as a file, a variable or the command line may have it, and what it is.

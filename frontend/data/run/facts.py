@@ -57,6 +57,11 @@ class MetricRow:
     total: float | None = None
 
     @property
+    def extremes(self) -> tuple[float | None, ...]:
+        """The last value, the lowest and the highest."""
+        return self.last, self.minimum, self.maximum
+
+    @property
     def label(self) -> str:
         return scale_of(self.unit, self._largest).label
 
@@ -66,7 +71,7 @@ class MetricRow:
 
     @property
     def _largest(self) -> float:
-        values = (self.last, self.minimum, self.maximum, self.mean)
+        values = (*self.extremes, self.mean)
         known = (abs(value) for value in values if value is not None and math.isfinite(value))
         return max(known, default=0.0)
 

@@ -11,7 +11,7 @@ from sqlalchemy import text
 from radt.errors import RunNotFoundError
 from radt.frontend.data.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog, tint
 from radt.frontend.data.source import Source
-from radt.frontend.selection import latest_experiment
+from radt.frontend.selection import focused_experiment, latest_experiment
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
@@ -150,10 +150,11 @@ def experiment_of(source: Source, view: View) -> str:
 
     Raises:
         NothingRecordedError: No experiment is stored.
+        RunNotFoundError: The chosen experiment does not exist.
         StoreError: The store cannot be read.
     """
     if view.experiment:
-        return view.experiment
+        return focused_experiment(source, view)
     if view.workload and (place := _place(source, view.workload)) is not None:
         return place[0]
     if view.picks:

@@ -24,7 +24,7 @@ from radt.delivery.s3 import S3Folder
 from radt.errors import ArchiveError, UsageError
 from radt.home import Home
 from radt.masking import masked
-from radt.settings import DASHBOARD_ARTIFACT_ROOT, Level, variable
+from radt.settings import DASHBOARD_ARTIFACT_ROOT, SettingLevel, variable
 from radt.store.bundle import SUFFIX
 from radt.store.records import RunRecord
 from radt.tags import RUN_ID
@@ -119,7 +119,7 @@ class _OwnFolder:
         """
         allowed = variable(DASHBOARD_ARTIFACT_ROOT)
         roots = [Home.resolve().artifacts]
-        roots += [] if allowed.level is Level.DEFAULT else [allowed.value]
+        roots += [] if allowed.level is SettingLevel.DEFAULT else [allowed.value]
         for root in roots:
             # Links in the root's own path are allowed, as its owner chose it; links below it are
             # not.

@@ -31,6 +31,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
         yield made
 
 
+@pytest.mark.long
 def test_a_link_that_stalls_and_refuses_in_mid_run(
     bench: Bench, mlflow_server: MlflowServer
 ) -> None:

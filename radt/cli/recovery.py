@@ -12,7 +12,7 @@ from pathlib import Path
 from radt import procfs
 from radt.clock import Clock
 from radt.collector.recovery import recover_runs
-from radt.collocation.processes import identify, variable
+from radt.collocation.processes import identify
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, Home
 from radt.model import RunStatus
@@ -54,10 +54,12 @@ def leftover_processes() -> list[LeftoverProcess]:
     try:
         for pid in sorted(procfs.all_pids() - spared):
             ticks = procfs.start_ticks(pid)
-            run_id = variable(pid, RUN_ID_VARIABLE) if ticks is not None and _is_mine(pid) else ""
+            run_id = (
+                procfs.variable(pid, RUN_ID_VARIABLE) if ticks is not None and _is_mine(pid) else ""
+            )
             if not run_id or ticks is None:
                 continue
-            spool = variable(pid, RUN_DIR_VARIABLE)
+            spool = procfs.variable(pid, RUN_DIR_VARIABLE)
             if spool and _has_ended(run_id, Home(Path(spool).parent.parent), readers):
                 command = identify(pid).command or "a process"
                 leftovers.append(LeftoverProcess(pid, ticks, command, run_id))
@@ -75,7 +77,9 @@ def end_process(process: LeftoverProcess) -> bool:
 
 def lost_runs(reader: StoreReader, recorded: Collection[str]) -> list[RunRecord]:
     """Return unended runs of this machine without a process that the collector does not know."""
-    alive = {variable(pid, RUN_ID_VARIABLE) for pid in procfs.all_pids() if pid != os.getpid()}
+    alive = {
+        procfs.variable(pid, RUN_ID_VARIABLE) for pid in procfs.all_pids() if pid != os.getpid()
+    }
     here = platform.node()
     return [
         run
