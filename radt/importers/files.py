@@ -13,10 +13,11 @@ import os
 import re
 import time
 from array import array
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import yaml
@@ -40,8 +41,6 @@ PARAMS = "hparams.yaml"
 MAX_DEPTH = 50
 #: Maximum size of a parameter file, also after its aliases are expanded.
 _MAX_CHARS = 2**18
-_STARTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
-_ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
 T = TypeVar("T")
 #: A file this old is no longer being written.
 AT_REST_S = 300.0
@@ -110,19 +109,9 @@ def time_ns(seconds: float) -> int:
     return int(seconds * NS_PER_S)
 
 
-class Reader(Protocol):
-    """Reads one run from its files."""
-
-    def __call__(self, run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
-        """Yield the points of a run, each series in an order that does not change.
-
-        Fills in ``facts``; ``started_ns`` and ``ended_ns`` stay None if they follow from the
-        points.
-
-        Raises:
-            SourceError: The run is unreadable.
-        """
-        ...
+#: Yields the points of a run, each series in an order that does not change, and fills in the facts;
+#: ``started_ns`` and ``ended_ns`` stay None if they follow from the points.
+Reader = Callable[[FileRun, RunFacts], Iterator[Point | Media]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,42 +282,32 @@ def _params(file: SourceFile) -> Iterator[tuple[str, str]]:
         text = stream.read(_MAX_CHARS + 1).decode()
     if len(text) > _MAX_CHARS:
         raise ValueError(f"parameters of more than {_MAX_CHARS:,} characters")
-    _check_aliases(text)
-    data = yaml.safe_load(text)
+    loader = yaml.SafeLoader(text)
+    if (node := loader.get_single_node()) is None:
+        return
+    _expanded_chars(node)
+    data = loader.construct_document(node)
     if isinstance(data, dict):
         yield from ((key, str(value)) for key, value in flattened(data))
 
 
-def _check_aliases(text: str) -> None:
-    """Check the expanded size of a text before it is loaded.
+def _expanded_chars(node: yaml.Node, depth: int = 0) -> int:
+    """Return the size of a text with its aliases expanded, before it is loaded.
 
     Raises:
         ValueError: Aliases expand to too much or refer to themselves, or it is nested too deep.
-        yaml.YAMLError: It is not YAML.
     """
-    sizes: dict[str, int] = {}
-    # Anchors and sizes of the open collections; the first entry is the document.
-    open_: list[tuple[str | None, int]] = [(None, 0)]
-    for event in yaml.parse(text, yaml.SafeLoader):
-        if isinstance(event, _STARTS):
-            open_.append((event.anchor, 1))
-            if len(open_) > MAX_DEPTH:
-                raise ValueError(f"parameters nested deeper than {MAX_DEPTH}")
-            continue
-        if isinstance(event, _ENDS):
-            anchor, size = open_.pop()
-        elif isinstance(event, yaml.ScalarEvent):
-            anchor, size = event.anchor, 1 + len(event.value)
-        elif isinstance(event, yaml.AliasEvent):
-            anchor, size = None, sizes.get(str(event.anchor), _MAX_CHARS)
-        else:
-            continue
-        if anchor is not None:
-            sizes[anchor] = size
-        outer, so_far = open_.pop()
-        open_.append((outer, so_far + size))
-        if so_far + size > _MAX_CHARS:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"parameters nested deeper than {MAX_DEPTH}")
+    if isinstance(node, yaml.ScalarNode):
+        return 1 + len(node.value)
+    size = 1
+    nested = chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value
+    for child in nested:
+        size += _expanded_chars(child, depth + 1)
+        if size > _MAX_CHARS:
             raise ValueError("aliases (*name) that stand for too much, or for themselves")
+    return size
 
 
 def flattened(data: object, prefix: str = "") -> Iterator[tuple[str, object]]:

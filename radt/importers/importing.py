@@ -18,7 +18,7 @@ from sqlalchemy import text
 from radt.errors import CodecError, RadtError, SourceError
 from radt.importers.placing import Placed, place_runs
 from radt.importers.run_import import RunImport
-from radt.importers.source import RefusedError, Source, SourceRun
+from radt.importers.source import ImportSource, RefusedError, SourceRun
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 from radt.tags import IMPORTED
@@ -131,7 +131,7 @@ class Import:
         progress: Called with the number of finished runs and of all runs.
     """
 
-    source: Source
+    source: ImportSource
     writer: StoreWriter
     progress: Progress = ignore
 

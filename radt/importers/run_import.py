@@ -21,7 +21,7 @@ from radt.files import whole_file
 from radt.home import Home
 from radt.importers.files import rewritten
 from radt.importers.placing import Placed
-from radt.importers.source import Media, RunFacts, Source, SourcePiece, SourceSeries
+from radt.importers.source import ImportSource, Media, RunFacts, SourcePiece, SourceSeries
 from radt.model import NO_STEP, Scope, SeriesKind
 from radt.store.applying import OtherRunError, apply
 from radt.store.chunks import joined
@@ -74,7 +74,7 @@ class RunImport:
     """
 
     def __init__(
-        self, source: Source, writer: StoreWriter, reader: StoreReader, place: Placed
+        self, source: ImportSource, writer: StoreWriter, reader: StoreReader, place: Placed
     ) -> None:
         self._source, self._writer, self._reader = source, writer, reader
         self._place = place

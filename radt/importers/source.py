@@ -132,7 +132,7 @@ class Stored(Protocol):
         ...
 
 
-class Source(Protocol):
+class ImportSource(Protocol):
     """Runs that other programs recorded."""
 
     @property

@@ -10,7 +10,7 @@ import pytest
 
 from radt.home import Home
 from tests.copy.postgres_way import PostgresWay
-from tests.copy.ways import WAYS, Way, export_here, way_of
+from tests.copy.ways import WAYS, Way, way_of
 from tests.delivery.conftest import lab
 from tests.delivery.mlflow.lab import Lab
 
@@ -30,7 +30,6 @@ def way(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(temporary))
-    export_here(monkeypatch)
     home = Home(tmp_path / "there %20 é" / "radt-data").create()
     if request.param == "postgres":
         yield PostgresWay(lab, home, uri=database)

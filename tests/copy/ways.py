@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,9 +21,7 @@ from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobArray, JobKey, Submission
-from radt.delivery.archive import __main__ as exporting
 from radt.delivery.archive.read import find_archives, import_archive
-from radt.delivery.mlflow import archives
 from radt.delivery.mlflow.archives import ArchiveUploader
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
@@ -31,7 +29,6 @@ from radt.errors import ArchiveError, RadtError
 from radt.experiment.plan import WorkloadKey
 from radt.home import Home
 from radt.store.export import ExportFormat, export_run
-from radt.store.reader import StoreReader
 from radt.store.records import MARKERS_OF_A_NODE, SERIES_OF_A_NODE, RunRecord
 from radt.store.writer import StoreWriter
 from radt.tags import CLUSTER_ATTEMPT, CLUSTER_JOB, CLUSTER_NODE, CLUSTER_SUBMISSION
@@ -188,6 +185,8 @@ class FolderWay(Way):
         uploader = Uploader(lab.target, lab.reader, lab.writer, archives)
         for run in lab.reader.runs_to_deliver(lab.tracking_uri):
             uploader.deliver(run)
+            if not run.status.ended:
+                archives.keep_up(run)
 
     def take(self) -> None:
         self.ids |= {run.mlflow_run_id for run in self.lab.reader.runs() if run.mlflow_run_id}
@@ -301,19 +300,6 @@ def way_of(kind: str, lab: Lab, home: Home, request: pytest.FixtureRequest) -> W
         return FolderWay(lab, home, Files(lab.home.artifacts))
     kinds = {"file": FileWay, "shared folder": SharedFolderWay, "other node": OtherNodeWay}
     return kinds[kind](lab, home, between)
-
-
-# -- in this process ------------------------------------------------------------------------------
-
-
-def export_here(patch: pytest.MonkeyPatch) -> None:
-    """Have runs exported by this process: another one would import for a second or two first."""
-
-    def export(store: Path, run_ids: Sequence[str]) -> tuple[dict[str, tuple[str, bool]], bool]:
-        with StoreReader(store) as reader:
-            return {run_id: exporting._export(reader, run_id) for run_id in run_ids}, False
-
-    patch.setattr(archives, "export_runs", export)
 
 
 # -- kills ----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from tests.team.kit import Machine, Team, disagreements, points_at, runs_in_mlfl
 
 MODULES = (
     *("radt.collector.worker", "radt.collector.guardian"),
-    *("radt.delivery.postgres", "radt.delivery.mlflow", "radt.delivery.archive"),
+    *("radt.delivery.postgres", "radt.delivery.mlflow"),
 )
 KILLS = 8
 

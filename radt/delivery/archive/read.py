@@ -31,7 +31,6 @@ from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
 
 _REMEDY = "Download it again from the run's artifacts"
-_ROOM = "Free some disk space, or set TMPDIR to another folder"
 
 #: Exported files may have any name, such as lr-0.1.radt.
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -129,24 +128,30 @@ class Archive:
         target = folder / path.replace("/", "-")
         where = f"{self.location}/{path}"
         try:
-            self.location.fetch(path, target)
+            with _room_for(f"{where} cannot be copied to this machine"):
+                self.location.fetch(path, target)
         except FileMissingError as error:
             raise _incomplete(where) from error
-        except OSError as error:
-            raise ArchiveError(
-                f"{where} cannot be copied to this machine: {error.strerror or error}", _ROOM
-            ) from error
         return target
+
+
+@contextmanager
+def _room_for(failure: str) -> Iterator[None]:
+    """Turn errors of this machine's disk into an `ArchiveError` that begins with ``failure``."""
+    try:
+        yield
+    except OSError as error:
+        raise ArchiveError(
+            f"{failure}: {error.strerror or error}",
+            "Free some disk space, or set TMPDIR to another folder",
+        ) from error
 
 
 @contextmanager
 def _opened(file: Path, where: str) -> Iterator[bundle.Bundle]:
     """Open a local copy of a bundle."""
-    try:
-        with bundle.open(file, where, is_copy=True) as opened:
-            yield opened
-    except OSError as error:
-        raise ArchiveError(f"{where} cannot be opened: {error.strerror or error}", _ROOM) from error
+    with _room_for(f"{where} cannot be opened"), bundle.open(file, where, is_copy=True) as opened:
+        yield opened
 
 
 def _incomplete(what: str) -> ArchiveError:
@@ -252,13 +257,8 @@ def _of_earlier(location: Location) -> Iterator[Archive]:
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    try:
+    with _room_for("cannot create a temporary folder"):
         folder = tempfile.TemporaryDirectory(prefix="radt-archive-")
-    except OSError as error:
-        raise ArchiveError(
-            f"cannot create a temporary folder: {error.strerror or error}",
-            _ROOM,
-        ) from error
     with folder as name:
         yield Path(name)
 

@@ -1,35 +1,33 @@
-"""Upload the archives of runs, and start the processes that export runs for people without radt.
+"""Upload the archives of runs, and export ended runs for people without radt.
 
-A running run gets a bundle every quarter of an hour, an ended run its last one at once. All ended
-runs that wait by then are exported by one process, because its start takes half a second.
+A running run gets a bundle every quarter of an hour, an ended run its last one at once. An export
+needs 110 MB for its duration, whatever the length of the run; MLflow has imported Arrow anyway.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
-import subprocess
 import tempfile
 import threading
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from itertools import islice
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow
+
 from radt import settings
-from radt.delivery.archive import ARCHIVE_FOLDER, DESCRIPTION_FILE
+from radt.delivery.archive import ARCHIVE_FOLDER, DESCRIPTION_FILE, SAMPLES_FILE
 from radt.delivery.archive.locations import location_of
 from radt.delivery.archive.spool import ArchiveSpool, Written, progress_of
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.errors import ArchiveError, CodecError, UsageError
 from radt.home import RunDir
-from radt.processes import command
 from radt.store import bundle
 from radt.store.copy import PrunedError
+from radt.store.export import ExportFormat, describe_run, export_run
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
@@ -38,12 +36,6 @@ log = logging.getLogger(__name__)
 
 #: Prefix of the store's names for uploaded parts of an archive, which are not artifact paths.
 _DELIVERED = f"/{ARCHIVE_FOLDER}/"
-#: A slower process indicates a disk problem.
-_LONGEST_S = 3600.0
-#: A run whose export is killed this often, usually for lack of memory, is not exported.
-_MOST_KILLS = 5
-#: Maximum number of runs that one process exports.
-MAX_RUNS = 64
 
 
 class ArchiveUploader:
@@ -62,8 +54,6 @@ class ArchiveUploader:
         #: Ensures that points of only one run at a time are in memory.
         self._writing = threading.Lock()
         self._exporting = threading.Lock()
-        #: Number of times that the export process was killed while it exported a run.
-        self._kills: Counter[str] = Counter()
 
     def keep_up(self, run: RunRecord) -> None:
         """Upload the next bundle of a running run.
@@ -90,7 +80,6 @@ class ArchiveUploader:
                 try:
                     self._write(run)
                     self._send_bundles(run, mlflow_id)
-                    self._export(run)
                     self._send_export(run, mlflow_id)
                 except UnarchivableError as error:
                     return error.message
@@ -162,69 +151,39 @@ class ArchiveUploader:
 
     # -- export -----------------------------------------------------------------------------------
 
-    def _export(self, run: RunRecord) -> None:
-        """Export an ended run, and others that wait for it.
-
-        Raises:
-            UnarchivableError: The run can never be exported.
-            ArchiveError: The export failed and may be retried.
-        """
-        with self._exporting:
-            if not (run_ids := self._unexported(run)):
-                return
-            outcomes, was_killed = export_runs(self._writer.path, run_ids)
-        if run.run_id in outcomes:
-            problem, is_final = outcomes[run.run_id]
-        else:
-            self._kills[run.run_id] += was_killed
-            is_final = self._kills[run.run_id] >= _MOST_KILLS
-            problem = "the export process " + ("was killed" if was_killed else "failed")
-            problem += f" {_MOST_KILLS} times" if is_final else ""
-        if is_final:
-            raise UnarchivableError(f"not exported: {problem}")
-        if problem:
-            raise ArchiveError(problem)
-
-    def _unexported(self, run: RunRecord) -> list[str]:
-        """Return an ended run and others to export with it; none if it is already exported."""
-        if self._is_exported(run):
-            return []
-        others = (
-            other.run_id
-            for other in self._reader.runs_to_deliver(run.tracking_uri)
-            if other.run_id != run.run_id
-            and other.status.ended
-            and other.spool
-            and not self._is_exported(other)
-        )
-        return [run.run_id, *islice(others, MAX_RUNS - 1)]
-
-    def _is_exported(self, run: RunRecord) -> bool:
-        revision = progress_of(self._reader, run.run_id).revision
-        if archive_spool(run).exported(revision):
-            return True
-        return _export_mark(revision) in self._reader.delivered_artifacts(run.run_id)
-
     def _send_export(self, run: RunRecord, mlflow_id: str) -> None:
-        """Upload the files for people without radt.
+        """Upload samples and description of an ended run for people without radt.
 
         Raises:
-            DeliveryError: MLflow failed, or the run was written since it was exported.
-            OSError: A file cannot be read, or local artifacts cannot be written.
+            UnarchivableError: A series of the run is damaged.
+            DeliveryError: MLflow failed, or the run was written during its export.
+            UsageError: The files cannot be written.
+            OSError: The same, or local artifacts cannot be written.
         """
         revision = progress_of(self._reader, run.run_id).revision
-        files, mark = archive_spool(run).exported(revision), _export_mark(revision)
-        if files:
-            for file in files:
-                self._send(mlflow_id, file)
-            self._writer.mark_artifacts(run.run_id, [mark])
-            shutil.rmtree(files[0].parent, ignore_errors=True)
-        elif mark not in self._reader.delivered_artifacts(run.run_id):
-            raise DeliveryError(ErrorKind.BUSY, "archive: the run was written during its export")
+        spool, mark = archive_spool(run), f"{_DELIVERED}{DESCRIPTION_FILE}@{revision}"
+        if mark in self._reader.delivered_artifacts(run.run_id):
+            return
+        if not spool.exported(revision):
+            self._export(run, spool.export_folder(revision))
+            if progress_of(self._reader, run.run_id).revision != revision:
+                message = "archive: the run was written during its export"
+                raise DeliveryError(ErrorKind.BUSY, message)
+        for file in spool.exported(revision):
+            self._send(mlflow_id, file)
+        self._writer.mark_artifacts(run.run_id, [mark])
+        shutil.rmtree(spool.export_folder(revision), ignore_errors=True)
 
-
-def _export_mark(revision: int) -> str:
-    return f"{_DELIVERED}{DESCRIPTION_FILE}@{revision}"
+    def _export(self, run: RunRecord, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with self._exporting:
+            try:
+                export_run(self._reader, run, folder / SAMPLES_FILE, ExportFormat.PARQUET)
+            except CodecError as error:
+                raise UnarchivableError(f"not exported: {error.message}") from error
+            finally:
+                pyarrow.default_memory_pool().release_unused()
+            describe_run(self._reader, run, folder / DESCRIPTION_FILE)
 
 
 class UnarchivableError(ArchiveError):
@@ -253,42 +212,3 @@ def _retried() -> Iterator[None]:
         raise DeliveryError(ErrorKind.BUSY, f"archive: {error.message}") from error
     except OSError as error:
         raise DeliveryError(ErrorKind.BUSY, f"archive: {error.strerror or error}") from error
-
-
-def export_runs(store: Path, run_ids: Sequence[str]) -> tuple[dict[str, tuple[str, bool]], bool]:
-    """Export runs that have ended in a separate process.
-
-    Return the problem of each run that it came to (empty for none) and whether it is final, and
-    whether the process was killed.
-
-    Raises:
-        ArchiveError: The process cannot be started.
-    """
-    try:
-        process = subprocess.run(
-            command("radt.delivery.archive", "--store", str(store), *run_ids),
-            check=False,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_LONGEST_S,
-            start_new_session=True,  # its own session, for its own weight (`give_way`)
-        )
-    except OSError as error:
-        raise ArchiveError(f"cannot start the export process: {error.strerror}") from error
-    except subprocess.TimeoutExpired as error:
-        raise ArchiveError(f"the export process took more than {_LONGEST_S:.0f} s") from error
-    if process.returncode:
-        log.warning("the process that exports archives ended with %d", process.returncode)
-    return outcomes_in(process.stdout), process.returncode < 0
-
-
-def outcomes_in(output: str) -> dict[str, tuple[str, bool]]:
-    """Parse the lines of an export process, without those of a library or cut by a kill."""
-    outcomes = {}
-    for line in output.splitlines():
-        with suppress(ValueError, TypeError):
-            run_id, problem, is_final = json.loads(line)
-            outcomes[run_id] = (problem, is_final)
-    return outcomes

@@ -221,7 +221,11 @@ _MEANINGS: Sequence[tuple[Container[int], ErrorKind, str]] = (
         ErrorKind.UNREACHABLE,
         "the server is not available ({status})",
     ),
-    (range(500), ErrorKind.UNREACHABLE, "the address is not an MLflow server ({status}){way}"),
+    (
+        range(500),
+        ErrorKind.UNREACHABLE,
+        "the address is not an MLflow server ({status}){redirection}",
+    ),
 )
 _OTHERWISE = (ErrorKind.BUSY, "the server fails ({status}): {excerpt}")
 
@@ -271,7 +275,7 @@ def problem_of(answer: requests.Response, *, streamed: bool = False) -> Delivery
         ((kind, words) for some, kind, words in _MEANINGS if meant in some), _OTHERWISE
     )
     excerpt = _excerpt(answer) if "{excerpt}" in words else ""
-    message = words.format(status=status, excerpt=excerpt, way=_way(answer))
+    message = words.format(status=status, excerpt=excerpt, redirection=_redirection(answer))
     asked_s = wait_s if meant == _TOO_MANY else None
     return DeliveryError(kind, message, retry_after_s=asked_s, too_large=meant == _TOO_LARGE)
 
@@ -281,11 +285,11 @@ def _problem_of_success(answer: requests.Response) -> DeliveryError | None:
         return None  # responses to API calls are JSON
     if answer.content.strip():
         kind = answer.headers.get("Content-Type", "").partition(";")[0] or "no content type"
-        message = f"the address is not an MLflow server ({kind}){_way(answer)}"
+        message = f"the address is not an MLflow server ({kind}){_redirection(answer)}"
     elif _FILES in _asked(answer):
         return None  # MLflow's response to an accepted file is empty
     else:
-        message = f"the server's answer is empty{_way(answer)}"
+        message = f"the server's answer is empty{_redirection(answer)}"
     return DeliveryError(ErrorKind.UNREACHABLE, message)
 
 
@@ -321,7 +325,7 @@ def _excerpt(answer: requests.Response) -> str:
     return masked(" ".join(str(text).split()))[:120] or "without a reason"
 
 
-def _way(answer: requests.Response) -> str:
+def _redirection(answer: requests.Response) -> str:
     if not answer.history:
         return ""
     return f", redirected to {masked(urlsplit(str(answer.url))._replace(query='').geturl())}"

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radt.delivery.postgres.contents import Difference, compare, contents
-from radt.delivery.postgres.kinds import EXPERIMENT, row_of
 from radt.delivery.postgres.local import (
     DueRun,
     ReplicationCursor,
@@ -22,6 +21,7 @@ from radt.delivery.postgres.local import (
     due_workloads,
     workloads,
 )
+from radt.delivery.postgres.replica_tables import EXPERIMENT, row_of
 from radt.delivery.postgres.run_copy import Pace, RunCopy
 from radt.delivery.postgres.shipment import Shipment
 from radt.delivery.postgres.target import Outcome, Target

@@ -11,7 +11,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-from radt.delivery.postgres.kinds import EXPERIMENT, PARAM, TAG, Kind, Row, row_of, summary_row
+from radt.delivery.postgres.replica_tables import (
+    EXPERIMENT,
+    PARAM,
+    TAG,
+    ReplicaTable,
+    Row,
+    row_of,
+    summary_row,
+)
 from radt.store import chunks, summaries
 from radt.store.copy import Batch, Piece, Position
 from radt.store.records import SeriesRecord
@@ -84,7 +92,7 @@ class Copied:
     revision: int | None = None
     position: Position = field(default_factory=Position)
     tails: dict[int, Tail] = field(default_factory=dict)
-    rows: dict[tuple[Kind, Row], int] = field(default_factory=dict)
+    rows: dict[tuple[ReplicaTable, Row], int] = field(default_factory=dict)
     cuts: dict[int, int] = field(default_factory=dict)
 
     def scattered(self, series: Iterable[SeriesRecord], *, final: bool) -> dict[int, int]:
@@ -135,7 +143,7 @@ class Shipment:
     """
 
     revisions: dict[str, int | None] = field(default_factory=dict)
-    rows: dict[Kind, dict[Row, Row]] = field(default_factory=dict)
+    rows: dict[ReplicaTable, dict[Row, Row]] = field(default_factory=dict)
     chunks: list[dict[str, Value]] = field(default_factory=list)
     cuts: dict[str, dict[int, int]] = field(default_factory=dict)
     unordered: dict[str, list[SeriesRecord]] = field(default_factory=dict)
@@ -147,8 +155,8 @@ class Shipment:
     def full(self) -> bool:
         return self.size_bytes >= FULL_BYTES
 
-    def add(self, kind: Kind, row: Row) -> None:
-        self.rows.setdefault(kind, {})[kind.key(row)] = row  # a statement accepts a key only once
+    def add(self, table: ReplicaTable, row: Row) -> None:
+        self.rows.setdefault(table, {})[table.key(row)] = row  # a statement accepts a key only once
         self.size_bytes += sum(len(value) if isinstance(value, str) else 8 for value in row)
 
     def add_batch(self, batch: Batch, copied: Copied) -> None:
@@ -161,11 +169,11 @@ class Shipment:
             dict(copied.rows),
             dict(copied.cuts),
         )
-        for kind, row in _rows(batch):
-            key, digest = (kind, kind.key(row)), hash(row)
+        for table, row in _rows(batch):
+            key, digest = (table, table.key(row)), hash(row)
             if after.rows.get(key) != digest:
                 after.rows[key] = digest
-                self.add(kind, row)
+                self.add(table, row)
         for marker in batch.markers:
             self.add(*row_of(marker))
         self._add_pieces(batch, after)
@@ -212,13 +220,13 @@ class Shipment:
             copied.tails, copied.rows, copied.cuts = after.tails, after.rows, after.cuts
 
 
-def _rows(batch: Batch) -> Iterator[tuple[Kind, Row]]:
+def _rows(batch: Batch) -> Iterator[tuple[ReplicaTable, Row]]:
     rows = batch.rows
     yield EXPERIMENT, (to_column(rows.run.experiment), rows.experiment_ns)
     yield row_of(rows.run)
-    for kind, texts in ((PARAM, rows.params), (TAG, rows.tags)):
+    for table, texts in ((PARAM, rows.params), (TAG, rows.tags)):
         for key, value in texts.items():
-            yield kind, (batch.run_id, key, value)
+            yield table, (batch.run_id, key, value)
     records: Collection[object] = (*rows.series, *batch.gaps, *rows.ledgers)
     yield from map(row_of, records)
 

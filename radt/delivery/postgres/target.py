@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from radt.delivery.postgres.contents import Content, contents
-from radt.delivery.postgres.kinds import EXPERIMENT, RUN, RUN_IDS, Kind, Row
+from radt.delivery.postgres.replica_tables import EXPERIMENT, RUN, RUN_IDS, ReplicaTable, Row
 from radt.delivery.postgres.shipment import SMALL_POINTS, Copied, End, Shipment, Tail
 from radt.errors import StoreError
 from radt.store import chunks, summaries
@@ -212,9 +212,9 @@ class Target:
             for run_id, cuts in shipment.cuts.items():
                 connection.execute(_DELETE_ENDS, _row(run_id, cuts))
             with _cursor(connection) as cursor:
-                for kind, rows in shipment.rows.items():
-                    statement, values = kind.statement, _sorted(kind, rows)
-                    if kind.derived:
+                for table, rows in shipment.rows.items():
+                    statement, values = table.statement, _sorted(table, rows)
+                    if table.derived:
                         statement, values = _numbered(cursor, statement, values)
                     execute_values(cursor, statement, values, page_size=_ROWS_A_STATEMENT)
             chunks.insert(connection, shipment.chunks)
@@ -324,9 +324,9 @@ def _origin(error: BaseException) -> BaseException | None:
     return cause.orig if isinstance(cause, DBAPIError) else cause
 
 
-def _sorted(kind: Kind, rows: dict[Row, Row]) -> list[Row]:
+def _sorted(table: ReplicaTable, rows: dict[Row, Row]) -> list[Row]:
     """Sort the rows of a shared table in the same order for all writers, to avoid deadlocks."""
-    return [rows[key] for key in sorted(rows)] if kind is EXPERIMENT else list(rows.values())
+    return [rows[key] for key in sorted(rows)] if table is EXPERIMENT else list(rows.values())
 
 
 def _numbered(cursor: Any, statement: str, rows: list[Row]) -> tuple[str, list[Row]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import threading
@@ -20,7 +19,6 @@ from radt.delivery.mlflow.archives import (
     ArchiveUploader,
     archive_interval_s,
     archive_spool,
-    outcomes_in,
 )
 from radt.delivery.mlflow.target import DeliveryError, ErrorKind, MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
@@ -29,17 +27,14 @@ from radt.delivery.problems import MLFLOW, read_problems
 from radt.errors import ArchiveError
 from radt.home import Home, RunDir
 from radt.model import MarkerKind, RunStatus
+from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord
 from radt.store.writer import StoreWriter
 from tests.copy import kit
-from tests.copy.ways import export_here
 from tests.delivery.mlflow.lab import START_NS, Lab, Threads, closing, finish, make_lab, wait_until
 from tests.support.http_links import HttpLink
 from tests.support.mlflow_server import Bucket, MlflowServer
 from tests.support.waiting import TIMEOUT_S
-
-#: Problem of each run, whether it is final, and whether the process was killed.
-Outcomes = tuple[dict[str, tuple[str, bool]], bool]
 
 
 def uploader(lab: Lab) -> Uploader:
@@ -100,11 +95,6 @@ def uploads(monkeypatch: pytest.MonkeyPatch) -> Uploads:
     return Uploads(monkeypatch)
 
 
-@pytest.fixture
-def archived_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    export_here(monkeypatch)
-
-
 @pytest.fixture(autouse=True)
 def runs_are_archived(archives: None) -> None:
     """In all tests of this file."""
@@ -149,32 +139,6 @@ def test_an_ended_run_is_archived_and_its_spool_emptied(
     assert_same_when_imported(lab, run, other)
 
 
-def test_runs_that_end_together_are_exported_by_one_process(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = lab.add_workload(3)
-    for run in runs:
-        lab.start(run)
-        lab.log(run, "loss", [1.0])
-        lab.end(run)
-    lab.creator().register_pending()
-    processes: list[int] = []
-    export = archiving.export_runs
-
-    def counted(store: Path, run_ids: list[str]) -> Outcomes:
-        processes.append(len(run_ids))
-        return export(store, run_ids)
-
-    monkeypatch.setattr(archiving, "export_runs", counted)
-    one = uploader(lab)
-    for run in runs:
-        one.deliver(lab.record(run))
-    assert processes == [3]
-    for run in runs:
-        assert json.loads((artifacts(lab, run) / "radt" / "run.json").read_text())["run"]
-
-
-@pytest.mark.usefixtures("archived_here")
 def test_a_refused_file_stays_whoever_delivers_the_rest(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +167,6 @@ def test_a_refused_file_stays_whoever_delivers_the_rest(
     assert names(folder) == ["huge.bin", "model.pt"], "nothing is removed then"
 
 
-@pytest.mark.usefixtures("archived_here")
 def test_a_script_s_own_folder_of_that_name_is_not_written_over(
     lab: Lab, other: StoreWriter
 ) -> None:
@@ -218,7 +181,6 @@ def test_a_script_s_own_folder_of_that_name_is_not_written_over(
 
 
 @pytest.mark.quick_variants(1)
-@pytest.mark.usefixtures("archived_here")
 @pytest.mark.parametrize("lost", ["spool", "spool and bundle", "spool, bundle damaged"])
 def test_a_lost_spool_is_gone_on_from_what_was_delivered(
     lab: Lab, other: StoreWriter, uploads: Uploads, lost: str
@@ -244,21 +206,19 @@ def test_a_lost_spool_is_gone_on_from_what_was_delivered(
     assert_same_when_imported(lab, run, other)
 
 
-@pytest.mark.usefixtures("archived_here")
 def test_a_run_that_is_written_during_its_export_is_exported_again(
     lab: Lab, uploads: Uploads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = started(lab)
     lab.end(run)
-    export = archiving.export_runs
+    describe = archiving.describe_run
 
-    def written(store: Path, run_ids: list[str]) -> Outcomes:
-        outcomes = export(store, run_ids)
+    def written(reader: StoreReader, record: RunRecord, path: Path) -> None:
+        describe(reader, record, path)
         lab.log(run, "loss", [4.0], first_ns=START_NS + 10)
-        return outcomes
 
     with monkeypatch.context() as patch, pytest.raises(DeliveryError, match="written") as caught:
-        patch.setattr(archiving, "export_runs", written)
+        patch.setattr(archiving, "describe_run", written)
         uploader(lab).deliver(lab.record(run))
     assert caught.value.kind is ErrorKind.BUSY
     uploader(lab).deliver(lab.record(run))
@@ -272,36 +232,18 @@ def test_running_runs_do_not_wait_for_an_export(lab: Lab, monkeypatch: pytest.Mo
     assert one.archives is not None
     other = threading.Thread(target=one.archives.keep_up, args=[running], daemon=True)
 
-    def export(*_: object) -> Outcomes:
+    def export(*_: object) -> None:
         other.start()
         other.join(TIMEOUT_S)
         assert bundles(artifacts(lab, running)) == [f"radt/{running.run_id}.1.radt"]
         raise ArchiveError("that is all")
 
-    monkeypatch.setattr(archiving, "export_runs", export)
+    monkeypatch.setattr(archiving, "export_run", export)
     with pytest.raises(DeliveryError, match="that is all"):
         one.deliver(lab.record(ended))
 
 
 @pytest.mark.long
-def test_an_export_that_is_killed_again_and_again_is_a_note(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The machine has too little memory for it."""
-    run = started(lab)
-    lab.end(run)
-    one = uploader(lab)
-    monkeypatch.setattr(archiving, "command", lambda *_: ["sh", "-c", "kill -KILL $$"])
-    for _ in range(4):
-        with pytest.raises(DeliveryError, match="the export process was killed"):
-            one.deliver(lab.record(run))
-    one.deliver(lab.record(run))
-    with lab.writer._engine.begin() as connection:
-        note = connection.exec_driver_sql("SELECT delivery_note FROM run").scalar_one()
-    assert note == "not exported: the export process was killed 5 times"
-
-
-@pytest.mark.usefixtures("archived_here")
 def test_nothing_is_left_where_a_kill_came_before_the_mark(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, uploads: Uploads
 ) -> None:
@@ -351,12 +293,6 @@ def test_no_bundle_is_added_while_one_waits(lab: Lab, uploads: Uploads) -> None:
     assert uploads.done == [f"radt/{run.run_id}.1.radt"]
 
 
-def test_lines_that_are_no_outcome_hide_no_other() -> None:
-    """A library prints, and a kill comes within a line."""
-    lines = ["a warning", "7", '["a", "", false]', "[]", '["b", "damaged", true]', '["c", ""']
-    assert outcomes_in("\n".join(lines)) == {"a": ("", False), "b": ("damaged", True)}
-
-
 def test_what_cannot_be_archived_now_is_tried_again(lab: Lab, other: StoreWriter) -> None:
     run = started(lab)
     lab.end(run)
@@ -395,7 +331,7 @@ def test_what_can_never_be_archived_is_a_note(lab: Lab) -> None:
 def test_killed_in_the_middle(
     lab: Lab, other: StoreWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real deliverer, and the archiver it leaves behind."""
+    """The real deliverer."""
     run = started(lab)
     for series_no in range(2, 40):
         values = [float(i) for i in range(2000)]

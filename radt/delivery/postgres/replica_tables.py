@@ -25,7 +25,7 @@ RUN_IDS = "{run_ids}"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ReplicaTable:
     """A small table: rows are inserted, or replace those with the same key.
 
     ``unless`` is the condition for keeping an existing row, because a copy of an outdated store (a
@@ -44,7 +44,7 @@ class Kind:
     derived: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, table: Table[Any], unless: str = "FALSE", name_unless: str = "") -> Kind:
+    def of(cls, table: Table[Any], unless: str = "FALSE", name_unless: str = "") -> ReplicaTable:
         return cls(table.name, table.fields, table.keys, unless=unless, name_unless=name_unless)
 
     @cached_property
@@ -86,8 +86,8 @@ class Kind:
         return tuple(row[self.columns.index(name)] for name in self.keys)
 
 
-EXPERIMENT = Kind("experiment", ("name", "created_ns"), ("name",), replace=False)
-WORKLOAD = Kind.of(WORKLOADS, "workload.ended_ns IS NOT NULL AND excluded.ended_ns IS NULL")
+EXPERIMENT = ReplicaTable("experiment", ("name", "created_ns"), ("name",), replace=False)
+WORKLOAD = ReplicaTable.of(WORKLOADS, "workload.ended_ns IS NOT NULL AND excluded.ended_ns IS NULL")
 
 
 def _is_edited(key: str) -> str:
@@ -100,18 +100,20 @@ def _is_edited(key: str) -> str:
 
 #: Once a newer attempt of its job has superseded a run, its end is kept, too, even if a node that
 #: does not know this sends another one later.
-RUN = Kind.of(
+RUN = ReplicaTable.of(
     RUNS,
     "run.ended_ns IS NOT NULL AND (excluded.ended_ns IS NULL OR EXISTS (SELECT 1 FROM tag "  # noqa: S608 - our own names
     f"WHERE tag.run_id = run.run_id AND tag.key = '{CLUSTER_SUPERSEDED}' "
     "AND excluded.status <> run.status))",
     _is_edited(f"'{MLFLOW_RUN_NAME}'"),
 )
-PARAM = Kind("param", ("run_id", "key", "value"), ("run_id", "key"))
-TAG = Kind("tag", ("run_id", "key", "value"), ("run_id", "key"), unless=_is_edited("excluded.key"))
-SERIES_KIND = Kind.of(SERIES)
-MARKER = Kind.of(MARKERS)
-SUMMARY = Kind(
+PARAM = ReplicaTable("param", ("run_id", "key", "value"), ("run_id", "key"))
+TAG = ReplicaTable(
+    "tag", ("run_id", "key", "value"), ("run_id", "key"), unless=_is_edited("excluded.key")
+)
+SERIES_TABLE = ReplicaTable.of(SERIES)
+MARKER = ReplicaTable.of(MARKERS)
+SUMMARY = ReplicaTable(
     "series_summary", ("run_id", "series_no", *SUMMARIES.fields), ("run_id", "series_no")
 )
 _PLAIN = (
@@ -122,32 +124,32 @@ _PLAIN = (
 )
 #: A gauge without steps whose values are all finite, in half of the bytes: there is one such row
 #: for each series and piece.
-PLAIN_SUMMARY = Kind(
+PLAIN_SUMMARY = ReplicaTable(
     SUMMARY.name,
     tuple(name for name in SUMMARY.columns if name not in dict(_PLAIN)),
     SUMMARY.keys,
     derived=_PLAIN,
 )
-LEDGER = Kind.of(LEDGERS, "ledger.expected > excluded.expected")
-GAP = Kind.of(GAPS)
-KIND_OF: Mapping[type, tuple[Kind, Table[Any]]] = {
+LEDGER = ReplicaTable.of(LEDGERS, "ledger.expected > excluded.expected")
+GAP = ReplicaTable.of(GAPS)
+TABLE_OF: Mapping[type, tuple[ReplicaTable, Table[Any]]] = {
     WorkloadRecord: (WORKLOAD, WORKLOADS),
     RunRecord: (RUN, RUNS),
-    SeriesRecord: (SERIES_KIND, SERIES),
+    SeriesRecord: (SERIES_TABLE, SERIES),
     MarkerRecord: (MARKER, MARKERS),
     LedgerRecord: (LEDGER, LEDGERS),
     GapRecord: (GAP, GAPS),
 }
 
 
-def summary_row(row: Mapping[str, Value]) -> tuple[Kind, Row]:
+def summary_row(row: Mapping[str, Value]) -> tuple[ReplicaTable, Row]:
     """Return the row of a summary and its table."""
     is_plain = all(row[name] == row.get(made) for name, made in PLAIN_SUMMARY.derived)
-    kind = PLAIN_SUMMARY if is_plain else SUMMARY
-    return kind, kind.row(row)
+    replica = PLAIN_SUMMARY if is_plain else SUMMARY
+    return replica, replica.row(row)
 
 
-def row_of(record: object) -> tuple[Kind, Row]:
+def row_of(record: object) -> tuple[ReplicaTable, Row]:
     """Return the row of a record and its table."""
-    kind, table = KIND_OF[type(record)]
-    return kind, kind.row(table.row(record))
+    replica, table = TABLE_OF[type(record)]
+    return replica, replica.row(table.row(record))
