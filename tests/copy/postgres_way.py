@@ -49,5 +49,5 @@ class PostgresWay(Way):
                     continue  # another one writes the same runs
                 if not replicator.left:
                     return
-            problem = replicator._deferred.problem
-        raise RadtError(problem)
+            problem = next(iter(replicator._problems.problems.values()))
+        raise RadtError(problem.text)
