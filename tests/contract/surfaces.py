@@ -13,6 +13,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import unescape
 from html.parser import HTMLParser
 from typing import Any
 
@@ -57,8 +58,9 @@ OF_GROUPS = ("time_per_epoch", "vs_solo", "cpu", "memory_peak", "cpu_time")
 
 #: Keys of `radt.totals` and of reports by the same quantity.
 TOTALS = {"duration_s": "duration", "cpu_time_s": "cpu_time", "rss_peak_bytes": "rss_peak"}
-#: Titles of facts on the pages of a run and of a workload.
+#: Titles of facts on the page of a run.
 FACTS = {"Status": "status", "Lasted": "duration"}
+_FACT = re.compile(r"<dt>(.*?)</dt>\s*<dd[^>]*>(.*?)</dd>", re.DOTALL)
 
 
 def source_of(recorded: Recorded) -> Source:
@@ -157,30 +159,26 @@ def _exact(text: str) -> float | None:
 
 def run_page(recorded: Recorded) -> Shown:
     shown: Shown = {}
-    source = source_of(recorded)
     for one in recorded.runs:
-        page = run.layout(source, View(run=one.run_id))
-        shown |= _facts(page, one.run_id)
-        for row in parts(page, "Tr"):
-            cells = [texts(cell) for cell in row.children]
-            metric = cells[0]
+        parts_of_page = run_parts(recorded, one.run_id)
+        for title, text in _FACT.findall(parts_of_page["run-facts"]):
+            if title in FACTS:
+                shown[one.run_id, FACTS[title]] = said(unescape(text))
+        parser = _Tables()
+        parser.feed(parts_of_page["run-metrics"])
+        for metric, unit, *cells in (row for table in parser.tables for row in table[1:]):
             if metric in ("loss", "sentiment_accuracy", "process.memory.rss"):
-                last, low, high, mean = (
-                    said(f"{cell} {cells[1]}") if said(cell) else None for cell in cells[2:6]
-                )
-                values = {"last": last, "min": low, "max": high, "mean": mean}
-                shown |= {(one.run_id, f"{key}({metric})"): values[key] for key in values}
+                values = (said(f"{cell} {unit}") if said(cell) else None for cell in cells[:4])
+                named = zip(("last", "min", "max", "mean"), values, strict=True)
+                shown |= {(one.run_id, f"{key}({metric})"): value for key, value in named}
     return shown
 
 
-def _facts(page: Any, subject: str) -> Shown:
-    found = {}
-    for pair in parts(page, "Div"):
-        if [type(one).__name__ for one in pair.children or ()] == ["Dt", "Dd"]:
-            title, text = map(texts, pair.children)
-            if title in FACTS:
-                found[subject, FACTS[title]] = said(text)
-    return found
+def run_parts(recorded: Recorded, run_id: str) -> dict[str, str]:
+    """The HTML of each part of a run's page."""
+    answer = run.answer(source_of(recorded), {"view": View(run=run_id).to_json()})
+    assert answer is not None
+    return dict(answer["parts"])
 
 
 def workload_page(recorded: Recorded) -> Shown:

@@ -21,6 +21,7 @@ from radt.runner.command import NOTE, PATIENCE_S, Profiling, profiler_error
 from radt.runner.follow import WorkloadFollower
 from radt.runner.outcome import RunEnd
 from radt.runner.process import Exit
+from radt.runner.progress import RowProgress
 from tests.support.bench import wait_until
 
 
@@ -142,10 +143,9 @@ def test_a_report_is_not_timed(profiling: Profiling) -> None:
     recorded = SimpleNamespace(plan=SimpleNamespace(timeout_s=1.0))
     row = ActiveRun(
         recorded=cast(Any, recorded),
-        view=cast(Any, None),
+        progress=RowProgress("a", "row", started_monotonic_s=time.monotonic() - 10),
         startable=cast(Any, SimpleNamespace(profiling=profiling)),
         process=cast(Any, object()),
-        started_monotonic_s=time.monotonic() - 10,
     )
     profiling.note.write_text("0 9")
     assert not row.check_time()
@@ -162,7 +162,7 @@ def test_a_profiled_row_is_not_insisted_on_like_others_until_the_user_does(
     rows = {
         name: ActiveRun(
             recorded=cast(Any, None),
-            view=cast(Any, SimpleNamespace(detail="")),
+            progress=RowProgress("a", name),
             startable=cast(Any, SimpleNamespace(profiling=found)),
             process=cast(Any, object()),
         )
@@ -174,8 +174,8 @@ def test_a_profiled_row_is_not_insisted_on_like_others_until_the_user_does(
     workload = SimpleNamespace(
         stop=stop,
         rows=list(rows.values()),
-        session=SimpleNamespace(options=SimpleNamespace(wait=Wait.NO)),
-        view=SimpleNamespace(state=""),
+        context=SimpleNamespace(options=SimpleNamespace(wait=Wait.NO)),
+        progress=SimpleNamespace(activity=""),
         signal=lambda row, number: sent.append((names[id(row)], number.name)),
     )
     follower = WorkloadFollower(cast(Any, workload))
