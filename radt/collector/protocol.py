@@ -95,7 +95,7 @@ class Op(StrEnum):
     FINISH = "finish"
     LIVE = "live"
     STATUS = "status"
-    FLUSH = "flush"
+    FLUSH = "hurry"  # its name in protocol 3
     DELIVER = "deliver"
 
 

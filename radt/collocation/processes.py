@@ -7,7 +7,6 @@ graphics list) are not counted.
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -220,6 +219,8 @@ def _command(pid: int) -> str | None:
 
 
 def _user(uid: int) -> str:
+    import pwd  # missing on systems that only display results
+
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

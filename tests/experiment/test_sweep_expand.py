@@ -241,8 +241,8 @@ def test_seeds_differ() -> None:
 def test_other_processes_draw_the_same() -> None:
     program = (
         "from radt.experiment.sweep_expand import *\n"
-        "lr = Parameter(('lr',), Range(1e-4, 0.1, Distribution.LOG_UNIFORM))\n"
-        "bs = Parameter(('bs',), Choice((32, 64, 128)))\n"
+        "lr = SweepParameter(('lr',), SweepRange(1e-4, 0.1, Distribution.LOG_UNIFORM))\n"
+        "bs = SweepParameter(('bs',), SweepChoice((32, 64, 128)))\n"
         "drawn = expand([lr, bs], SweepMethod.RANDOM, 42, 4)\n"
         "print([' '.join(c.arguments) for c in drawn])\n"
     )
