@@ -39,7 +39,7 @@ def test_server_down_at_the_start_then_up(tmp_path: Path, mlflow_server: MlflowS
 
         process = lab.start_deliverer()
         wait_until(
-            lambda: f" {process.pid} WARNING radt.delivery.mlflow" in lab.log_text(),
+            lambda: f" {process.pid} WARNING radt.delivery: " in lab.log_text(),
             "it met nobody",
         )
         (late,) = lab.add_workload(label="2")
