@@ -11,7 +11,13 @@ from sqlalchemy import Connection, text
 
 from radt import units
 from radt.delivery.postgres.local import ReplicationCursor
-from radt.delivery.problems import MLFLOW, POSTGRES, current_problem, failing_addresses
+from radt.delivery.problems import (
+    MLFLOW,
+    POSTGRES,
+    CurrentProblem,
+    current_problem,
+    failing_addresses,
+)
 from radt.masking import masked
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
@@ -39,6 +45,7 @@ class Backlog:
         since_ns: End of the run that has waited longest; None if none waits.
         problem: The last failure; empty if delivery works.
         problem_ns: Start of the failures.
+        is_minor: The problem only concerns archives of running runs, which nobody waits for.
         workloads: MLflow: number of ended workloads that are still open there, besides the runs.
         identity: Postgres: identity of the database; empty if it was never reached.
         reached_ns: Postgres: when it was last complete; None for never.
@@ -51,6 +58,7 @@ class Backlog:
     since_ns: int | None = None
     problem: str = ""
     problem_ns: int | None = None
+    is_minor: bool = False
     workloads: int = 0
     identity: str = ""
     reached_ns: int | None = None
@@ -63,7 +71,8 @@ class Backlog:
     @property
     def complete(self) -> bool:
         """Return whether everything that has ended is there; False before the first connection."""
-        return not (self.left or self.problem) and (self.kind == MLFLOW or bool(self.identity))
+        failing = self.problem and not self.is_minor
+        return not (self.left or failing) and (self.kind == MLFLOW or bool(self.identity))
 
     @property
     def waiting(self) -> bool:
@@ -136,17 +145,18 @@ def _mlflow_backlog(reader: StoreReader, uri: str) -> Backlog:
     runs = reader.runs_to_deliver(uri)
     workloads = reader.workloads_to_deliver(uri)
     ended = [run for run in runs if run.status.ended]
-    problem, problem_ns = "", None
+    current = CurrentProblem()
     if (runs or workloads) and reader.address.path is not None:
-        problem, problem_ns = current_problem(reader.address.path, MLFLOW, uri)
+        current = current_problem(reader.address.path, MLFLOW, uri)
     return Backlog(
         MLFLOW,
         masked(uri),
         len(ended),
         len(runs) - len(ended),
         since_ns=min((run.ended_ns or run.created_ns for run in ended), default=None),
-        problem=problem,
-        problem_ns=problem_ns,
+        problem=current.text,
+        problem_ns=current.since_ns,
+        is_minor=current.is_minor,
         workloads=sum(workload.ended_ns is not None for workload in workloads),
     )
 
@@ -190,13 +200,13 @@ def compare_again(store: Path, uri: str) -> None:
 def _postgres_backlog(
     connection: Connection, store: Path, address: str, identity: str, reached_ns: int | None
 ) -> Backlog:
-    problem, problem_ns = current_problem(store, POSTGRES, address)
+    current = current_problem(store, POSTGRES, address)
     return Backlog(
         POSTGRES,
         address,
         *_waiting(connection, identity),
-        problem=problem,
-        problem_ns=problem_ns,
+        problem=current.text,
+        problem_ns=current.since_ns,
         identity=identity,
         reached_ns=reached_ns,
     )

@@ -30,7 +30,8 @@ EVERYTHING = ""
 STORE = "store"
 #: How often the file is written while a problem stays the same.
 _REFRESH_NS = 30 * 10**9
-_TEXT_LIMIT = 300
+_TEXT_LIMIT = 500
+_ARCHIVE, _WORKLOAD = " archive", "workload "
 #: A recurring problem is logged again after this time.
 _LOG_AGAIN_NS = 600 * 10**9
 _MAX_LOGGED = 1000
@@ -43,6 +44,16 @@ class Problem:
     text: str
     since_ns: int
     last_ns: int
+
+
+def archive_of(run_id: str) -> str:
+    """Return the subject of problems with the archive of a running run, which nobody waits for."""
+    return f"{run_id}{_ARCHIVE}"
+
+
+def workload(workload_id: str) -> str:
+    """Return the subject of a workload's problems."""
+    return f"{_WORKLOAD}{workload_id}"
 
 
 def destination_name(store: Path, uri: str) -> str:
@@ -60,7 +71,7 @@ def problem_file(store: Path, kind: str, uri: str) -> Path:
 
 
 def read_problems(store: Path, kind: str, uri: str) -> dict[str, Problem]:
-    """Return problems by the id of their run or workload, or `EVERYTHING`; empty if unknown."""
+    """Return problems by subject: the id of a run, or as named above; empty if unknown."""
     return _read(problem_file(store, kind, uri))[1]
 
 
@@ -100,7 +111,7 @@ class ProblemLog:
     def failed(self, subject: str, error: Exception) -> None:
         """Record that a run, a workload or `EVERYTHING` has to wait."""
         if isinstance(error, RadtError):
-            self.note(subject, error.message)
+            self.note(subject, str(error))
         elif self.note(subject, f"{type(error).__name__}: {error}"):
             log.error("internal error of radt", exc_info=error)
 
@@ -169,14 +180,34 @@ class ProblemLog:
             log.info("cannot write %s: %s", self._path, error.strerror)
 
 
-def current_problem(store: Path, kind: str, uri: str) -> tuple[str, int | None]:
-    """Return the problem that affects everything, else the newest one, and the start of the oldest.
+@dataclass(frozen=True, slots=True)
+class CurrentProblem:
+    """The problem to show for a destination, and the start of the oldest one like it.
 
-    Without a problem, return an empty text and None.
+    ``is_minor``: it only concerns archives of running runs, which nobody waits for.
     """
+
+    text: str = ""
+    since_ns: int | None = None
+    is_minor: bool = False
+
+
+def current_problem(store: Path, kind: str, uri: str) -> CurrentProblem:
+    """Return the problem that affects everything, else the newest one, archives last."""
     problems = read_problems(store, kind, uri)
     if EVERYTHING in problems:
         problems = {EVERYTHING: problems[EVERYTHING]}
-    last = max(problems.values(), key=lambda problem: problem.last_ns, default=None)
-    since_ns = min((problem.since_ns for problem in problems.values()), default=None)
-    return "" if last is None else last.text, since_ns
+    major = {subject: it for subject, it in problems.items() if not subject.endswith(_ARCHIVE)}
+    shown = major or problems
+    if not shown:
+        return CurrentProblem()
+    last = max(shown, key=lambda subject: shown[subject].last_ns)
+    since_ns = min(problem.since_ns for problem in shown.values())
+    return CurrentProblem(_with_subject(last, shown[last].text), since_ns, not major)
+
+
+def _with_subject(subject: str, text: str) -> str:
+    if subject in (EVERYTHING, STORE):
+        return text
+    run = f"run {subject.removesuffix(_ARCHIVE)}"
+    return f"{subject if subject.startswith(_WORKLOAD) else run}: {text}"

@@ -68,7 +68,8 @@ class Upload:
         """Update from the store's backlog and the problem of the uploading process."""
         before = self.left
         self.left = 0 if backlog is None else backlog.left
-        self.problem = problem or ("" if backlog is None else backlog.short_problem)
+        known = "" if backlog is None or backlog.is_minor else backlog.short_problem
+        self.problem = problem or known
         if self.left and self.is_hidden:
             self.problem = _HIDDEN
         self.complete = backlog is None or backlog.complete

@@ -1,7 +1,7 @@
 """Export a run as files: its samples as Parquet or CSV, everything else in the store as JSON.
 
 Points are processed in blocks, so runs may be of any length. Pandas is imported for CSV only: it
-would double the start-up time of the processes that archive runs.
+would double the memory and start-up time of the process that archives runs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Samples as Arrow tables with the columns of `radt.load`, written to Parquet.
 
-Avoids pandas, which would double the start-up time of the processes that archive runs. The tables
-carry their pandas dtypes, so that ``pandas.read_parquet`` returns those of `radt.load`.
+Avoids pandas, which the process that archives runs does without: it costs 48 MB and 0.4 s. The
+tables carry their pandas dtypes, so that ``pandas.read_parquet`` returns those of `radt.load`.
 """
 
 from __future__ import annotations

@@ -5,6 +5,7 @@
     runs/RUN_ID/archive/
     ├── written.json        number of the last bundle, and the position of the run after it
     ├── RUN.3.radt          a bundle that waits to be uploaded
+    ├── export_kills        number of exports in a row that were killed
     └── export-47/          samples.parquet and run.json as of the run's revision 47
 
 A bundle only counts once it is recorded in ``written.json``: one left by a killed process is
@@ -111,6 +112,18 @@ class ArchiveSpool:
         for number in sorted(numbers):
             if written is not None and number <= written.number:
                 yield self.path / bundle.name_of(run_id, number)
+
+    @property
+    def kills_file(self) -> Path:
+        return self.path / "export_kills"
+
+    @property
+    def export_kills(self) -> int:
+        """Return how many exports in a row ended without success or failure."""
+        try:
+            return int(self.kills_file.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            return 0  # none, or a power failure
 
     def exported(self, revision: int) -> list[Path]:
         """Return the files for people without radt as of a revision; none if incomplete."""

@@ -11,8 +11,9 @@ import os
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow
@@ -24,6 +25,7 @@ from radt.delivery.archive.spool import ArchiveSpool, Written, progress_of
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.errors import ArchiveError, CodecError, UsageError
+from radt.files import write_whole
 from radt.home import RunDir
 from radt.store import bundle
 from radt.store.copy import PrunedError
@@ -34,6 +36,8 @@ from radt.store.writer import StoreWriter
 
 log = logging.getLogger(__name__)
 
+#: A run whose export is killed this often, usually for lack of memory, is not exported.
+_MOST_KILLS = 5
 #: Prefix of the store's names for uploaded parts of an archive, which are not artifact paths.
 _DELIVERED = f"/{ARCHIVE_FOLDER}/"
 
@@ -55,14 +59,24 @@ class ArchiveUploader:
         self._writing = threading.Lock()
         self._exporting = threading.Lock()
 
+    def is_due(self, run: RunRecord) -> bool:
+        """Return whether the next bundle of a running run is due, or one waits for its upload."""
+        spool = archive_spool(run)
+        last_ns = run.started_ns or run.created_ns
+        with suppress(OSError):  # an earlier process may have written the last bundle
+            last_ns = spool.written_file.stat().st_mtime_ns
+        # A distant time in the future was taken before the clock was set back.
+        is_over = abs(time.time_ns() - last_ns) / 1e9 >= self.interval_s
+        return is_over or any(spool.waiting(run.run_id))
+
     def keep_up(self, run: RunRecord) -> None:
-        """Upload the next bundle of a running run.
+        """Upload the next bundle of a running run; one that is impossible is reported at its end.
 
         Raises:
             DeliveryError: It failed and must be retried.
         """
         assert run.mlflow_run_id is not None
-        with _retried():
+        with _retried(), suppress(UnarchivableError):
             if not any(archive_spool(run).waiting(run.run_id)):
                 self._write(run)
             self._send_bundles(run, run.mlflow_run_id)
@@ -155,7 +169,7 @@ class ArchiveUploader:
         """Upload samples and description of an ended run for people without radt.
 
         Raises:
-            UnarchivableError: A series of the run is damaged.
+            UnarchivableError: A series of the run is damaged, or its export is always killed.
             DeliveryError: MLflow failed, or the run was written during its export.
             UsageError: The files cannot be written.
             OSError: The same, or local artifacts cannot be written.
@@ -176,14 +190,25 @@ class ArchiveUploader:
 
     def _export(self, run: RunRecord, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        spool = archive_spool(run)
         with self._exporting:
+            if (kills := spool.export_kills) >= _MOST_KILLS:
+                cause = f"the uploader was killed {kills} times in it, probably for lack of memory"
+                raise UnarchivableError(f"not exported: {cause}")
+            write_whole(spool.kills_file, str(kills + 1))
             try:
-                export_run(self._reader, run, folder / SAMPLES_FILE, ExportFormat.PARQUET)
-            except CodecError as error:
-                raise UnarchivableError(f"not exported: {error.message}") from error
+                self._write_export(run, folder)
             finally:
-                pyarrow.default_memory_pool().release_unused()
-            describe_run(self._reader, run, folder / DESCRIPTION_FILE)
+                spool.kills_file.unlink(missing_ok=True)
+
+    def _write_export(self, run: RunRecord, folder: Path) -> None:
+        try:
+            export_run(self._reader, run, folder / SAMPLES_FILE, ExportFormat.PARQUET)
+        except CodecError as error:
+            raise UnarchivableError(f"not exported: {error.message}") from error
+        finally:
+            pyarrow.default_memory_pool().release_unused()
+        describe_run(self._reader, run, folder / DESCRIPTION_FILE)
 
 
 class UnarchivableError(ArchiveError):

@@ -19,7 +19,7 @@ from functools import partial
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.runs import RunCreator, missing_runs
 from radt.delivery.mlflow.uploader import Uploader
-from radt.delivery.problems import EVERYTHING, STORE, ProblemLog
+from radt.delivery.problems import EVERYTHING, STORE, ProblemLog, archive_of, workload
 from radt.delivery.process import Retries, last_tries
 from radt.errors import RadtError, StoreError
 from radt.processes import Backoff
@@ -39,12 +39,17 @@ class TaskKind(Enum):
 
     Each kind has its own workers, so that a starting workload never waits for uploads, and the
     points of running runs never wait for the files of ended ones. Over a link with 0.15 s per round
-    trip, ten ended runs of 2,000 points take 55 s with three workers and 94 s with one.
+    trip, ten ended runs of 2,000 points take 55 s with three workers and 94 s with one. Archives of
+    running runs, which may be large, delay nothing but each other.
     """
 
-    CREATE = 1  # parents before their children
-    ENDED = 3
-    RUNNING = 4
+    CREATE = "create", 1  # parents before their children
+    ENDED = "ended", 3
+    RUNNING = "running", 4
+    ARCHIVE = "archive", 1
+
+    def __init__(self, _: str, workers: int) -> None:
+        self.workers = workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class Delivery(threading.Thread):
         self._answers = answers
         self._answers_then = 0
         self._live_interval_s = live_interval_s
-        self._pool = ThreadPoolExecutor(sum(kind.value for kind in TaskKind), "uploader")
+        self._pool = ThreadPoolExecutor(sum(kind.workers for kind in TaskKind), "uploader")
         self._wake = threading.Event()
         self._finishing = False
         self._done: deque[tuple[Task, Exception | None]] = deque()
@@ -181,6 +186,7 @@ class Delivery(threading.Thread):
                 f"{own.workload_id} new",
                 TaskKind.CREATE,
                 partial(register, own, new),
+                name=workload(own.workload_id),
             )
             for own, new in missing_runs(due, workloads)
         ]
@@ -191,8 +197,8 @@ class Delivery(threading.Thread):
             if run.status.ended
         ]
         closing = [
-            Task(own_id, own_id, TaskKind.ENDED, partial(close, own_id), often_s)
-            for own_id in (workload.workload_id for workload in workloads)
+            Task(own_id, own_id, TaskKind.ENDED, partial(close, own_id), often_s, workload(own_id))
+            for own_id in (record.workload_id for record in workloads)
             if own_id not in open_ids
         ]
         running = [
@@ -203,21 +209,20 @@ class Delivery(threading.Thread):
         return [*create, *ended, *closing, *running, *self._archiving(there)]
 
     def _archiving(self, runs: Sequence[RunRecord]) -> Iterator[Task]:
-        """Yield the tasks that archive running runs, which begin an interval after their start."""
+        """Yield the tasks that archive running runs and are due."""
         archives = self._uploader.archives
         if archives is None:
             return
-        until_ns = time.time_ns() - round(archives.interval_s * 1e9)
         for run in runs:
-            if run.spool and not run.status.ended and (run.started_ns or run.created_ns) < until_ns:
-                name = f"{run.run_id} archive"
+            if run.spool and not run.status.ended and archives.is_due(run):
+                name = archive_of(run.run_id)
                 action = partial(archives.keep_up, run)
-                yield Task(run.run_id, name, TaskKind.RUNNING, action, archives.interval_s, name)
+                yield Task(run.run_id, name, TaskKind.ARCHIVE, action, archives.interval_s, name)
 
     def _start(self, task: Task) -> bool:
         """Start a task if a worker is free and no other task of its subject is running."""
         same_kind = sum(other.kind is task.kind for other in self._busy.values())
-        if task.subject in self._busy or same_kind >= task.kind.value:
+        if task.subject in self._busy or same_kind >= task.kind.workers:
             return False
         self._busy[task.subject] = task
         self._pool.submit(self._do, task)
@@ -233,15 +238,20 @@ class Delivery(threading.Thread):
         self._wake.set()
 
     def _do_all(self) -> bool:
-        """Do all tasks, due or not, and those that follow from them; return whether none failed."""
+        """Do all tasks once, due or not, and those that follow from them.
+
+        Return whether none failed.
+        """
         complete = True
-        self._retries.flush()
+        started: set[str] = set()
         self._resume_s = 0.0
         while True:
-            self._next_look_s = 0.0
             try:
                 complete = self._settle() and complete
-                self._start_due()
+                if time.monotonic() >= self._resume_s:
+                    for task in self._look():
+                        if task.key not in started and self._start(task):
+                            started.add(task.key)
             except Exception as error:  # noqa: BLE001 - reported
                 self._pause(error)
                 complete = False

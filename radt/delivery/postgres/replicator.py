@@ -76,7 +76,9 @@ class Replicator:
         self._workloads: dict[str, int] = {}
         self._used_s = 0.0
         self._noted_s = -_NOTE_S
-        #: Whether anything was copied since `ReplicationCursor.reached`.
+        #: Identity of the database that is recorded as reached.
+        self._recorded = ""
+        #: Whether anything was copied since the copy was recorded as complete.
         self._copied = True
 
     def close(self) -> None:
@@ -125,7 +127,7 @@ class Replicator:
         self._copy_workloads()
         self._copy_live()
         self._copy_ended(everything=everything)
-        self._record_complete()
+        self._record_reached()
         return self._wait_s()
 
     @property
@@ -190,7 +192,6 @@ class Replicator:
     def _connect(self) -> None:
         self._remote = Target(self._address)
         self._target = self._remote.identity
-        self._cursor_log.reached(self._target, everything=False)
         self._used_s = time.monotonic()
 
     def _disconnect(self, *, idle: bool = False) -> None:
@@ -203,12 +204,19 @@ class Replicator:
             else:
                 copy.lost()
 
-    def _record_complete(self) -> None:
-        """Record that the copy is complete, but rarely: this changes the local store, too."""
-        now_s = time.monotonic()
-        if self._copied and not self._ended and now_s - self._noted_s >= _NOTE_S:
-            self._cursor_log.reached(self._target, everything=True)
-            self._copied, self._noted_s = False, now_s
+    def _record_reached(self) -> None:
+        """Record that the database works, and whether the copy is complete.
+
+        Rarely, because this changes the local store, too, and after copying, which must not depend
+        on space for this record.
+        """
+        now_s, complete = time.monotonic(), not self._ended
+        news = complete and self._copied and now_s - self._noted_s >= _NOTE_S
+        if news or self._recorded != self._target:
+            self._cursor_log.reached(self._target, everything=complete)
+            self._recorded = self._target
+            if complete:
+                self._copied, self._noted_s = False, now_s
 
     # -- copying ----------------------------------------------------------------------------------
 

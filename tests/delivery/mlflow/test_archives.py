@@ -14,6 +14,7 @@ import pytest
 
 from radt.delivery.archive.locations import MlflowLocation
 from radt.delivery.archive.read import find_archive, import_archive
+from radt.delivery.backlog import mlflow_backlogs
 from radt.delivery.mlflow import archives as archiving
 from radt.delivery.mlflow.archives import (
     ArchiveUploader,
@@ -23,10 +24,11 @@ from radt.delivery.mlflow.archives import (
 from radt.delivery.mlflow.target import DeliveryError, ErrorKind, MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.mlflow.variables import DESTINATION
-from radt.delivery.problems import MLFLOW, read_problems
-from radt.errors import ArchiveError
+from radt.delivery.problems import MLFLOW, ProblemLog, archive_of, read_problems
+from radt.errors import ArchiveError, CodecError, UsageError
 from radt.home import Home, RunDir
 from radt.model import MarkerKind, RunStatus
+from radt.runner.delivering import PendingUploads
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord
 from radt.store.writer import StoreWriter
@@ -281,6 +283,50 @@ def test_running_runs_are_archived_at_intervals(lab: Lab, monkeypatch: pytest.Mo
     assert bundles(artifacts(lab, run)) == [f"radt/{run.run_id}.1.radt"]
     assert not bundles(artifacts(lab, new)), "not due yet"
 
+    lab.log(run, "loss", [4.0], first_ns=START_NS + 10)
+    again = Threads(lab)
+    wait_until(lambda: len(lab.history(run, "loss")) == 4, "the new points are there")
+    again.finish()
+    assert bundles(artifacts(lab, run)) == [f"radt/{run.run_id}.1.radt"], "not due after a restart"
+
+
+def test_nobody_waits_for_the_archive_of_a_running_run(lab: Lab) -> None:
+    run = started(lab)
+    problems = ProblemLog(lab.home.store_path, MLFLOW, lab.tracking_uri)
+    problems.note(archive_of(run.run_id), "archive: File exists")
+    (backlog,) = mlflow_backlogs(lab.reader)
+    assert backlog.complete
+    assert f"run {run.run_id}: archive: File exists" in backlog.sentence()
+    upload = PendingUploads(lab.home.store_path, [lab.tracking_uri], "").uploads[0]
+    upload.update(backlog)
+    assert (upload.complete, upload.problem) == (True, "")
+
+    problems.failed(run.run_id, UsageError("no connection", "Start it"))
+    (backlog,) = mlflow_backlogs(lab.reader)
+    assert not backlog.complete
+    assert backlog.problem == f"run {run.run_id}: no connection. Start it"
+
+
+def test_an_export_that_is_killed_again_and_again_is_a_note(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = started(lab)
+    lab.end(run)
+
+    def kill(*_: object) -> None:
+        os._exit(9)
+
+    for _ in range(5):
+        if (child := os.fork()) == 0:
+            monkeypatch.setattr(archiving, "export_run", kill)
+            archives_of(lab)._export(run, archive_spool(run).export_folder(1))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    note = archives_of(lab).complete(run, lab.mlflow_id(run))
+    assert note.startswith("not exported: the uploader was killed 5 times")
+    archive_spool(run).kills_file.write_text("4")
+    assert archives_of(lab).complete(run, lab.mlflow_id(run)) == ""
+    assert archive_spool(run).export_kills == 0
+
 
 def test_no_bundle_is_added_while_one_waits(lab: Lab, uploads: Uploads) -> None:
     """A server that is down for long does not turn an archive into many small files."""
@@ -305,6 +351,21 @@ def test_what_cannot_be_archived_now_is_tried_again(lab: Lab, other: StoreWriter
     archive_spool(run).path.unlink()
     one.deliver(lab.record(run))
     assert_same_when_imported(lab, run, other)
+
+
+def test_the_end_of_a_run_reports_that_it_cannot_be_archived(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = started(lab)
+
+    def damaged(*_: object) -> None:
+        raise CodecError("a chunk of samples is damaged")
+
+    monkeypatch.setattr(archiving.ArchiveSpool, "write_bundle", damaged)
+    archives_of(lab).keep_up(run)
+    lab.end(run)
+    note = archives_of(lab).complete(lab.record(run), lab.mlflow_id(run))
+    assert note == "not archived: a chunk of samples is damaged"
 
 
 def test_what_can_never_be_archived_is_a_note(lab: Lab) -> None:

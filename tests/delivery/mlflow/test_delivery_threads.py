@@ -186,7 +186,7 @@ def test_unreachable_stops_the_round_and_finishing_gives_up_in_the_end(
     threads = Threads(lab)
     Delivery.finish(threads)
     Delivery.run(threads)
-    workers = TaskKind.ENDED.value
+    workers = TaskKind.ENDED.workers
     assert LAST_TRIES <= len(asked) <= workers * LAST_TRIES, "others would meet the same"
     assert len(lab.reader.runs_to_deliver(lab.tracking_uri)) == 5, "left to the next deliverer"
 
@@ -207,3 +207,28 @@ def test_a_task_that_ends_as_the_thread_is_told_to_finish(
     thread.join(TIMEOUT_S)
     assert not thread.is_alive()
     assert lab.record(run).mlflow_run_id
+
+
+def test_finishing_does_a_task_that_is_always_due_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running, ended = lab.add_workload(2)
+    lab.creator().register_pending()
+    lab.end(ended)
+    lab.log(running, "loss", [1.0])
+    tried: list[str] = []
+    deliver = Uploader.deliver
+
+    def noted(uploader: Uploader, run: RunRecord) -> None:
+        tried.append(run.run_id)
+        deliver(uploader, run)
+
+    monkeypatch.setattr(Uploader, "deliver", noted)
+    monkeypatch.setattr(Threads, "start", lambda _: None)
+    threads = Threads(lab, live_interval_s=0.0)
+    Delivery.finish(threads)
+    thread = threading.Thread(target=threads.run, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    assert not thread.is_alive()
+    assert sorted(tried) == sorted([running.run_id, ended.run_id])

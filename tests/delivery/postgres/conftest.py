@@ -128,7 +128,7 @@ def processes() -> Iterator[Processes]:
 def problem_of(store: Path) -> str:
     """Return what is recorded about the databases of a store."""
     failing = failing_addresses(store, POSTGRES)
-    return " ".join(current_problem(store, POSTGRES, address)[0] for address in failing)
+    return " ".join(current_problem(store, POSTGRES, address).text for address in failing)
 
 
 def log_text() -> str:

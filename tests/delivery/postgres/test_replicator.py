@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 import radt
 from radt.delivery import process
+from radt.delivery.postgres.local import ReplicationCursor
 from radt.delivery.postgres.replicator import GoneError, Replicator
 from radt.delivery.postgres.shipment import Shipment
 from radt.delivery.postgres.target import Outcome, Target
@@ -624,6 +625,30 @@ def test_a_store_that_is_deleted_ends_it(
     store.unlink()
     with pytest.raises(GoneError):
         replicator.turn()
+
+
+def test_a_local_store_that_takes_no_record_does_not_keep_the_copy(
+    store: Path,
+    writer: StoreWriter,
+    database: str,
+    replicators: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its disk is full."""
+    (run,) = add_runs(writer)
+    run.record(10)
+
+    def full(*_: object, **__: object) -> None:
+        raise StoreError("disk full")
+
+    replicator = replicators(database)
+    with monkeypatch.context() as patch, pytest.raises(StoreError, match="disk full"):
+        patch.setattr(ReplicationCursor, "reached", full)
+        replicator.turn()
+    assert differences(store, database) == []
+    assert local(store, "SELECT label FROM replica") == []
+    replicator.turn()
+    assert local(store, "SELECT label FROM replica") == [(str(StoreAddress.of(database)),)]
 
 
 def test_no_password_where_others_read(
