@@ -9,8 +9,9 @@ kept by the browser and shown in the address, never by the server.
 scripts and styles of ``static`` as bundles with their hash in the address; pages with charts load a
 part of Plotly from ``vendor``. Fields with a list are our own (`pages.page.choice_field`,
 ``fields.js``). ``scheme.js`` sets ``data-theme`` before anything is drawn, and colours are the
-``--radt-*`` of ``core.css``. System, Report and Run are HTML from ``templates``, which one route
-per page renders (`pages.parts`). Other pages have JSON routes (`pages.json_routes`) where Dash's
+``--radt-*`` of ``core.css``. System, Report, Run and Advice are HTML from ``templates``, which
+one route per page renders (`pages.parts`). Explore and Compare follow the view in the same way and
+draw in the browser. Other pages have JSON routes (`pages.json_routes`) where Dash's
 callbacks, which wait for each other, would be slow.
 
 **Runs.** `data.run_columns` has each column as an array over all runs, made when it is first shown.

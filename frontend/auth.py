@@ -198,7 +198,9 @@ class _Token(Authenticator):
             target = request.form.get(_NEXT, "")
         if given is None:
             is_in = self._holds(request.cookies.get(_cookie(), ""))
-            return None if is_in else _ask_for_token(target)
+            if not is_in:
+                return _ask_for_token(target)
+            return redirect(from_request(), 303) if request.path == f"/{LOGIN_PATH}" else None
         # Compare in constant time.
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             return _ask_for_token(target, wrong=True)
@@ -214,7 +216,7 @@ class _Token(Authenticator):
 
     def _let_in(self, target: str) -> Response:
         """Put a proof into a cookie, and lead to the page without the token in its address."""
-        path, _, query = target.partition("?")
+        path, _, query = (target if target.isprintable() else "").partition("?")
         response = redirect(from_request(own_path(unquote(path)), query), 303)
         # Lax, so that links in messages work. Harmful requests from other sites are refused by
         # their origin (`radt.frontend.security.is_from_elsewhere`).
@@ -336,7 +338,9 @@ def _cookie_path() -> str | None:
 
 
 def _asked_page() -> str:
-    """Return the path and query of the request, without the token."""
+    """Return the path and query of the page asked for, without the token; "" for the root."""
+    if request.path in (f"/{LOGIN_PATH}", f"/{LOGOUT_PATH}"):
+        return ""
     rest = [(k, v) for k, v in request.args.items(multi=True) if k != _PARAMETER]
     path = own_path(request.path)
     return f"{path}?{urlencode(rest)}" if rest else path

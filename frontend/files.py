@@ -51,11 +51,6 @@ _IN_SANDBOX = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; san
 _tracing = threading.Lock()
 
 
-def log_address(run_id: str) -> str:
-    """Return the address of a run's complete log."""
-    return address(f"files/{quote(run_id, safe='')}/log")
-
-
 def artifact_address(run_id: str, path: str) -> str:
     """Return the address of an artifact."""
     return address(

@@ -28,7 +28,6 @@ from radt.store.records import RunRecord
 MAX_LISTED = 1000
 #: Number of bytes read from the end of a log.
 _TAIL_BYTES = 96 * 1024
-TAIL_LINES = 100
 _MAX_LINE = 2000
 # Escape sequences for colours and cursor movements (ECMA-48), and for terminal titles.
 _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[@-Z\\-_]")
@@ -66,19 +65,6 @@ class Listing:
 
     files: tuple[Artifact, ...] = ()
     left_out: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """End of a log. ``size_bytes`` is that of the whole log. ``is_cut``: lines are missing."""
-
-    lines: tuple[str, ...]
-    size_bytes: int
-    is_cut: bool
-
-    @property
-    def text(self) -> str:
-        return "\n".join(self.lines)
 
 
 def spool_of(record: RunRecord, store: StoreAddress) -> RunDir | None:
@@ -169,13 +155,12 @@ def open_below(root: Path, relative: str) -> BinaryIO:
         ) from error
 
 
-def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
+def tail_of(file: BinaryIO, max_lines: int) -> list[str]:
     """Return the last lines of a log as a terminal would have shown them, without colours.
 
     Only the end of the log is read.
     """
-    size_bytes = os.fstat(file.fileno()).st_size
-    start = max(0, size_bytes - _TAIL_BYTES)
+    start = max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES)
     file.seek(start)
     data = file.read(_TAIL_BYTES)
     lines = data.decode("utf-8", "replace").split("\n")
@@ -183,8 +168,7 @@ def tail_of(file: BinaryIO, max_lines: int = TAIL_LINES) -> Tail:
         lines.pop()
     if start and len(lines) > 1:
         lines = lines[1:]  # the first line is incomplete
-    is_cut = start > 0 or len(lines) > max_lines
-    return Tail(tuple(shown_line(line) for line in lines[-max_lines:]), size_bytes, is_cut)
+    return [shown_line(line) for line in lines[-max_lines:]]
 
 
 def shown_line(line: str) -> str:

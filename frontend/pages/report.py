@@ -293,7 +293,8 @@ def _links(shown: Shown, choices: Choices, view: View) -> Markup:
     target = ""
     if compared:
         target = address("compare", replace(view, picks=tuple(compared)).to_query())
-    return escape(macros.links(files, target, address("advice", view.to_query())))
+    advised = replace(view, experiment=shown.experiments[0])
+    return escape(macros.links(files, target, address("advice", advised.to_query())))
 
 
 # -- bars and files -----------------------------------------------------------------------------

@@ -166,7 +166,7 @@ def _failure(source: Source, run: RunEntry) -> str:
     lines, note = "", ""
     try:
         with open_log(run.record, source.address) as file:
-            lines = tail_of(file, _LAST_LINES).text
+            lines = "\n".join(tail_of(file, _LAST_LINES))
     except (RunNotFoundError, OSError) as error:
         note = str(error)
     macros: Any = template("run.html")
@@ -213,10 +213,7 @@ def _metrics(
             "unit": row.label,
             "chart": View(picks=(pick,), charts=(ChartSpec(row.series.metric),)),
             "numbers": [
-                *(
-                    (_number(row, each), _exact(row, each))
-                    for each in (row.last, row.minimum, row.maximum)
-                ),
+                *((_number(row, each), _exact(row, each)) for each in row.extremes),
                 (_number(row, row.mean), _exact(row, row.mean, is_growth=True)),
                 _total(row),
             ],

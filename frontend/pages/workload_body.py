@@ -51,11 +51,11 @@ OFFERED_PATH = "workload/offered"
 
 
 def shown_of(subject: Subject) -> dict[str, Any]:
-    """Return the browser's state: the shown workload, and whether the page follows new ones."""
+    """Return the browser's state: the shown workload and its live runs."""
     return {
         "id": subject.workload_id,
         "auto": subject.automatic,
-        "live": subject.is_live,
+        "live": [run.run_id for run in subject.workload.runs if not run.record.status.ended],
         "runs": len(subject.workload.runs),
     }
 

@@ -25,9 +25,9 @@ from radt.units import parse_duration_s
 #: The limit on terms in one search.
 MAX_TERMS = 40
 
-# A tilde at the beginning is that of a home folder.
+# A tilde at the beginning, and one before a slash after a sign, is that of a home folder.
 _OPERATOR = re.compile(r"<=|>=|!=|[:=<>]|(?<!^)~")
-_SIGNS = re.compile(r"[=<>!~]*")
+_SIGNS = re.compile(r"(?:[=<>!]|~(?!/))*")
 _WORD_OPERATORS = ("AND", "OR", "NOT")
 #: Operators that may follow or precede a space within a term.
 _COMPARISON = re.compile(r"\s+(<=|>=|!=|[=<>])")

@@ -83,7 +83,7 @@
 
   /* Go to the Runs page with the same view, through the link in the bar. */
   function select(event) {
-    const link = document.querySelector('.bar nav a[id*="/\\""], .bar nav a');
+    const link = document.querySelector(".bar nav a");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
     link.click();

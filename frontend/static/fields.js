@@ -32,6 +32,7 @@
 
     /* Dash's components get it by their names; others send an event. */
     function set(text) {
+      if (text === root.dataset.value) return;
       if (!root.closest("[data-follow]"))
         return window.dash_clientside.set_props(root.id, { "data-value": text });
       root.dataset.value = text;
@@ -124,6 +125,7 @@
       point(isMany ? -1 : shown.findIndex((one) => one.value === values[0]));
       if (box.getBoundingClientRect().right > document.documentElement.clientWidth) box.dataset.end = "";
       box.scrollIntoView({ block: "nearest" });
+      find(""); // what was recorded since
     }
 
     function close() {
@@ -199,7 +201,9 @@
       Object.assign(known, { given, value });
       choices = choicesOf(given);
       values = isMany ? parts(value) : [value];
+      const pointed = shown[active];
       draw();
+      if (isOpen() && pointed) point(shown.findIndex((one) => one.value === pointed.value));
     };
   }
 

@@ -19,8 +19,8 @@
     if (radt.asked[follow]) radt.asked[follow]();
     let next_ms = Number(root.dataset.every) * 1000;
     try {
-      if (!document.hidden) take(root, await post(follow,
-        { view: radt.view, stamps: root.stamps }, mine.signal));
+      if (!document.hidden && take(root, await post(follow,
+        { view: radt.view, stamps: root.stamps }, mine.signal))) next_ms = next_ms || RETRY_MS;
     } catch (error) {
       if (error.name === "AbortError") return;
       next_ms = RETRY_MS;
@@ -38,18 +38,31 @@
     setText(box, problem && `${problem.cause} ${problem.remedy}`);
   }
 
+  /* Fill the parts. A part with an open list of choices stays until the list is closed; return
+     true if there is one. */
   function take(root, found) {
-    if (!root.isConnected) return;
+    if (!root.isConnected) return false;
     say(root, found && found.problem);
-    if (found && found.problem) return;
+    if (found && found.problem) return false;
     if (found) root.stamps = found.stamps;
+    let isLeft = false;
     for (const [name, html] of Object.entries(found ? found.parts : {})) {
+      const part = document.getElementById(name);
+      const field = part.querySelector(".choice-field:focus-within");
+      if (field && field.querySelector("[aria-expanded=true]")) {
+        isLeft = true;
+        delete root.stamps[name];
+        continue;
+      }
       const made = document.createElement("template");
       made.innerHTML = html;
-      refill(document.getElementById(name), ...made.content.childNodes);
+      refill(part, ...made.content.childNodes);
+      // The new field gets its input in a microtask that is queued before this one (fields.js).
+      if (field) queueMicrotask(() => part.querySelector(`#${field.id} input`).focus({ preventScroll: true }));
     }
     const filled = radt.filled[root.dataset.follow];
     if (filled) filled(root, found);
+    return isLeft;
   }
 
   document.addEventListener("click", (event) => {

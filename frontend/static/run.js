@@ -112,6 +112,8 @@
   function begin(root, id, live) {
     clearTimeout(state.timer);
     Object.assign(state, { shown: { id, live }, root, polls: 0, digest: "", files: [], chosen: "", filter: "" });
+    for (const name of ["run-files", "run-preview"]) document.getElementById(name).replaceChildren();
+    document.getElementById("run-markdown-box").hidden = true;
     window.radt.media.begin(document.getElementById("run-media"));
     quietly(readFiles());
     quietly(window.radt.runLog.begin(state.shown));

@@ -77,7 +77,8 @@
     },
 
     workloadFollow: (_tick, shown) => {
-      if (shown) followLog(shown.live);
+      if (shown) liveRuns = shown.live;
+      followLog();
       return noUpdate();
     },
 
@@ -273,9 +274,11 @@
 
   /* Show the log of the chosen run (run_log.js), which follows a running one. */
   let logged = {};
-  function followLog(live) {
+  let liveRuns = [];
+  function followLog() {
     const tab = document.querySelector("#workload-log-tabs [aria-pressed=true]");
     if (!tab) return;
+    const live = liveRuns.includes(tab.dataset.run);
     const box = document.getElementById("run-log");
     const isNew = logged.id !== tab.dataset.run || logged.box !== box;
     if (isNew) logged = { id: tab.dataset.run, box, live };
@@ -288,7 +291,7 @@
     const tab = event.target.closest("#workload-log-tabs button");
     if (!tab) return;
     for (const one of tab.parentElement.children) one.setAttribute("aria-pressed", String(one === tab));
-    followLog(true);
+    followLog();
     change((view) => setPart(view, "options", { "workload.log": tab.dataset.run.slice(0, 12) }));
   });
 })();

@@ -150,6 +150,21 @@ def test_people_are_asked_for_the_token_on_a_page(with_token):
     assert with_token.get("/", headers=ELSEWHERE).status_code == 200
 
 
+@pytest.mark.parametrize("path", ["/_login", "/_logout"])
+def test_the_form_at_its_own_address_leads_to_the_root(with_token, path):
+    asked = with_token.get(path, headers={**ELSEWHERE, "Accept": "text/html"})
+    assert 'name="next" value=""' in asked.text
+    with_token.get(f"/?token={TOKEN}", headers=ELSEWHERE)
+    again = with_token.get("/_login", headers=ELSEWHERE)
+    assert (again.status_code, again.headers["Location"]) == (303, "./")
+
+
+def test_a_page_that_no_header_can_name_is_the_root(with_token):
+    form = {"token": TOKEN, "next": "run?a=\r\nX: y"}
+    right = with_token.post("/_login", data=form, headers={**ELSEWHERE, **BROWSER})
+    assert (right.status_code, right.headers["Location"]) == (303, "./")
+
+
 def test_who_logs_out_is_out_also_with_the_old_cookie(with_token):
     with_token.get(f"/?token={TOKEN}", headers=ELSEWHERE)
     kept = with_token.get_cookie("radt-dashboard-8050", domain="gpu-box.example")

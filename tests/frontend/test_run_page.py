@@ -444,7 +444,15 @@ def test_another_run_beside_it_a_long_log_and_a_run_without_anything(
     expect(card(page, "y").locator(".run-pane").first).to_contain_text("none")
     assert findings(page) == []
 
-    page.goto(f"{site}/run?id={empty.run_id}")
+    # Of another run, nothing stays.
+    page.goto(f"{site}/run?id={second.run_id}")
+    page.locator("#run-files button").filter(has_text="packages.txt").click()
+    expect(page.locator("#run-preview")).to_contain_text("torch==2.7")
+    page.locator("#run-pick input").click()
+    page.get_by_role("option").filter(has_text="empty").click()
+    expect(page.locator("h1")).to_contain_text("empty")
+    expect(page.locator("#run-pick input")).to_be_focused()
+    expect(page.locator("#run-preview")).to_be_empty()
     expect(page.locator("#run-metrics")).to_have_text("No metrics recorded.")
     expect(page.locator("#run-files")).to_contain_text("no files")
     expect(page.locator("#run-log-note")).to_contain_text("is not on this machine")

@@ -43,6 +43,7 @@ def found(source, text, *statuses):
         ("Name~^CNN-[a-z]+,$", "name", Operator.MATCHES, ("^CNN-[a-z]+,$",), None, False),
         ('-name~"a b"', "name", Operator.MATCHES, ("a b",), None, True),
         ("path:~/data", "path", Operator.HAS, ("~/data",), None, False),
+        ("path=~/data", "path", Operator.IS, ("~/data",), None, False),
         ("~/data", "", Operator.HAS, ("~/data",), None, False),
         ("url:s3://bucket", "url", Operator.HAS, ("s3://bucket",), None, False),
         ("duration>10m", "duration", Operator.MORE, ("10m",), 600.0, False),
