@@ -54,12 +54,13 @@
 
   /* ---- the notes of a run -------------------------------------------------------------------- */
 
-  const isTyping = (card) => Boolean(card.querySelector(":is(input, textarea):focus"));
+  /* Return true while someone types or presses a button: a click on a replaced one is lost. */
+  const isUsed = (card) => Boolean(card.querySelector(":is(input, textarea):focus, button:active"));
 
   /* Draw the notes of a run into a card. `done` is called after each change, with the error
      if any. */
   async function draw(card, run, done = () => {}, hasTyped = false) {
-    const isBusy = () => !hasTyped && isTyping(card);
+    const isBusy = () => !hasTyped && isUsed(card);
     if (!card || isBusy()) return;
     let notes;
     try {

@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 #: Lines that hold code: no docstrings, comments or blank lines, so documentation costs nothing.
 #: A change that needs more says why in its commit message; one that removes code lowers the limit.
 LIMITS = {
-    "frontend": 14_380,
-    "frontend (js, css)": 6_780,
+    "frontend": 14_360,
+    "frontend (js, css)": 6_810,
     "listeners": 4_200,
     "radt (top level)": 3_170,
     "radt/analysis": 6_310,
@@ -38,7 +38,7 @@ LIMITS = {
     "radt/store": 5_410,
     "radt/trace": 800,
     "radt/training": 6_530,
-    "tests": 87_180,
+    "tests": 87_200,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
