@@ -42,7 +42,7 @@ def findings(page: Page, *rules: str, without: str = "") -> list[str]:
 #: network is never idle.
 CONTENT = {
     "/explore": "#explore-importance :is(table, p:not(.explore-wait))",
-    "/": ".runs-body .runs-swatch",
+    "/": ".runs-body .runs-swatch:not([hidden])",
     "/compare": ".card .main-svg",
     "/run": ".run-metrics tbody tr",
     "/workload": ".workload .main-svg",
