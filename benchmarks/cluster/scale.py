@@ -259,7 +259,7 @@ class _Experiment:
             Collection(self.spool, self._home) as collection,
             RunConsole(Console(file=nowhere)) as console,
         ):
-            self._stop.request()  # so that it only brings the file up to date
+            self._stop.request()  # it only updates the statuses of the file
             self._follower(monitor, console, collection).run()
         return time.perf_counter() - began_s
 

@@ -20,7 +20,7 @@ _CUBLAS_WORKSPACE = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
 
 
 class Answer(StrEnum):
-    """Whether a claim holds."""
+    """The result of checking a claim."""
 
     YES = "yes"
     NO = "no"

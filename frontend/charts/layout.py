@@ -189,7 +189,7 @@ _TOP_PX, _BOTTOM_PX, _LEFT_PX, _SECOND_LINE_PX, _TITLE_PX = 8, 28, 52, 14, 20
 class Look:
     """Style of a figure: colours, size in cells of the grid, for ``paper`` or the screen.
 
-    On paper there is no hovering, so details are written out. ``small`` is one of many charts:
+    Nobody can hover over paper, so details are written out. ``small`` is one of many charts:
     without names at the lines, titles and marks. ``shown_px`` is its height on the screen, 0 if
     unknown.
     """

@@ -14,7 +14,7 @@ from radt.frontend.data.lines import (
     WIDTH_PX,
     Facts,
     Feed,
-    Sight,
+    ViewWindow,
     feeds,
     group_names,
     params_of,
@@ -249,12 +249,12 @@ class _Chart:
             sum(shown_feed.key not in self.spec.hidden for shown_feed in self.feeds),
             self.width_px,
         )
-        sight = Sight(
+        view_window = ViewWindow(
             *(self.window, self.smoothing_width, around, points, self.ema),
             log=self.spec.log_x,
             zero=self.axis.zero_of(feed.parts[0][0]),
         )
-        return run_line(feed, self.read(feed, self.window), sight)
+        return run_line(feed, self.read(feed, self.window), view_window)
 
     def workload_line(self, group: aggregating.Group, *, even_hidden: bool = False) -> Line | None:
         if group.key in self.spec.hidden and not even_hidden:

@@ -191,28 +191,28 @@ def holes_of(record: SeriesRecord, gaps: Sequence[GapRecord], origin_ns: int) ->
     ]
 
 
-def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
+def run_line(feed: Feed, cells: Cells, view: ViewWindow) -> Line | None:
     """Return the line of a feed; None without points.
 
     If there are more points than fit, or if it is smoothed, the line is a mean, and its band spans
     the measured values.
     """
-    shown = cells if sight.window is None else _seen(cells, sight.window)
+    shown = cells if view.window is None else _seen(cells, view.window)
     if not len(shown):
         return None
-    visible = sight.window or Window(float(shown.first[0]), float(shown.last[-1]))
+    visible = view.window or Window(float(shown.first[0]), float(shown.last[-1]))
     span = visible.end - visible.start
     low = high = None
-    bare = len(shown) <= sight.max_points and bool((shown.count == 1).all())
-    if bare and not sight.is_smoothed:
-        shown = replace(shown, gap=pauses(shown, span, sight.max_points))
+    bare = len(shown) <= view.max_points and bool((shown.count == 1).all())
+    if bare and not view.is_smoothed:
+        shown = replace(shown, gap=pauses(shown, span, view.max_points))
         x, values = with_gaps(shown, shown.mean)
     else:
         bare = False
-        shown = reduced(shown, sight.max_points // 2, span, zero=sight.zero, log=sight.log)
-        shown = replace(shown, gap=pauses(shown, span, sight.max_points))
+        shown = reduced(shown, view.max_points // 2, span, zero=view.zero, log=view.log)
+        shown = replace(shown, gap=pauses(shown, span, view.max_points))
         x, values, low, high = with_gaps(
-            shown, _smoothed(shown, cells, sight), shown.low, shown.high
+            shown, _smoothed(shown, cells, view), shown.low, shown.high
         )
     return Line(
         feed.key,
@@ -228,19 +228,19 @@ def run_line(feed: Feed, cells: Cells, sight: Sight) -> Line | None:
     )
 
 
-def _smoothed(drawn: Cells, cells: Cells, sight: Sight) -> Float64Array:
+def _smoothed(drawn: Cells, cells: Cells, view: ViewWindow) -> Float64Array:
     """Return a value per cell: the mean of its values, or of those around or before it."""
-    around = cells if sight.surroundings is None else sight.surroundings
-    if sight.smoothing_width > 0:
-        return moving_mean(around, drawn.middle, sight.smoothing_width)
-    if sight.ema > 0:
-        averages = exponential_mean(around.mean, around.count, sight.ema)
+    around = cells if view.surroundings is None else view.surroundings
+    if view.smoothing_width > 0:
+        return moving_mean(around, drawn.middle, view.smoothing_width)
+    if view.ema > 0:
+        averages = exponential_mean(around.mean, around.count, view.ema)
         return np.interp(drawn.last, around.last, averages)
     return drawn.mean
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class ViewWindow:
     """The visible part of lines. ``window`` is None for all.
 
     A line is smoothed over ``smoothing_width`` units of the x axis, or exponentially with the

@@ -20,7 +20,7 @@ from radt.cluster.follow import Followed, Follower
 from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.script import array_request
-from radt.cluster.settings import ClusterSettings, Recording
+from radt.cluster.settings import ClusterSettings, RecordMode
 from radt.cluster.settle import Patience, SubmittedRow
 from radt.cluster.shaping import arrays_for, ask_about, on_one_node
 from radt.cluster.slurm import Slurm
@@ -240,7 +240,7 @@ class SlurmExecutor:
 
     def _node_settings(self, context: RunnerContext) -> dict[str, str]:
         """Return the variables by which nodes reach MLflow and Postgres; none unless DIRECT."""
-        if self.settings.record is not Recording.DIRECT:
+        if self.settings.record is not RecordMode.DIRECT:
             return {}
         found = {STORE_VARIABLE: context.store_uri} if context.store_uri else {}
         if context.tracking_uri and sqlite_file(context.tracking_uri) is None:

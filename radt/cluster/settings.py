@@ -39,7 +39,7 @@ _NAME = re.compile(r"[A-Za-z][\w.-]*", re.ASCII)
 _PARTITION = re.compile(r"\w[\w.,-]*", re.ASCII)
 
 
-class Recording(StrEnum):
+class RecordMode(StrEnum):
     """The way records of nodes get to the submit host's stores."""
 
     FOLDER = "folder"  # through the shared folder
@@ -65,8 +65,8 @@ def _key(default: Any, *described: Any) -> Any:
 
 
 _TIME = SettingKind(lambda text, _folder: parse_time(text), "TIME", (int, float))
-_RECORDING = choice(*Recording)
-_RECORD = replace(_RECORDING, parse=lambda text, folder: Recording(_RECORDING.parse(text, folder)))
+_RECORDING = choice(*RecordMode)
+_RECORD = replace(_RECORDING, parse=lambda text, folder: RecordMode(_RECORDING.parse(text, folder)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class ClusterSettings:
     sbatch: tuple[str, ...] = _key(
         *((), TEXT), "Further options, passed to sbatch unchanged.", "none", True
     )
-    record: Recording = _key(  # noqa: RUF009 - a field
-        *(Recording.FOLDER, _RECORD),
+    record: RecordMode = _key(  # noqa: RUF009 - a field
+        *(RecordMode.FOLDER, _RECORD),
         "folder: what nodes measure comes through the shared folder; direct: nodes upload it to "
         "MLflow and Postgres themselves.",
         "folder",

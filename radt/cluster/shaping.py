@@ -13,7 +13,7 @@ from typing import Any
 
 from radt.cluster.engine import ArrayRequest, Engine, Shape
 from radt.cluster.script import array_request, check_setup
-from radt.cluster.settings import ClusterSettings, Recording
+from radt.cluster.settings import ClusterSettings, RecordMode
 from radt.cluster.submission import JobArray
 from radt.errors import (
     ClusterError,
@@ -163,13 +163,13 @@ def shape_conflicts(workload: WorkloadPlan, settings: ClusterSettings) -> Iterat
     if disagreements:
         return
     asked = _merged(workload)
-    if (asked.nodes or 1) > 1 and settings.record is Recording.DIRECT:
+    if (asked.nodes or 1) > 1 and settings.record is RecordMode.DIRECT:
         yield _conflict(
             workload.runs,
             Column.NODES,
             f"runs on {asked.nodes} nodes are put together on the submit host, and "
-            f'record = "{Recording.DIRECT}" in {settings.source} goes past it',
-            f'Write record = "{Recording.FOLDER}" there',
+            f'record = "{RecordMode.DIRECT}" in {settings.source} goes past it',
+            f'Write record = "{RecordMode.FOLDER}" there',
         )
     divided = [run for run in workload.runs if run.collocation.mig is not None]
     of_instances = list(_mig_conflicts(workload, divided, asked, settings)) if divided else []

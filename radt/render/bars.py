@@ -20,7 +20,7 @@ from radt.analysis.summaries import GroupSummary
 from radt.model import STATUS_WORDS, RunStatus
 from radt.render.model import Charts
 from radt.render.numbers import ScaledQuantity, describe, error_bar, scaled
-from radt.render.report_content import Content, Item, Way, is_shared, runs_text, way_of
+from radt.render.report_content import Content, Item, SharingMode, is_shared, runs_text, way_of
 
 #: A static chart with more bars would be unreadable. The table has all values.
 MAX_BARS = 40
@@ -78,7 +78,7 @@ class Bar:
         return self.item.summary.run_count
 
     @property
-    def way(self) -> Way:
+    def way(self) -> SharingMode:
         return way_of(self.item.summary)
 
     @property
@@ -210,4 +210,4 @@ def charts_of(content: Content, *, in_order: bool = False, single: bool = False)
         if not chart.is_empty and (len(chart.bars) > 1 or single or content.is_chosen)
     ]
     used = {way_of(item.summary) for item in content.items}
-    return Charts(drawn, [way for way in Way if way in used])
+    return Charts(drawn, [way for way in SharingMode if way in used])

@@ -8,7 +8,7 @@ from radt.analysis.quantities import Quantity
 from radt.analysis.summaries import Encounter, interference
 from radt.render.model import Cell, ColumnHead, Role, Row, Table, Tone
 from radt.render.numbers import describe, with_unit
-from radt.render.report_content import Content, Way
+from radt.render.report_content import Content, SharingMode
 from radt.units import NO_VALUE
 
 #: Slowdown with the full background colour: twice the time.
@@ -53,7 +53,7 @@ def _table(encounters: Sequence[Encounter], title: str) -> Table:
 
 
 def _column(encounter: Encounter, *, with_way: bool) -> str:
-    way = f", {encounter.collocation or Way.NAIVE}" if with_way else ""
+    way = f", {encounter.collocation or SharingMode.NAIVE}" if with_way else ""
     return encounter.neighbours_text + way
 
 

@@ -23,7 +23,7 @@ from radt.render.bars import Bar, BarChart, blocks_of
 from radt.render.labels import apart, shortened
 from radt.render.model import Cell, ColumnHead, Document, Table, Tone, printable
 from radt.render.numbers import INTERVAL_NOTE, error_bar
-from radt.render.report_content import Way, is_shared
+from radt.render.report_content import SharingMode, is_shared
 from radt.units import plural
 
 #: Content security policy, so that even a name with markup in it can load or run nothing.
@@ -93,7 +93,7 @@ def bars_file(chart: BarChart, title: str) -> str:
     return _template("bars_file.svg.jinja").render(
         plot=_Plot(chart),
         title=title,
-        ways=[way for way in Way if way in used],
+        ways=[way for way in SharingMode if way in used],
         style=Markup(style),  # noqa: S704 - our own
     )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from radt.analysis.estimates import Estimate
     from radt.render.bars import BarChart
-    from radt.render.report_content import Way
+    from radt.render.report_content import SharingMode
 
 
 class Tone(StrEnum):
@@ -191,7 +191,7 @@ class Charts:
     """Charts side by side, for formats with pictures. ``legend`` names their colours."""
 
     charts: Sequence[BarChart]
-    legend: Sequence[Way] = ()
+    legend: Sequence[SharingMode] = ()
 
 
 Block = Notes | Table | Charts

@@ -246,7 +246,7 @@ def is_shared(quantity: AnyQuantity) -> bool:
     return not isinstance(quantity, SeriesQuantity) and quantity.info.subject is not Subject.RUNS
 
 
-class Way(StrEnum):
+class SharingMode(StrEnum):
     """How runs share a device, in the order of legends and colours."""
 
     NAIVE = "naive"
@@ -262,17 +262,17 @@ class Way(StrEnum):
     @property
     def place(self) -> int:
         """Return its position in legends."""
-        return list(Way).index(self)
+        return list(SharingMode).index(self)
 
 
-def way_of(workload: WorkloadSummary) -> Way:
+def way_of(workload: WorkloadSummary) -> SharingMode:
     """Return how the runs of a workload share their device."""
     ways = {_way(run.run.collocation) for group in workload.groups for run in group.runs}
-    return ways.pop() if len(ways) == 1 else Way.MIXED
+    return ways.pop() if len(ways) == 1 else SharingMode.MIXED
 
 
-def _way(collocation: str) -> Way:
+def _way(collocation: str) -> SharingMode:
     if collocation in NO_COLLOCATION:
-        return Way.NAIVE
+        return SharingMode.NAIVE
     # 3g.20gb+MPS counts as MIG, as the instance separates it from its neighbours.
-    return Way.MPS if collocation.upper().startswith("MPS") else Way.MIG
+    return SharingMode.MPS if collocation.upper().startswith("MPS") else SharingMode.MIG

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.cluster.settings import ClusterSettings, Recording, cluster_problems
+from radt.cluster.settings import ClusterSettings, RecordMode, cluster_problems
 from radt.errors import UsageError
 from radt.setting_values import SettingsFile, find_settings
 from radt.settings import ON, Settings
@@ -62,7 +62,7 @@ def test_a_table_for_all_clusters(tmp_path: Path) -> None:
     assert settings.setup == ("module load cuda/12.4", "export OMP_NUM_THREADS=4")
     assert settings.options == ("--account=thesis", "--reservation=thesis")
     assert settings.gpus == {"3g.20gb": "a100_3g.20gb"}
-    assert (settings.record, settings.exclusive) == (Recording.FOLDER, False)
+    assert (settings.record, settings.exclusive) == (RecordMode.FOLDER, False)
 
 
 def test_a_cluster_says_what_differs(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_a_cluster_says_what_differs(tmp_path: Path) -> None:
     assert (settings.time_s, settings.bundle_s, settings.exclusive) == (7200.0, 0.0, True)
     assert settings.options == ("--account=thesis", "--qos=long", "--constraint=a100&ib")
     assert settings.gpus == {"3g.20gb": "a100_3g.20gb", "1g.10gb": "h100_1g.10gb"}
-    assert settings.record is Recording.DIRECT
+    assert settings.record is RecordMode.DIRECT
     assert settings.source == f"[cluster.lab] of {tmp_path}/radt.toml"
     assert settings.gpus_source == f"[cluster.lab.gpus] of {tmp_path}/radt.toml"
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.cluster.engine import ArrayRequest, Shape
-from radt.cluster.settings import ClusterSettings, Recording
+from radt.cluster.settings import ClusterSettings, RecordMode
 from radt.cluster.shaping import arrays_for, arrays_of, ask_about, shape_text
 from radt.cluster.submission import JobArray
 from radt.devices.machine import Machine
@@ -210,7 +210,7 @@ def test_runs_on_several_nodes_come_through_the_folder(arrays: Arrays, problems:
     content = "File,Nodes\ntrain.py,2\n"
 
     (array,) = arrays(content)
-    (problem,) = problems(content, replace(SITE, record=Recording.DIRECT))
+    (problem,) = problems(content, replace(SITE, record=RecordMode.DIRECT))
 
     assert (array.shape.nodes, array.shape.gpus) == (2, 1)
     assert (problem.line, problem.column) == (2, "Nodes")

@@ -16,7 +16,7 @@ import numpy as np
 from radt.analysis.lines import Shift, grid, on_grid
 from radt.frontend.data.axes import Axis
 from radt.frontend.data.catalog import RunEntry, Stroke
-from radt.frontend.data.lines import Feed, Sight, read, run_line
+from radt.frontend.data.lines import Feed, ViewWindow, read, run_line
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.data.workload.model import Band, DeviceSeries, Share, StackData, Strip, Total
@@ -202,7 +202,7 @@ def _total(device: DeviceSeries, visible: _Visible, factor: float) -> Total | No
     name = device.entity or "machine"
     feed = Feed(name, name, name, Stroke(0), device.listener, device.parts)
     window = visible.window if visible.zoomed else None
-    line = run_line(feed, cells, Sight(window, max_points=_TOTAL_POINTS))
+    line = run_line(feed, cells, ViewWindow(window, max_points=_TOTAL_POINTS))
     if line is None:
         return None
     runs = {run.run_id: run for run, _ in device.parts}
