@@ -29,10 +29,11 @@ from radt.delivery.mlflow.variables import (
     set_client_defaults,
 )
 from radt.delivery.problems import EVERYTHING, MLFLOW, ProblemLog, destination_name
-from radt.delivery.process import block_pandas, give_way, run_alone
+from radt.delivery.process import block_pandas, give_way, run_alone, setting_or_default
 from radt.home import TRACKING_VARIABLE, Home
 from radt.paths import is_database
 from radt.processes import ParentMessage, wait_for_parent
+from radt.settings import ARCHIVE_S
 
 if TYPE_CHECKING:
     from radt.delivery.mlflow.target import MlflowTarget
@@ -85,7 +86,7 @@ def _deliver(order: argparse.Namespace) -> int:
     gc.disable()  # imports create no garbage, and collecting takes a sixth of their time
     # Imported late: a process that waits for its turn does not need these.
     from radt.clock import Clock
-    from radt.delivery.mlflow.archives import ArchiveUploader, archive_interval_s
+    from radt.delivery.mlflow.archives import ArchiveUploader
     from radt.delivery.mlflow.runs import RunCreator
     from radt.delivery.mlflow.target import MlflowTarget
     from radt.delivery.mlflow.tasks import Delivery
@@ -102,10 +103,12 @@ def _deliver(order: argparse.Namespace) -> int:
     except RadtError:
         log.exception("the store cannot be used")
         return 1
-    target = MlflowTarget(order.tracking_uri, _artifact_root(order.store, order.tracking_uri))
+    root = _artifact_root(order.store, order.tracking_uri)
+    # A store that was moved has another uploader at its new place.
+    target = MlflowTarget(order.tracking_uri, root, writer.check_in_place)
     problems = ProblemLog(order.store, MLFLOW, order.tracking_uri)
-    archive_s = archive_interval_s()
-    archives = None if archive_s is None else ArchiveUploader(target, reader, writer, archive_s)
+    archive_s = setting_or_default(ARCHIVE_S)  # 0 for no archives
+    archives = ArchiveUploader(target, reader, writer, archive_s) if archive_s else None
     delivery = Delivery(
         RunCreator(target, reader, writer, since_ns),
         Uploader(target, reader, writer, archives),
