@@ -24,11 +24,10 @@ from radt.cluster.settle import (
     Next,
     Patience,
     Settlement,
-    SubmittedRow,
     settle,
 )
 from radt.cluster.spool import MOST_UNFIT, Spool
-from radt.cluster.submission import JobKey
+from radt.cluster.submission import JobKey, SubmittedRow
 from radt.cluster.submit import Submitter
 from radt.errors import EngineAwayError
 from radt.experiment.columns import QUEUED
@@ -104,7 +103,6 @@ class SubmissionMonitor:
         spool: The submission's folder.
         engine: Its cluster.
         submitter: Submits the jobs.
-        rows: The rows of each workload.
         patience: How long to wait for reports.
         observes_only: Do not submit, cancel or hold: another process does.
         poll_s: Seconds between queries of the engine.
@@ -122,7 +120,6 @@ class SubmissionMonitor:
         spool: Spool,
         engine: Engine,
         submitter: Submitter,
-        rows: Mapping[WorkloadKey, Sequence[SubmittedRow]],
         patience: Patience = PATIENCE,
         *,
         observes_only: bool = False,
@@ -133,9 +130,12 @@ class SubmissionMonitor:
         self._engine = engine
         self._submitter = submitter
         self._patience = patience
+        submission = spool.submission
         self.jobs = {
-            key: MonitoredJob(key, {name: rows[name] for name in spool.submission.workloads(key)})
-            for key in spool.submission.jobs
+            key: MonitoredJob(
+                key, {name: submission.rows[name] for name in submission.workloads(key)}
+            )
+            for key in submission.jobs
         }
         asked_for = submitter.asked_for
         #: Jobs still to be submitted.

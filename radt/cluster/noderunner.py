@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -347,7 +347,7 @@ class NodeRunner:
             context.home.store_path, [context.tracking_uri], context.store_uri
         )
         limit_s = settings.variable(settings.COLLECTOR_DELIVERY_S, os.environ).value
-        delivery.wait(Deadline(self._stop, time.monotonic() + limit_s))
+        delivery.wait(self._deadline(limit_s))
 
     def _hand_over(
         self,
@@ -383,20 +383,12 @@ class NodeRunner:
         if not heartbeat.finish(reason or unsent, lambda: max(least_s, deadline_s())):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201
 
-    def _deadline(self) -> Deadline:
-        patience_s = settings.variable(settings.CLUSTER_PATIENCE_S, os.environ).value
-        return Deadline(self._stop, time.monotonic() + patience_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """A deadline on the monotonic clock; it moves closer once the job is asked to end."""
-
-    stop: NodeStop
-    at_most_s: float
-
-    def __call__(self) -> float:
-        return min(self.at_most_s, self.stop.deadline_s)
+    def _deadline(self, limit_s: float | None = None) -> Callable[[], float]:
+        """Return a deadline on the monotonic clock; it moves closer once the job is to end."""
+        if limit_s is None:
+            limit_s = settings.variable(settings.CLUSTER_PATIENCE_S, os.environ).value
+        at_most_s = time.monotonic() + limit_s
+        return lambda: min(at_most_s, self._stop.deadline_s)
 
 
 def _exit_code(rows: Mapping[int, RowStatus]) -> int:
