@@ -13,10 +13,11 @@ from radt.cli.options import json_option, print_json
 from radt.cli.render import text_table
 from radt.collocation import permissions
 from radt.collocation.mps import Daemon
-from radt.collocation.overview import GpuView, Host, MachineOverview, NumaNode
+from radt.collocation.overview import GpuView, MachineOverview
 from radt.collocation.processes import Occupant
 from radt.collocation.topology import GpuInstance, MigState
 from radt.devices.gpus import ComputeMode
+from radt.devices.host import Host, NumaNode
 from radt.render.model import Block, Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.terminal import print_document
 from radt.units import ranges_text

@@ -89,12 +89,9 @@ def _read_mig(nvml: Nvml, handle: Any, gpu: Gpu) -> MigState | None:
         if gpu.mig_enabled:
             computes = {instance.instance_id: instance.computes for instance in instances}
             instances = [
-                GpuInstance(
-                    *(existing.instance_id, existing.profile, existing.placement),
-                    computes.get(existing.instance_id, ()),
-                )
+                replace(existing, computes=computes.get(existing.instance_id, ()))
                 for profile in profiles
-                for existing in mig.gpu_instances(nvml, handle, profile)
+                for _, existing in mig.gpu_instances(nvml, handle, profile)
             ]
         allowed = bool(profiles) and may_configure()
     except nvml.NVMLError_NoPermission:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -166,25 +166,19 @@ class ProcessIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
+class Occupant(GpuProcess):
     """A process on a device, and its owner.
 
     ``device`` is the UUID of the GPU or MIG device, or the name given by the caller.
     """
 
-    pid: int
-    device: str
-    mps: bool
-    memory_bytes: int | None
-    who: ProcessIdentity
+    who: ProcessIdentity = ProcessIdentity()
 
     @classmethod
     def of(cls, process: GpuProcess, device: str = "") -> Self:
         """Identify a process of NVML's lists."""
-        who = identify(process.pid)
-        return cls(
-            process.pid, device or process.device, bool(process.mps), process.memory_bytes, who
-        )
+        facts = asdict(process) | ({"device": device} if device else {})
+        return cls(**facts, who=identify(process.pid))
 
     def __str__(self) -> str:
         parts = [f"pid {self.pid}", str(self.who)]
