@@ -64,11 +64,13 @@ from radt.home import (
 from radt.listeners import registry
 from radt.model import RunStatus
 from radt.paths import is_database
+from radt.runner.active import status_text
 from radt.runner.console import RunConsole
 from radt.runner.context import RunnerContext
 from radt.runner.delivering import PendingUploads
 from radt.runner.notify import Notifier
 from radt.runner.options import StartOptions, Work, pending_workloads
+from radt.runner.outcome import RunEnd
 from radt.runner.schedule import LocalSchedule
 from radt.runner.start import print_header
 from radt.tags import (
@@ -401,10 +403,9 @@ def _cut_off(row: RowStatus, attempt: int) -> RowStatus | None:
         return row
     if not parse_repeats(row.text):
         return None  # as if it had not begun
-    asked = parse_repeats_asked(row.text)
-    done = parse_repeats(row.text)
-    reason = f"attempt {attempt} was cut off"
-    return replace(row, text=f"{RunStatus.KILLED} {done + 1}/{asked}: {reason}")
+    ending = RunEnd(RunStatus.KILLED, f"attempt {attempt} was cut off")
+    repeat, asked = parse_repeats(row.text) + 1, parse_repeats_asked(row.text)
+    return replace(row, text=status_text(ending, repeat, asked))
 
 
 def work_of(spool: Spool, job: JobKey, machine: Machine, rows: Mapping[int, RowStatus]) -> Work:

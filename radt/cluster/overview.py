@@ -101,12 +101,13 @@ class Overview:
         jobs = list(monitor.jobs.values())
         running = [JobView.of(monitor, job) for job in jobs if job.is_running]
         queued = [JobView.of(monitor, job) for job in jobs if job.is_queued]
+        unsubmitted = len(monitor.unsubmitted)
         return cls(
             engine=engine,
             running=running,
             queued=dict(Counter(job.reason for job in queued)),  # `asdict` cannot copy a Counter
-            unsubmitted=monitor.unsubmitted,
-            ending=len(jobs) - len(running) - len(queued) - monitor.unsubmitted,
+            unsubmitted=unsubmitted,
+            ending=len(jobs) - len(running) - len(queued) - unsubmitted,
             starts=min((job.starts for job in queued if job.starts), default=""),
             held=monitor.held,
             away=bool(monitor.away),

@@ -196,7 +196,9 @@ def identify(pid: int) -> ProcessIdentity:
     except OSError:
         # It may exist although ``/proc`` does not show it (mounted with hidepid).
         return ProcessIdentity(ended=not _other_namespaces() and not procfs.exists(pid))
-    return ProcessIdentity(_user(uid), _command(pid), procfs.variable(pid, RUN_ID_VARIABLE))
+    return ProcessIdentity(
+        procfs.name_of_uid(uid), _command(pid), procfs.variable(pid, RUN_ID_VARIABLE)
+    )
 
 
 def device_text(device: DeviceName) -> str:
@@ -210,15 +212,6 @@ def _command(pid: int) -> str | None:
     words = [Path(word).name for word in procfs.command_line(pid)]
     scripts = (word for word in words[1:3] if name and word[: procfs.COMM_CHARS] == name)
     return next(scripts, None) or next(iter(words), "") or name or None
-
-
-def _user(uid: int) -> str:
-    import pwd  # missing on systems that only display results
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 def _other_namespaces() -> bool:

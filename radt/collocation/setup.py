@@ -75,9 +75,8 @@ class DeviceSetup:
         with self._lock:
             try:
                 steps = [partial(self._provide, instance, say) for instance in self.plan.instances]
-                for step in steps + [
-                    partial(self._serve, mps, say) for mps in self.plan.mps_servers
-                ]:
+                steps += [partial(self._serve, server, say) for server in self.plan.mps_servers]
+                for step in steps:
                     if cancelled():
                         break
                     step()
