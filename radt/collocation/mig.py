@@ -136,7 +136,6 @@ class CreatedInstance:
 
 def create_instance(
     planned: PlannedInstance,
-    ledger: Ledger,
     *,
     run_id: str = "",
     workload_id: str = "",
@@ -155,7 +154,7 @@ def create_instance(
         gpu, _ = find_handles(nvml, planned.gpu_uuid)
         before = tuple(instance.instance_id for _, instance in _gpu_instances(nvml, gpu))
         thing = MigInstance(planned.gpu_uuid, planned.profile.name, place.start, place.size, before)
-        entry = ledger.intend(thing, run_id=run_id, workload_id=workload_id)
+        entry = Ledger().intend(thing, run_id=run_id, workload_id=workload_id)
         patience = _Patience(nvml, timeout_s, lambda: _held(nvml, gpu, what))
         where = nvml.c_nvmlGpuInstancePlacement_t(place.start, place.size)
         create = partial(

@@ -99,7 +99,7 @@ class DeviceSetup:
         variables = {DEVICES_VARIABLE: ",".join(self._uuids(share))}
         if share.mps is None:
             return variables | dict(no_mps_environment())
-        variables |= self._servers[share.mps].client_environment(share.thread_percentage)
+        variables |= self._servers[share.mps.name].client_environment(share.thread_percentage)
         if share.thread_percentage is None and PERCENTAGE_VARIABLE in os.environ:
             variables[PERCENTAGE_VARIABLE] = "100"  # the shell's own limit must not cap this row
         return variables
@@ -112,29 +112,25 @@ class DeviceSetup:
             for index in share.gpus
             if index in self._free_bytes
         }
-        if share.compute is not None:
-            instance, _ = self.plan.compute(share.compute)
-            compute = self._computes[share.compute]
+        if share.compute is not None and share.instance is not None:
+            compute = self._computes[share.compute.name]
             (uuid,) = self._uuids(share)
             values |= {
                 tags.MIG_PROFILE: compute.profile,
                 tags.MIG_UUID: uuid,
-                tags.MIG_CREATED: "true" if instance.existing_id is None else "false",
+                tags.MIG_CREATED: "true" if share.instance.existing_id is None else "false",
             }
-            if (place := instance.placement) is not None:
+            if (place := share.instance.placement) is not None:
                 values[tags.MIG_PLACEMENT] = f"{place.start}:{place.size}"
             if compute.sm_count is not None:
                 values[tags.MIG_SM_COUNT] = str(compute.sm_count)
             if uuid in self._free_bytes:
                 values[tags.MIG_MEMORY_FREE_BYTES] = str(self._free_bytes[uuid])
         if share.mps is not None:
-            clients = next(
-                server.keys for server in self.plan.mps_servers if server.name == share.mps
-            )
-            values[tags.MPS_CLIENTS] = str(len(clients))
+            values[tags.MPS_CLIENTS] = str(len(share.mps.keys))
             if share.thread_percentage is not None:
                 values[tags.MPS_THREAD_PERCENTAGE] = f"{share.thread_percentage:g}"
-            if (pid := self._servers[share.mps].thing.pid) is not None:
+            if (pid := self._servers[share.mps.name].thing.pid) is not None:
                 values[tags.MPS_DAEMON_PID] = str(pid)
         return values
 
@@ -216,9 +212,7 @@ class DeviceSetup:
             return
         say(f"GPU {instance.gpu}: creating {instance.profile.name} at {instance.placement}")
         keys = [key for compute in instance.computes for key in compute.keys]
-        created = create_instance(
-            instance, Ledger(), run_id=self._run_of(keys), workload_id=self.workload_id
-        )
+        created = create_instance(instance, run_id=self._run_of(keys), workload_id=self.workload_id)
         self._entries.append(created.entry)
         self._computes |= created.computes
 
@@ -227,7 +221,7 @@ class DeviceSetup:
         share = self.plan.shares[planned.keys[0]]
         where = f"GPU {'+'.join(map(str, planned.gpus))}"
         if planned.compute is not None:
-            where += f", {self.plan.compute(planned.compute)[1].profile}"
+            where += f", {planned.compute.profile}"
         say(f"{where}: starting an MPS daemon")
         server = MpsServer(
             self._uuids(share), run_id=self._run_of(planned.keys), workload_id=self.workload_id
@@ -252,18 +246,18 @@ class DeviceSetup:
                 continue
             names = "+".join(f"GPU {index}" for index in share.gpus)
             if share.compute is not None:
-                names = f"{self.plan.compute(share.compute)[1].profile} on {names}"
+                names = f"{share.compute.profile} on {names}"
             expected[key] = Expectation(
                 self._uuids(share),
                 names,
-                daemon=self._servers.get(share.mps or ""),
+                daemon=self._servers.get(share.mps.name) if share.mps is not None else None,
                 run_id=self.run_ids.get(key, ""),
             )
         return expected
 
     def _uuids(self, share: DeviceShare) -> tuple[str, ...]:
         if share.compute is not None:
-            uuid = self._computes[share.compute].uuid
+            uuid = self._computes[share.compute.name].uuid
             assert uuid is not None, "an existing compute instance has a UUID"
             return (uuid,)
         return share.gpu_uuids

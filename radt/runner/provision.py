@@ -315,8 +315,8 @@ def _devices_in_use(plan: DevicePlan) -> list[int | str]:
     for share in plan.shares.values():
         if share.compute is None:
             devices |= dict.fromkeys(share.gpus)
-        elif (uuid := plan.compute(share.compute)[1].uuid) is not None:
-            devices[uuid] = None
+        elif share.compute.uuid is not None:
+            devices[share.compute.uuid] = None
     return list(devices)
 
 
