@@ -173,11 +173,13 @@ class RecordedRun:
             if (account := self._accounts.get(listener)) is not None:
                 account.explanation = reason
 
-    def started(self, pid: int, monotonic_ns: int, devices: tuple[str, ...] | None = None) -> None:
+    def started(
+        self, pid: int | None, monotonic_ns: int, devices: tuple[str, ...] | None = None
+    ) -> None:
         """Record that the run passed its barrier; expect readings from now on.
 
         Args:
-            pid: The run's process.
+            pid: The run's process, if it is known.
             monotonic_ns: The time of its start.
             devices: The run's GPUs, if they differ from those at registration.
         """

@@ -127,7 +127,7 @@ class WandbRun(LoggedRun):
     @property
     def dir(self) -> str:
         """A folder whose files become artifacts of the run when it ends."""
-        run_dir = None if self._recording is None else self._recording.files
+        run_dir = None if self._open_run is None else self._open_run.files
         if run_dir is None:
             return str(Path.cwd())
         run_dir.artifacts.mkdir(parents=True, exist_ok=True)

@@ -129,7 +129,8 @@ def print_closing(
         report = read_report(context.reader, name)
         if report.workloads:
             console.say("")
-            console.print_table(table_lines(summary_table(report.workloads), console.width))
+            lines = table_lines(summary_table(report.workloads), console.width)
+            console.say(Text("\n").join(lines))
             if hint := epochs_hint(report.workloads):
                 console.say(f"  {hint}", "dim", indent=2)
         for loss in report.losses:
