@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from radt.errors import UsageError
 from radt.loaders.batches import moved, tensors_of
 from radt.loaders.protocol import chosen
+from radt.loaders.randomness import RandomState
 from radt.training.calling import Call, Loss, Objective
-from radt.training.randomness import OwnRandomness, RandomState
+from radt.training.randomness import OwnRandomness
 from radt.training.weights import Access, Weights, model_tensors, weights_of
 
 
