@@ -226,7 +226,7 @@ def _put_head(database: sqlite3.Connection, last: Batch, since: Position) -> Non
     head: list[Value] = [
         *(FORMAT, f"radt {__version__}", time.time_ns(), last.run_id),
         *(json.dumps(since.to_json()), json.dumps(last.until.to_json()), int(last.is_complete)),
-        *(rows.experiment_ns, json.dumps(dict(rows.points)), rows.revision),
+        *(rows.run.created_ns, json.dumps(dict(rows.points)), rows.revision),
     ]
     _put(database, "bundle", [[*head, digest(database, head)]], len(HEAD))
 
@@ -404,7 +404,6 @@ def _read_rows(database: sqlite3.Connection, head: Mapping[str, Any]) -> RunRows
     return RunRows(
         run=run,
         workload=workloads[0] if workloads else None,
-        experiment_ns=int(head["experiment_ns"]),
         params=texts_of(dict(database.execute("SELECT key, value FROM param"))),
         tags=texts_of(dict(database.execute("SELECT key, value FROM tag"))),
         series=series,

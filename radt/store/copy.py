@@ -66,7 +66,6 @@ _TEXTS = {
     name: text(f"SELECT key, value FROM {name} WHERE run_id = :run_id")  # noqa: S608 - our own
     for name in ("param", "tag")
 }
-_EXPERIMENT = text("SELECT created_ns FROM experiment WHERE name = :name")
 _NEW_MARKERS = text(
     f"{MARKERS.select} WHERE run_id = :run_id AND marker_no >= :first AND marker_no < :stop "
     "ORDER BY marker_no LIMIT :limit"
@@ -165,7 +164,6 @@ class RunRows:
     """All rows of a run except points, markers and gaps, as of one moment.
 
     Attributes:
-        experiment_ns: Creation time of its experiment.
         journals: Positions up to which the journals of its processes had been read; points before
             them are included in `points`.
         points: Number of points by series number that the source had at that moment.
@@ -174,7 +172,6 @@ class RunRows:
 
     run: RunRecord
     workload: WorkloadRecord | None = None
-    experiment_ns: int = 0
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     series: Sequence[SeriesRecord] = ()
@@ -364,11 +361,9 @@ def _rows(connection: Connection, run_id: str) -> RunRows:
     revision, is_pruned = connection.execute(_REVISION, key).one()
     if is_pruned:
         raise _pruned(run_id)
-    created_ns = connection.execute(_EXPERIMENT, {"name": run.experiment}).scalar()
     return RunRows(
         run=run,
         workload=find(connection, WORKLOADS, run.workload_id),
-        experiment_ns=run.created_ns if created_ns is None else int(created_ns),
         params=texts("param"),
         tags=texts("tag"),
         series=records(SERIES, "series_no"),

@@ -32,7 +32,7 @@ from radt.delivery.mlflow.errors import ErrorKind as ErrorKind
 from radt.delivery.mlflow.errors import check_responses
 from radt.delivery.mlflow.errors import translated_errors as translated_errors
 from radt.delivery.mlflow.variables import DESTINATION, direct_uri, set_client_defaults
-from radt.delivery.s3 import S3Error, S3Folder
+from radt.delivery.s3 import FINAL, S3Error, S3Folder
 from radt.errors import ArchiveError
 from radt.masking import is_postgres, with_driver
 from radt.model import RunStatus
@@ -373,7 +373,7 @@ def _put_into_s3(uri: str, path: str, file: Path) -> None:
     try:
         S3Folder.of(uri).put(path, file)
     except S3Error as error:
-        kind = ErrorKind.REFUSED if error.final else ErrorKind.BUSY
+        kind = ErrorKind.REFUSED if error.code in FINAL else ErrorKind.BUSY
         too_large = error.code == "EntityTooLarge"
         raise DeliveryError(kind, error.reason, too_large=too_large) from error
     except ArchiveError as error:

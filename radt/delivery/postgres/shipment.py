@@ -359,7 +359,7 @@ class Shipment:
 
 def _rows(batch: Batch) -> Iterator[tuple[ReplicaTable, Row]]:
     rows = batch.rows
-    yield EXPERIMENT, (to_column(rows.run.experiment), rows.experiment_ns)
+    yield EXPERIMENT, (to_column(rows.run.experiment), rows.run.created_ns)
     yield row_of(rows.run)
     for table, texts in ((PARAM, rows.params), (TAG, rows.tags)):
         for key, value in texts.items():
