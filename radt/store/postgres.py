@@ -66,12 +66,6 @@ class PostgresBackend(Backend):
                 "characters such as @ and / in a password as %40 and %2F",
             ) from error
 
-    def check_there(self) -> None:
-        """Do nothing: connecting raises the error."""
-
-    def make_room(self) -> None:
-        """Do nothing: migration creates the schema, or fails to."""
-
     def writer_engine(self) -> Engine:
         """Return an engine with one connection; writes take their locks (`lock_run`)."""
         return self._engine(pool_size=1, max_overflow=4)

@@ -114,15 +114,9 @@ class SqliteBackend(Backend):
         rows = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'"))
         return frozenset(str(name) for (name,) in rows)
 
-    def begin_migration(self, connection: Connection) -> None:
-        """Do nothing: the transaction holds the write lock from its beginning."""
-
     def run_script(self, connection: Connection, sql: str) -> None:
         for statement in statements(sql):
             connection.exec_driver_sql(statement)
-
-    def lock_run(self, connection: Connection, run_id: str) -> None:
-        """Do nothing: the transaction excludes all other writers."""
 
     def is_busy(self, error: BaseException | None) -> bool:
         return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
