@@ -18,9 +18,9 @@ from radt.cli.options import (
     given_store,
     home_option,
     json_option,
+    places_of,
     print_json,
     setting_option,
-    shared_store,
 )
 from radt.cli.render import print_folded
 from radt.errors import TrackingError, UsageError
@@ -287,7 +287,7 @@ def _shared(home: Path | None, store_uri: str | None) -> StoreAddress:
     chosen = given_store(home, store_uri)
     if chosen.home is None:
         return chosen.address
-    shared = shared_store()
+    shared = places_of(None, None).shared
     if shared is None:
         raise UsageError(
             f"Expected a Postgres store, got the file {chosen.address}",

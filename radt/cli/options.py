@@ -231,15 +231,6 @@ def all_stores(home: Path | None, store_uri: str | None) -> Sequence[ChosenStore
     return others if others and is_absent else [nearest, *others]
 
 
-def shared_store() -> StoreAddress | None:
-    """Return the Postgres store of the settings; None if they name none.
-
-    Raises:
-        UsageError: The address is not valid.
-    """
-    return places_of(None, None).shared
-
-
 def _named_places(home: Path | None, store_uri: str | None) -> Places:
     """Return the stores for a command with `home_option`."""
     source = click.get_current_context().get_parameter_source("home")
