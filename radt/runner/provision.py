@@ -15,7 +15,7 @@ from radt.collocation.ledger import Container, Ledger, LedgerEntry
 from radt.collocation.packing import PlacementError
 from radt.collocation.planner import DevicePlan, DeviceRequest, plan_here, warnings
 from radt.collocation.setup import DeviceSetup
-from radt.devices.cpus import CpuTopology, assign_cpus, cpu_list
+from radt.devices.cpus import CpuTopology, assign_cpus
 from radt.devices.gpus import Gpus
 from radt.environments.build import BuiltEnvironment, Launch, build
 from radt.environments.mlproject import read_project
@@ -42,6 +42,7 @@ from radt.runner.context import RunnerContext
 from radt.runner.multinode import placed
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
 from radt.tags import CPUS
+from radt.units import ranges_text
 
 Say = Callable[[str], None]
 
@@ -116,7 +117,7 @@ class Provision:
         """Return tags with a run's environment, devices and CPUs."""
         tags = dict(self.devices.tags(letter)) if self.devices is not None else {}
         if cpus := self._cpus.get(letter):
-            tags[CPUS] = cpu_list(sorted(cpus), separator=",")
+            tags[CPUS] = ranges_text(sorted(cpus), separator=",")
         return tags
 
     def startable(
@@ -307,8 +308,8 @@ def _devices_in_use(plan: DevicePlan) -> list[int | str]:
     for share in plan.shares.values():
         if share.compute is None:
             devices |= dict.fromkeys(share.gpus)
-        elif (uuid := plan.compute(share.compute)[1].uuid) is not None:
-            devices[uuid] = None
+        elif share.compute.uuid is not None:
+            devices[share.compute.uuid] = None
     return list(devices)
 
 
