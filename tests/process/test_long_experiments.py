@@ -378,7 +378,7 @@ def test_a_detached_experiment_survives_the_end_of_its_terminal(background: Back
 
 
 def test_what_detach_says(background: Background) -> None:
-    for command in ("radt status one.csv", "radt attach one.csv", "radt stop   one.csv"):
+    for command in ("radt status one.csv", "radt attach one.csv", "radt stop one.csv"):
         assert command in background.said
     log, home = Path(background.holder.log), background.bench.home
     assert log.parent == home / "logs" and log.name.startswith("one-")
