@@ -1,6 +1,6 @@
 """The progress of an experiment: its workloads, their runs, and when it will end.
 
-One model for all who show it. The runner fills it in as its rows run, `radt.runner.local_progress`
+One model for all who show it. The runner fills it in as its rows run, `radt.runner.local_watch`
 reads it from another process, `radt.cluster.watch` from the jobs of a cluster.
 """
 
