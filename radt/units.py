@@ -276,11 +276,15 @@ def parse_duration_s(text: str) -> float:
 _MEMORY = re.compile(r"(\d+(?:\.\d*)?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
 
 
-def parse_memory_bytes(text: str) -> int:
+def parse_memory_bytes(text: str, kilo: int = 1024) -> int:
     """Parse an amount of memory into bytes; units are powers of 1024, as schedulers use them.
 
-    >>> parse_memory_bytes("64G"), parse_memory_bytes("1.5 MB")
-    (68719476736, 1572864)
+    >>> parse_memory_bytes("64G"), parse_memory_bytes("1.5 MB"), parse_memory_bytes("2GB", 1000)
+    (68719476736, 1572864, 2000000000)
+
+    Args:
+        text: A number with a unit.
+        kilo: The size of a KB.
 
     Raises:
         UsageError: The text is not an amount of memory above 0.
@@ -289,7 +293,7 @@ def parse_memory_bytes(text: str) -> int:
     count_bytes = 0
     if match is not None:
         power = "kmgt".index(match[2].lower()) + 1
-        count_bytes = round(float(match[1]) * 1024**power)
+        count_bytes = round(float(match[1]) * kilo**power)
     if not count_bytes:
         raise UsageError(
             f"{text.strip()!r} is not an amount of memory", "Write it with its unit: 64GB, 512MB"

@@ -27,14 +27,23 @@ if TYPE_CHECKING:
     from radt.runner.executor import Executor
 
 
-def executor_of(values: Settings) -> Executor:
+def executor_of(values: Settings, file: Path | None = None) -> Executor:
     """Return the executor that ``on`` names.
 
+    Args:
+        values: The settings.
+        file: The experiment file to start, None for a plan only. It cannot be run here while its
+            jobs are on a cluster.
+
     Raises:
-        UsageError: There is no such cluster, or one of its settings is invalid.
+        UsageError: There is no such cluster, one of its settings is invalid, or the file has an
+            open submission.
+        ClusterError: It may have one; see `open_submission`.
     """
     cluster = ClusterSettings.chosen(values)
     if cluster is None:
+        if file is not None:
+            refuse_open_submission(file)
         from radt.runner.schedule import LocalExecutor  # imports are slow: load only what is used
 
         return LocalExecutor()

@@ -22,7 +22,7 @@ from radt.collector.processes import ProcessTable
 from radt.collector.protocol import RunRequest
 from radt.collector.routing import Gap, PendingSamples
 from radt.collector.rows import put_rows
-from radt.collector.runs import Ending, RecordedRun, Resumed
+from radt.collector.runs import Ending, RecordedRun
 from radt.collector.totals import LastReading, total_batches
 from radt.errors import JournalError, RunNotFoundError, StoreError
 from radt.home import RunDir
@@ -176,7 +176,7 @@ class RunRecorder:
         any_ns = max(last_ns.values(), default=None)
         self.run.resume(
             {
-                listener: Resumed(row, last_ns.get(listener, any_ns if row.received else None))
+                listener: (row, last_ns.get(listener, any_ns if row.received else None))
                 for listener, row in ledgers.items()
             }
         )

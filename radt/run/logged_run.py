@@ -18,7 +18,7 @@ from radt.run.instruments import Instruments
 from radt.run.media import IMAGE_SUFFIXES, html_of, is_plotly, json_of, path_at, png_of, stepped
 from radt.run.notices import warn_once
 from radt.run.off import NullJournal
-from radt.run.open_runs import OpenRun
+from radt.run.open_runs import OpenRun, unrecorded
 from radt.run.parameters import read_parameters
 
 OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
@@ -46,7 +46,8 @@ class LoggedRun:
 
     def __init__(self) -> None:
         self._open_run: OpenRun | None = None
-        self._last: OpenRun | None = None
+        #: The run of the last block; before the first one, a run that records nothing.
+        self._last = unrecorded()
         self._use(None)
 
     def _use(self, open_run: OpenRun | None) -> None:
@@ -60,12 +61,12 @@ class LoggedRun:
     @property
     def id(self) -> str:
         """Id of the run, as the Run column shows it; empty when nothing is recorded."""
-        return "" if self._last is None else self._last.backend.shown_id
+        return self._last.backend.shown_id
 
     @property
     def name(self) -> str:
         """Name of the run; empty when nothing is recorded."""
-        return "" if self._last is None else self._last.backend.name
+        return self._last.backend.name
 
     @name.setter
     def name(self, value: str) -> None:

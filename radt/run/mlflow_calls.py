@@ -29,7 +29,6 @@ from threading import RLock
 from typing import Any, NamedTuple, Protocol
 
 from radt.clock import Clock
-from radt.errors import described
 from radt.home import MLFLOW_PENDING_VARIABLE, Home
 from radt.journal.format import EventKind
 from radt.journal.values import JournalSeries, checked_name, to_number, to_step
@@ -37,7 +36,7 @@ from radt.journal.writer import JournalWriter
 from radt.masking import masked
 from radt.model import SOFTWARE, THROUGH_MLFLOW, RunStatus, Scope
 from radt.run.exits import exit_of_process
-from radt.run.notices import warn_once
+from radt.run.notices import guarded, warn_once
 from radt.run.open_runs import (
     OpenRun,
     begin,
@@ -384,25 +383,14 @@ def _wrapped(original: Callable[..., Any], follower: Follower) -> Callable[..., 
     def method(*args: Any, **kwargs: Any) -> Any:
         call = expected.bind(*args, **kwargs)
         call.apply_defaults()
-        result = _guarded(lambda: follower.before(call.arguments))
+        result = guarded("following MLflow", lambda: follower.before(call.arguments))
         if result is None:
             result = original(*call.args, **call.kwargs)
-            _guarded(lambda: follower.after(call.arguments, result))
+            guarded("following MLflow", lambda: follower.after(call.arguments, result))
         return result
 
     vars(method)["followed_by_radt"] = True
     return method
-
-
-def _guarded(action: Callable[[], Any]) -> Any:
-    try:
-        return action()
-    except Exception as error:  # noqa: BLE001 - a tracker must never end training
-        warn_once(
-            f"not all that the script logs through MLflow is followed: {described(error)}. "
-            "Training goes on, and MLflow has it"
-        )
-        return None
 
 
 def _tags(given: Arguments) -> Mapping[str, str]:

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from radt.errors import UsageError
-from radt.run.history import Config, Summary, needed
 from radt.run.notices import warn_once
 from radt.run.open_runs import Place, current
 from radt.run.run import Run, active_run, begin, run_of
 from radt.run.standalone import RunOptions
+from radt.run.wandb_run import Config, Summary, needed
 
 #: Arguments of W&B's ``init`` that can be ignored without loss.
 _HARMLESS = {
