@@ -31,7 +31,6 @@ BASE = frozenset(
         "provenance",
         "tags",
         "usage",
-        "user_script",
         "git",
     }
 )
@@ -56,7 +55,6 @@ ALLOWED: dict[str, frozenset[str]] = {
     "peers": frozenset(),
     "tags": frozenset(),
     "usage": frozenset({"files"}),
-    "user_script": frozenset({"run_name"}),
     "technique_metrics": frozenset(),
     "home": frozenset({"errors", "masking", "paths", "settings"}),
     "clock": frozenset({"errors", "files", "home", "procfs"}),
