@@ -91,8 +91,7 @@ class Feed:
         Args:
             batch: The last batch.
             randomness: The random states from before it was returned. `state_dict` uses the states
-                from
-                before it was loaded.
+                from before it was loaded.
         """
         self._again = (batch, self._left or randomness)
         self.batches -= 1

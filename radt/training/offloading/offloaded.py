@@ -268,8 +268,7 @@ class OffloadedStep:
 
         Raises:
             TrainingError: Loading or writing failed, the budget is exceeded, or the previous step
-                was
-                interrupted in the middle.
+                was interrupted in the middle.
             UsageError: There are too many micro-batches, or one is too large; or a module is in
                 another mode (training or not) than when it was planned.
         """
