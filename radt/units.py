@@ -209,6 +209,23 @@ def joined(texts: Iterable[str]) -> str:
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
+def ranges_text(numbers: Iterable[int], separator: str = "+") -> str:
+    """Write sorted numbers, and ranges of them, in one text.
+
+    >>> ranges_text([0, 1, 2, 3, 6]), ranges_text([0, 1, 6], separator=",")
+    ('0-3+6', '0-1,6')
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return separator.join(
+        str(first) if first == last else f"{first}-{last}" for first, last in ranges
+    )
+
+
 def listed(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """Join the first ``most`` texts and count the rest: ``1a, 1b and 4 more``."""
     rest = len(texts) - most

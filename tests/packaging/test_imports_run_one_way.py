@@ -79,7 +79,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "analysis": BASE | {"store", "devices", "experiment", "collocation", "listeners"},
     "render": BASE | {"store", "analysis"},
     "load": BASE | {"store", "delivery"},
-    "trace": BASE | {"store", "journal"},
+    "trace": BASE | {"store"},
     "run": BASE | {"journal", "collector", "devices", "store"},
     "integrations": frozenset({"delivery", "errors", "home", "journal", "run"}),
     "loaders": frozenset({"errors", "clock", "devices", "files", "home", "lazy"})
