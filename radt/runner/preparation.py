@@ -137,9 +137,7 @@ def _with_folder(
 ) -> RecordedRun:
     folder = context.home.run_dir(run_id)
     try:
-        provenance = collect_provenance(
-            row.program.folder, folder.create().artifacts, interpreter=sys.executable
-        )
+        provenance = collect_provenance(row.program.folder, folder.create().artifacts)
         run = RecordedRun(row, run_id, folder, profilers, provenance)
         if profilers.chosen:
             (folder.artifacts / REPORTS).mkdir(exist_ok=True)
