@@ -364,12 +364,13 @@
     const mine = (card.asking = new AbortController());
     card.askingFor = key;
     clearTimeout(card.timer);
+    card.answer = Promise.all([
+      post("compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
+      radt.plotly(),
+    ]);
     let found;
     try {
-      [found] = await Promise.all([
-        post("compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
-        radt.plotly(),
-      ]);
+      [found] = await card.answer;
     } catch (error) {
       if (card.asking !== mine) return;
       card.asking = null;
@@ -394,6 +395,29 @@
     }
     refresh(card);
   }
+
+  /* Charts are drawn when they come into view, but paper shows all of them. */
+  document.addEventListener("keydown", async (event) => {
+    if (event.key !== "p" || !(event.ctrlKey || event.metaKey) || !isHere()) return;
+    event.preventDefault();
+    page.say("Drawing all charts");
+    const all = () => [...page.cards.values()];
+    for (const card of all()) card.near = true;
+    page.cards.forEach(refresh);
+    while (all().some((card) => card.asking)) await Promise.allSettled(all().map((card) => card.answer));
+    await Promise.all(all().map((card) => work.get(card.graph)));
+    window.print();
+  });
+
+  /* Plotly has drawn for the width of the screen. With a view box, drawings fit the paper. */
+  const drawings = () => (page.root ? [...page.root.querySelectorAll(".main-svg")] : []);
+  window.addEventListener("beforeprint", () => {
+    for (const svg of drawings())
+      svg.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`);
+  });
+  window.addEventListener("afterprint", () => {
+    for (const svg of drawings()) svg.removeAttribute("viewBox");
+  });
 
   function receive(card, found) {
     if (found.problem) {
