@@ -19,8 +19,9 @@
     if (radt.asked[follow]) radt.asked[follow]();
     let next_ms = Number(root.dataset.every) * 1000;
     try {
-      if (!document.hidden && take(root, await post(follow,
-        { view: radt.view, stamps: root.stamps }, mine.signal))) next_ms = next_ms || RETRY_MS;
+      const asked = { view: radt.view, stamps: root.stamps, scheme: document.documentElement.dataset.theme };
+      if (!document.hidden && take(root, await post(follow, asked, mine.signal)))
+        next_ms = next_ms || RETRY_MS;
     } catch (error) {
       if (error.name === "AbortError") return;
       next_ms = RETRY_MS;
@@ -56,10 +57,17 @@
       }
       const made = document.createElement("template");
       made.innerHTML = html;
+      const inner = [...part.querySelectorAll("[id]")].filter(({ id }) => id in found.stamps);
       refill(part, ...made.content.childNodes);
+      for (const old of inner) {
+        const fresh = document.getElementById(old.id);
+        if (fresh) fresh.replaceWith(old);
+      }
       // The new field gets its input in a microtask that is queued before this one (fields.js).
       if (field) queueMicrotask(() => part.querySelector(`#${field.id} input`).focus({ preventScroll: true }));
     }
+    for (const [name, figure] of Object.entries(found ? found.figures : {}))
+      radt.plot(document.getElementById(name), figure);
     const filled = radt.filled[root.dataset.follow];
     if (filled) filled(root, found);
     return isLeft;
@@ -69,6 +77,11 @@
     const link = event.target.closest("[data-follow] a[href]:not([download], [target])");
     if (link && !event.defaultPrevented) radt.follow(event, link);
   });
+
+  /* Figures have the colours of the scheme. */
+  new MutationObserver(() => document.querySelectorAll("[data-follow]").forEach((root) => {
+    if (root.querySelector(".plot")) fill(root);
+  })).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
   radt.register({
     follow: (view, revision) => {

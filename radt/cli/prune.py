@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import platform
 import sys
 import time
@@ -18,6 +17,7 @@ from rich.text import Text
 
 from radt.cli.options import ChosenStore, given_store, home_option
 from radt.errors import DeclinedError, RadtError, UsageError
+from radt.experiment.columns import did_you_mean
 from radt.render.model import (
     Block,
     Cell,
@@ -123,12 +123,10 @@ def command(
 def _check_experiment(reader: StoreReader, experiment: str) -> None:
     names = [known.name for known in reader.experiments()]
     if experiment not in names:
-        near = difflib.get_close_matches(experiment, names, n=1)
         raise UsageError(
             f"{reader.address} has no experiment {experiment!r}",
-            f"Did you mean {near[0]!r}?"
-            if near
-            else f"It has {', '.join(names[:_NAMED]) or 'no experiments'}",
+            did_you_mean(experiment, names)
+            or f"It has {', '.join(names[:_NAMED]) or 'no experiments'}",
         )
 
 

@@ -16,7 +16,7 @@ import click
 from radt import settings
 from radt.cli.options import setting_option
 from radt.cli.original import WITH_VALUE, translated
-from radt.cluster.opened import executor_of, refuse_open_submission
+from radt.cluster.opened import executor_of
 from radt.cluster.settings import LOCAL, ClusterSettings
 from radt.collector.client import CollectorClient
 from radt.devices.machine import Machine
@@ -255,14 +255,12 @@ class _Start:
         options = StartOptions.of(
             values, rerun=self.rerun, only=self.only, devices=self.cells[Column.DEVICES]
         )
-        executor = executor_of(values)
+        executor = executor_of(values, None if dry_run else path)
         if dry_run:
             from radt.cli.start_plan import show_plan
 
             show_plan(path, options, executor)
             return 0
-        if not executor.outlives_start:
-            refuse_open_submission(path)
         if detach:
             with ExperimentLock(path):  # which may end what a dead runner left
                 work = executor.begin(path, options, lambda text: click.echo(f"  {text}"))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from radt.cluster.attempt import Attempt
-from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, sent_files
+from radt.cluster.shipping import archives_in, bundles_in
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
 from radt.collector.client import CollectorClient
@@ -259,17 +259,15 @@ class Collection:
             RadtError: Some of it cannot be stored now.
             OSError: The same.
         """
-        waiting = sent_files(folder)
         run_dir = self._home.run_dir(folder.name)
+        bundles = bundles_in(folder)
         # Files before the run's end: after that, the deliverers look for them.
-        for sent_file in waiting:
-            if not sent_file.is_bundle:
-                self._take_files(folder / sent_file.name, run_dir, node)
-                look.runs[folder.name] = None
-        for sent_file in waiting:
-            if sent_file.is_bundle:
-                self._take_bundle(folder / sent_file.name, run_dir, node)
-                look.runs[folder.name] = None
+        for archive in archives_in(folder):
+            self._take_files(archive, run_dir, node)
+            look.runs[folder.name] = None
+        for bundle_file in bundles:
+            self._take_bundle(bundle_file, run_dir, node)
+            look.runs[folder.name] = None
         with suppress(OSError):  # not empty: the node has sent more
             folder.rmdir()
 
@@ -278,10 +276,11 @@ class Collection:
         run_dir.create()
         with _unpacked(file, run_dir) as unpacked:
             for source in filter(Path.is_file, sorted(unpacked.rglob("*"))):
-                name = str(source.relative_to(unpacked))
-                target = run_dir.output_log if name == OUTPUT_LOG else run_dir.path / name
+                target = run_dir.path / source.relative_to(unpacked)
                 if node:
-                    target = _of_node(run_dir, node) / name.removeprefix(f"{ARTIFACTS}/")
+                    inside = target.is_relative_to(run_dir.artifacts)
+                    base = run_dir.artifacts if inside else run_dir.path
+                    target = _of_node(run_dir, node) / target.relative_to(base)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.replace(target)
         self._deliver_again(run_dir.path.name)

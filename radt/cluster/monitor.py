@@ -24,11 +24,10 @@ from radt.cluster.settle import (
     Next,
     Patience,
     Settlement,
-    SubmittedRow,
     settle,
 )
 from radt.cluster.spool import MOST_UNFIT, Spool
-from radt.cluster.submission import JobKey
+from radt.cluster.submission import JobKey, SubmittedRow
 from radt.cluster.submit import Submitter
 from radt.errors import EngineAwayError
 from radt.experiment.columns import QUEUED
@@ -104,13 +103,14 @@ class SubmissionMonitor:
         spool: The submission's folder.
         engine: Its cluster.
         submitter: Submits the jobs.
-        rows: The rows of each workload.
         patience: How long to wait for reports.
         observes_only: Do not submit, cancel or hold: another process does.
         poll_s: Seconds between queries of the engine.
 
     Attributes:
         jobs: Those that are not settled yet.
+        statuses: The current status of all rows, by line.
+        held: Why no further job starts; "" if jobs may start.
         away: Why the engine does not answer; "" while it does.
         remedy: What to do about that.
         folder_problem: What fails in the shared folder; "" while it works. Failed operations are
@@ -122,7 +122,6 @@ class SubmissionMonitor:
         spool: Spool,
         engine: Engine,
         submitter: Submitter,
-        rows: Mapping[WorkloadKey, Sequence[SubmittedRow]],
         patience: Patience = PATIENCE,
         *,
         observes_only: bool = False,
@@ -133,16 +132,19 @@ class SubmissionMonitor:
         self._engine = engine
         self._submitter = submitter
         self._patience = patience
+        submission = spool.submission
         self.jobs = {
-            key: MonitoredJob(key, {name: rows[name] for name in spool.submission.workloads(key)})
-            for key in spool.submission.jobs
+            key: MonitoredJob(
+                key, {name: submission.rows[name] for name in submission.workloads(key)}
+            )
+            for key in submission.jobs
         }
         asked_for = submitter.asked_for
         #: Jobs still to be submitted.
         self._waiting = {
             key for key in self.jobs if submitter.job_id(key) is None and key not in asked_for
         }
-        self._statuses: dict[int, RowStatus] = {}
+        self.statuses: dict[int, RowStatus] = {}
         self._touched: set[JobKey] = set(self.jobs)
         self._next_poll_s = self._next_scan_s = 0.0
         self._usual_poll_s = self._poll_s = poll_s
@@ -152,7 +154,7 @@ class SubmissionMonitor:
         self._releases = False
         self._was_held = False
         self._cancels: list[JobId] = []
-        self._held = self._stopped = ""
+        self.held = self._stopped = ""
         #: False if attempts could not be read.
         self._is_readable = True
         #: The failure of the shared folder in this step; "" for none.
@@ -168,7 +170,7 @@ class SubmissionMonitor:
     @property
     def is_stuck(self) -> bool:
         """Return True if the rest is held and none of its jobs runs any more."""
-        if not self._held or self._stopped:
+        if not self.held or self._stopped:
             return False
         waiting = self._waiting
         return self._engine_answers and all(
@@ -177,19 +179,9 @@ class SubmissionMonitor:
         )
 
     @property
-    def held(self) -> str:
-        """Return in one line why no further job starts; "" if jobs may start."""
-        return " ".join(self._held.split())
-
-    @property
-    def unsubmitted(self) -> int:
-        """Return the number of jobs to be submitted or submitted again."""
-        return len(self._unsubmitted)
-
-    @property
-    def statuses(self) -> Mapping[int, RowStatus]:
-        """Return the current status of all rows, by line."""
-        return self._statuses
+    def unsubmitted(self) -> set[JobKey]:
+        """Return jobs that were not requested from the engine, or without an answer."""
+        return self._waiting | self._submitter.asked_for
 
     def unended(self) -> list[JobId]:
         """Return the engine's ids of jobs that wait or run."""
@@ -315,7 +307,7 @@ class SubmissionMonitor:
                 self._end(job, _unless_over(job, RunStatus.FAILED, error.message), changes)
 
     def _take(self, states: Mapping[JobId, JobState], now_s: float) -> None:
-        unsubmitted = self._unsubmitted
+        unsubmitted = self.unsubmitted
         # One state per array is enough: all jobs of an array belong to one request.
         arrays = {job_id.array: state for job_id, state in states.items()}
         for key, job in self.jobs.items():
@@ -340,14 +332,9 @@ class SubmissionMonitor:
                 job.state, job.changed_s = state, now_s
                 self._touched.add(key)
 
-    @property
-    def _unsubmitted(self) -> set[JobKey]:
-        """Return jobs that were not requested from the engine, or without an answer."""
-        return self._waiting | self._submitter.asked_for
-
     def _ask_for_the_past(self, now_s: float) -> None:
         """Query the accounting for silent jobs that the engine has forgotten."""
-        unsubmitted = self._unsubmitted
+        unsubmitted = self.unsubmitted
         forgotten = {
             job_id: job
             for key, job in self.jobs.items()
@@ -421,9 +408,9 @@ class SubmissionMonitor:
     # Settling jobs --------------------------------------------------------------------------------
 
     def _settle(self, now_s: float, changes: Changes, *, all_silent: bool) -> None:
-        self._held, self._stopped = self._spool.held, self._spool.stopped
-        holds = [reason for reason in (self._held, self._spool.released) if reason]
-        unsubmitted, touched = self._unsubmitted, self._touched & self.jobs.keys()
+        self.held, self._stopped = self._spool.held, self._spool.stopped
+        holds = [reason for reason in (self.held, self._spool.released) if reason]
+        unsubmitted, touched = self.unsubmitted, self._touched & self.jobs.keys()
         if all_silent:
             touched |= {k for k, job in self.jobs.items() if job.state is None or _has_ended(job)}
         for key in sorted(touched):
@@ -495,15 +482,15 @@ class SubmissionMonitor:
 
     def _say(self, rows: Mapping[int, RowStatus], changes: Changes) -> None:
         for line, status in rows.items():
-            if self._statuses.get(line) != status:
-                self._statuses[line] = changes.statuses[line] = status
+            if self.statuses.get(line) != status:
+                self.statuses[line] = changes.statuses[line] = status
 
     def _count_failure(self, reason: str) -> None:
         """Hold the rest after several jobs in a row ended before running anything."""
         if self._poll_count <= 1:
             return  # an old failure: the user who follows now may have fixed the cause
         self._failures = self._failures + 1 if reason else 0
-        if self._failures >= MOST_UNFIT and not (self._held or self._observes_only):
+        if self._failures >= MOST_UNFIT and not (self.held or self._observes_only):
             self._spool.hold(reason)
 
     def _note_hold(self, changes: Changes) -> None:

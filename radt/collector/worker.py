@@ -27,6 +27,7 @@ from radt.collector.protocol import (
     CollectorStatus,
     Op,
     RefusalCode,
+    RefusedError,
     Registration,
     RunRequest,
     decode,
@@ -36,7 +37,7 @@ from radt.collector.protocol import (
     socket_path,
 )
 from radt.collector.runs import Ending
-from radt.collector.service import RefusedError, Service
+from radt.collector.service import Service
 from radt.collector.start import CollectorSettings, guardian_lock, worker_lock
 from radt.errors import RadtError
 from radt.model import RunStatus

@@ -66,8 +66,7 @@ class MlflowPassthrough:
         run_id: MLflow's id of the run, as far as it is known here.
         shown_id: The id that the runner shows in the Run column.
         is_taken: True if the script has opened the run through MLflow, so that the next MLflow run
-            is
-            another one.
+            is another one.
 
     Args:
         wait_for_collector: Returns when it is known whether a collector has the run. The store may

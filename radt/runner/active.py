@@ -176,7 +176,6 @@ class ActiveRun:
 
     recorded: RecordedRun
     progress: RowProgress
-    mlflow_run_id: str | None = None
     startable: LaunchSpec | None = None
     process: TrainingProcess | None = None
     escalation: Escalation | None = None
@@ -401,8 +400,6 @@ class ActiveWorkload:
         self, row: ActiveRun, ending: RunEnd, ended_ns: int, *, in_file: bool = True
     ) -> None:
         try:
-            if row.mlflow_run_id is None and self.context.tracking_uri:
-                row.mlflow_run_id = self.context.reader.run(row.run_id).mlflow_run_id
             self.write({row: ending} if in_file else {})
         except RadtError as error:  # the next write includes these statuses
             self.context.console.say(f"  {error}", style="red")

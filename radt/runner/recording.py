@@ -194,7 +194,10 @@ class RecordingThread:
         try:
             self._live = dict(self._context.client.live(run_ids))
             self._context.notices.note(None)
-            self._look_for_problems_now_and_then()
+            now_s = time.monotonic()
+            if now_s - self._asked_s >= _PROBLEMS_EVERY_S:
+                self._asked_s = now_s
+                self._look_for_problems()
         except CollectorError:
             self._live = {}  # the client reconnects by itself, and records the gap
         finally:
@@ -204,12 +207,6 @@ class RecordingThread:
         if self._context.notices.problem:
             with suppress(CollectorError):
                 self._look_for_problems()
-
-    def _look_for_problems_now_and_then(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._asked_s >= _PROBLEMS_EVERY_S:
-            self._asked_s = now_s
-            self._look_for_problems()
 
     def _look_for_problems(self) -> None:
         context = self._context

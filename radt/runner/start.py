@@ -129,7 +129,8 @@ def print_closing(
         report = read_report(context.reader, name)
         if report.workloads:
             console.say("")
-            console.print_table(table_lines(summary_table(report.workloads), console.width))
+            lines = table_lines(summary_table(report.workloads), console.width)
+            console.say(Text("\n").join(lines))
             if hint := epochs_hint(report.workloads):
                 console.say(f"  {hint}", "dim", indent=2)
         for loss in report.losses:
@@ -267,7 +268,8 @@ def start(
     def say(text: str) -> None:
         console.print(f"  {text}", style="dim", markup=False, highlight=False)
 
-    with ExperimentLock(path, home=options.home.path, options=options):
+    work_options = {"rerun": options.rerun, "only": options.only, "repeat": options.repeat}
+    with ExperimentLock(path, home=options.home.path, **work_options):
         # Read under the lock: a runner that has just ended may have written statuses.
         work = executor.begin(path, options, say)
         resume_options = start_options(path, options.home.path)

@@ -253,6 +253,17 @@ PUT_ARTIFACT = text(
     "INSERT INTO artifact_delivered (run_id, path) VALUES (:run_id, :path) "
     "ON CONFLICT (run_id, path) DO NOTHING"
 )
+PUT_REPLICATED = text(
+    "INSERT INTO replicated (target, key, revision) VALUES (:target, :key, :revision) "
+    "ON CONFLICT (target, key) DO UPDATE SET revision = excluded.revision"
+)
+FORGET_REPLICATED = text("DELETE FROM replicated WHERE target = :target")
+PUT_REPLICA = text(
+    "INSERT INTO replica (target, label, reached_ns) VALUES (:target, :label, :now_ns) "
+    "ON CONFLICT (target) DO UPDATE SET label = excluded.label, "
+    "reached_ns = COALESCE(excluded.reached_ns, replica.reached_ns)"
+)
+FORGET_OTHER_REPLICAS = text("DELETE FROM replica WHERE label = :label AND target <> :target")
 #: Also raises the revision of summaries: for writers that update them (`radt.store.summaries`).
 RAISED = "revision = run.revision + 1, summary_revision = run.summary_revision + 1"
 #: A run whose summaries have to be computed again.

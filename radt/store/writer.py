@@ -479,15 +479,39 @@ class StoreWriter:
         """Record that MLflow has all of an ended workload, or in ``note`` why it never will."""
         self._mark_done(WORKLOADS, workload_id, note)
 
+    def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
+        row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}
+        self._execute(tables.mark_done(table), [row])
+
     def deliver_again(self, run_id: str) -> None:
         """Upload a run's new data, and its workload, to MLflow even if it is marked as uploaded."""
         with self.rewriting(run_id) as connection:
             for statement in (tables.NOT_DELIVERED, tables.WORKLOAD_NOT_DELIVERED):
                 connection.execute(statement, {"run_id": run_id})
 
-    def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
-        row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}
-        self._execute(tables.mark_done(table), [row])
+    # -- delivery to Postgres ---------------------------------------------------------------------
+
+    def mark_replicated(self, target: str, revisions: Mapping[str, int]) -> None:
+        """Record that another store has these revisions of runs or workloads.
+
+        ``target`` is its identity.
+        """
+        rows: list[Row] = [
+            {"target": target, "key": key, "revision": revision}
+            for key, revision in revisions.items()
+        ]
+        self._execute(tables.PUT_REPLICATED, rows)
+
+    def mark_replica(self, target: str, label: str, *, complete: bool) -> None:
+        """Record that another store works at the address ``label``, and whether it is complete."""
+        row = {"target": target, "label": label, "now_ns": time.time_ns() if complete else None}
+        with self._writing() as connection:
+            connection.execute(tables.FORGET_OTHER_REPLICAS, row)  # another database at the address
+            connection.execute(tables.PUT_REPLICA, row)
+
+    def replicate_again(self, target: str) -> None:
+        """Forget what another store has, so that every run is compared again."""
+        self._execute(tables.FORGET_REPLICATED, [{"target": target}])
 
     # -- helpers ----------------------------------------------------------------------------------
 

@@ -2,5 +2,5 @@
 
 `__main__` is the process, `replicator` its loop, `run_copy` the schedule of a run, `shipment` the
 batches of one transaction, `replica_tables` the rules of small tables, `target` the database,
-`contents` the verification, and `local` the runs that are due and the record of what was copied.
+`contents` the verification, and `local` the runs and workloads that are due.
 """

@@ -109,8 +109,7 @@ class Executor:
 
         Raises:
             TrainingError: A previous step was interrupted in the middle; or what the model needs or
-                draws
-                differs from the sample.
+                draws differs from the sample.
         """
         self.check_whole()
         try:

@@ -18,7 +18,6 @@ from sqlalchemy import Connection
 
 import radt
 from radt.delivery import process
-from radt.delivery.postgres.local import ReplicationCursor
 from radt.delivery.postgres.replicator import GoneError, Replicator
 from radt.delivery.postgres.shipment import Shipment
 from radt.delivery.postgres.target import Outcome, Target
@@ -643,7 +642,7 @@ def test_a_local_store_that_takes_no_record_does_not_keep_the_copy(
 
     replicator = replicators(database)
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="disk full"):
-        patch.setattr(ReplicationCursor, "reached", full)
+        patch.setattr(StoreWriter, "mark_replica", full)
         replicator.turn()
     assert differences(store, database) == []
     assert local(store, "SELECT label FROM replica") == []
