@@ -139,9 +139,6 @@
     return svg;
   }
 
-  /* ---- requests ------------------------------------------------------------------------------ */
-
-  /* The part of the view that determines the shown runs. */
   const picked = () => {
     const { picks, experiment } = page.view();
     return { picks, experiment };
@@ -176,8 +173,6 @@
     for (const card of page.cards.values())
       if (card.fingerprint !== found.fingerprint) card.due = true;
   }
-
-  /* ---- following the view -------------------------------------------------------------------- */
 
   radt.drawn["compare/facts"] = (root, revision) => {
     if (root !== page.root) begin(root);
@@ -239,8 +234,6 @@
     page.root = null;
   }
 
-  /* ---- charts -------------------------------------------------------------------------------- */
-
   /* The user's charts are in numbered slots. Those of the sections are named after their
      metrics (compare_sections.js). */
   function open(slot) {
@@ -282,7 +275,6 @@
     return step;
   };
 
-  /* Replace the graph of a card with an empty one. */
   function discard(card) {
     if (!card.drawn) return;
     card.drawn = false;
@@ -330,7 +322,6 @@
     return bottom > -320 && top < window.innerHeight + 320;
   };
 
-  /* Return all inputs of a figure besides the data. */
   function question({ spec, small, body }) {
     const x = page.zoomOf(spec);
     const { board, windows } = page.view();

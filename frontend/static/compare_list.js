@@ -18,7 +18,6 @@
     filter = "";
   });
 
-  /* Return true if a workload is one line, as in the charts (`Selection.drawn_at`). */
   const together = (unit) => {
     const { level } = page.board();
     return level === "workload" ||
@@ -210,7 +209,6 @@
     return keys.some((key) => hidden.includes(key));
   };
 
-  /* Hide or show a workload together with its runs. */
   function hide(keys, hidden) {
     const before = page.hidden();
     if (hidden) {
@@ -246,7 +244,6 @@
     };
   }
 
-  /* Remove some runs of one workload from the picks. */
   function remove(unit, runs) {
     const gone = new Set(runs.map((run) => run.pick));
     const stay = unit.runs.filter((run) => !gone.has(run.pick)).map((run) => run.pick);
