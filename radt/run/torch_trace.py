@@ -1,13 +1,13 @@
 """Traces of PyTorch's own profiler, for the epochs that the user chose.
 
 Under ``torchprof`` the training process runs `torch.profiler` during some epochs, or during
-`radt.Run.profile`, and writes what it found as a file that Chrome and Perfetto open:
-``torch-epoch-2.json.gz``, ``torch-profile.json.gz``, ``torch-steps.json.gz``; with the rank in it
-(``torch-epoch-2-rank-1.json.gz``) in all ranks but the first.
+`radt.Run.profile`, and writes a trace that Chrome and Perfetto open: ``torch-epoch-2.json.gz``,
+``torch-profile.json.gz`` or ``torch-steps.json.gz``. All ranks but the first add their number to
+the name: ``torch-epoch-2-rank-1.json.gz``.
 
-**The clock.** PyTorch counts time its own way, so a trace says itself how its times relate to the
-monotonic clock of everything else in radt. At its beginning and at its end there is an event
-called ``radt.clock``, and the trace's top level says when these were::
+**The clock.** PyTorch has a clock of its own, so each trace relates it to the monotonic clock that
+the rest of radt uses. A trace begins and ends with an event called ``radt.clock``, and its top
+level has the times of these events::
 
     "radt_clock": {
         "marker": "radt.clock",
@@ -19,10 +19,10 @@ called ``radt.clock``, and the trace's top level says when these were::
     }
 
 In ascending order of ``ts``, the n-th complete event (``"ph": "X"``) whose name is the marker and
-whose ``cat`` is ``user_annotation`` began at ``monotonic_ns[n]``, give or take
-``uncertainty_ns[n]``. So ``monotonic = monotonic_ns[0] + (ts - ts_0) * 1000``; a trace that was cut
-off may have the first mark only. ``offset_ns`` is what radt's clock of this boot adds to monotonic
-time. ``process`` is the rank, empty for the first or only one.
+whose ``cat`` is ``user_annotation`` began at ``monotonic_ns[n]``, with an error of at most
+``uncertainty_ns[n]``. So ``monotonic = monotonic_ns[0] + (ts - ts_0) * 1000``. A trace that was cut
+off may lack the second event. ``offset_ns`` is the difference between radt's clock of this boot and
+monotonic time. ``process`` is the rank, empty for the first or only one.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from radt.run.torch_options import TRACE_WORD, TraceOptions, loaded_torch
 
 #: Name of the events that tie a trace to the monotonic clock.
 CLOCK_MARKER = "radt.clock"
-#: Where the trace's top level says when they were.
+#: Key at the trace's top level of the times of these events.
 CLOCK_KEY = "radt_clock"
 
-#: Traces are long and alike: a higher level takes minutes and saves little.
+#: A higher level takes minutes for a long trace and saves little.
 _COMPRESSION = 3
 
 
 class _Recording:
-    """PyTorch's profiler while it is on, for ``what``: ``epoch-2``, ``profile`` or ``steps``."""
+    """A trace in progress. ``what`` it covers is ``epoch-2``, ``profile`` or ``steps``."""
 
     def __init__(self, torch: Any, options: TraceOptions, what: str) -> None:
         self.what = what
@@ -85,7 +85,7 @@ class _Recording:
             raise
 
     def _mark(self) -> None:
-        """Add an event to the trace whose monotonic time is known."""
+        """Add an event with a known monotonic time to the trace."""
         before_ns = time.monotonic_ns()
         with self._record_function(CLOCK_MARKER):
             after_ns = time.monotonic_ns()
@@ -114,10 +114,10 @@ class _Recording:
 class TorchTracer:
     """Decides when to trace, from the epochs, ranges and steps that the script reports.
 
-    Without the option ``epochs`` there is one trace: of the first `radt.Run.profile` range, of the
-    second epoch (of the first if there is only one) or, in a script that has neither, of its steps
-    from the second on; whichever comes first. Failures are reported once, and training continues.
-    Only the thread that created the tracer is traced.
+    Without the option ``epochs`` there is one trace, of whichever comes first: a `radt.Run.profile`
+    range, or the second epoch (the first if there is only one). In a script without either, it
+    covers the steps from the second on. Failures are reported once, and training continues. Only
+    the thread that created the tracer is traced.
     """
 
     def __init__(self, options: TraceOptions, target: Target) -> None:
@@ -203,7 +203,7 @@ class TorchTracer:
 
     @property
     def _wants_any(self) -> bool:
-        """True if there should be one trace, of whatever comes first, and there is none yet."""
+        """True without the option ``epochs``, until there is a trace."""
         return self._options.epochs is None and not self._traced
 
     def _start(self, what: str) -> None:
