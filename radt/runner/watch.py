@@ -228,7 +228,7 @@ class LocalWatcher(Watcher):
 
 
 class _Log:
-    """Relays what a runner prints, if it prints into a file.
+    """Relays the output of a runner that prints into a file.
 
     ``exit_code`` comes from the log's last line; None until that is written.
     """
