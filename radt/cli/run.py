@@ -262,7 +262,7 @@ class _Start:
             show_plan(path, options, executor)
             return 0
         if detach:
-            with ExperimentLock(path):  # which may end what a dead runner left
+            with ExperimentLock(path):  # which may end the leftovers of a dead runner
                 work = executor.begin(path, options, lambda text: click.echo(f"  {text}"))
             ask_first(work, confirm)
             if work.pending or work.source is None:  # otherwise there is nothing to run

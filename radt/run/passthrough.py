@@ -92,7 +92,7 @@ class MlflowPassthrough:
         """Return ``mlflow.NAME``, or an inert stand-in if MLflow does not know the run.
 
         Raises:
-            AttributeError: MLflow has nothing of that name.
+            AttributeError: MLflow has no such attribute.
         """
         if self._target.part is Part.NONE:
             return NOTHING

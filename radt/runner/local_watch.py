@@ -470,7 +470,7 @@ def _without(words: Sequence[str], option: str) -> list[str]:
 
 
 class _Log:
-    """Relays what a runner prints, if it prints into a file.
+    """Relays the output of a runner that prints into a file.
 
     ``exit_code`` comes from the log's last line; None until that is written.
     """

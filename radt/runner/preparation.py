@@ -1,7 +1,7 @@
 """A workload's first step: give its runs ids, folders, and rows in store, collector and MLflow.
 
-Training needs only the folders: a store or a collector that does not work now later reads what it
-missed from the runs' folders (`radt.collector.manifest`).
+Training needs only the folders. If the store or the collector does not work now, it later reads
+the runs' folders (`radt.collector.manifest`).
 """
 
 from __future__ import annotations
