@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -190,7 +190,7 @@ class Boundaries:
         self._hooks = [register_optimizer_step_pre_hook(self._before_step)]
         modules = dict(model.named_modules())
         for name in dict.fromkeys(segment.blocks[0].name for segment in segments[1:]):
-            hook = partial(self._before_forward, name)
+            hook = partial(_report, reached, name)
             self._hooks.append(modules[name].register_forward_pre_hook(hook))
         alone = {} if frees else _parameters_alone(modules, segments)
         ends = dict.fromkeys(segment.blocks[-1].name for segment in segments[-1:])
@@ -200,7 +200,7 @@ class Boundaries:
             if parameter is None:
                 ends[name] = None
             else:
-                accumulated = partial(_gradient_made, reached, name)
+                accumulated = partial(_report, reached, name)
                 hook = parameter.register_post_accumulate_grad_hook(accumulated)  # type: ignore[no-untyped-call]
                 self._hooks.append(hook)
         for name in ends:
@@ -216,16 +216,10 @@ class Boundaries:
         """Remove the global hook of a model that is gone."""
         self._hooks[0].remove()
 
-    def _before_forward(self, name: str, _module: nn.Module, _args: Any) -> None:
-        self._reached(name)
-
     def _after_forward(self, name: str, _module: nn.Module, _args: Any, output: Any) -> None:
         node = next((t.grad_fn for t in tensors_of(output) if t.grad_fn is not None), None)
         if node is not None:
-            node.register_prehook(partial(self._before_backward, name))
-
-    def _before_backward(self, name: str, _gradients: Sequence[Tensor | None]) -> None:
-        self._reached(name)
+            node.register_prehook(partial(_report, self._reached, name))
 
     def _before_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         groups = optimizer.param_groups
@@ -233,8 +227,8 @@ class Boundaries:
             self._reached(OPTIMIZER)
 
 
-def _gradient_made(reached: Reached, name: str, _parameter: Tensor) -> None:
-    """Report the boundary. Not a method, as that would keep the parameter alive."""
+def _report(reached: Reached, name: str, *_of_hook: object) -> None:
+    """Report the boundary. Not a method, as that would keep the model's parameters alive."""
     reached(name)
 
 

@@ -147,7 +147,8 @@ class Executor:
             if self._clipping is None:
                 self._hand_over(at)
             else:
-                self._set_aside(at)
+                # They wait, with their norms, until the last norm is known.
+                self._copy_gradients(at, self._given(at, with_norms=True))
         if self._clipping is not None:
             norms = [block.norms for block in self.blocks()]
             self._update_all(self._clipping.of(norms))
@@ -215,10 +216,6 @@ class Executor:
         if self._updates is not self._loads:
             self._copy_gradients(at, blocks)
         self._update(at, blocks)
-
-    def _set_aside(self, at: int) -> None:
-        """Store a segment's gradients, with their norms, until the last norm is known."""
-        self._copy_gradients(at, self._given(at, with_norms=True))
 
     def _copy_gradients(self, at: int, blocks: Sequence[SwappedBlock]) -> None:
         def copy() -> None:
