@@ -30,9 +30,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from radt import settings
 from radt.errors import UsageError
-from radt.masking import is_postgres, with_driver
-from radt.paths import expanded, sqlite_uri, start_folder
+from radt.masking import is_postgres
+from radt.paths import expanded, sqlite_uri
 
 HOME_VARIABLE = "RADT_HOME"
 #: MLflow's address, for a run that began before it was created in MLflow (`radt.run.mlflow_calls`).
@@ -40,7 +41,6 @@ MLFLOW_PENDING_VARIABLE = "RADT_MLFLOW_PENDING"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
 TRACKING_VARIABLE = "RADT_TRACKING_URI"
 STORE_VARIABLE = "RADT_STORE_URI"
-_URI_VARIABLES = (TRACKING_VARIABLE, "MLFLOW_TRACKING_URI")
 #: Tracking URI that means "without MLflow".
 NO_MLFLOW = "none"
 #: Store URI that means "without Postgres", overriding the settings file.
@@ -129,18 +129,13 @@ class Home:
 
         Args:
             explicit: The given folder.
-            warn: Receives a description of a problem with the settings file, which is then ignored:
+            warn: Receives a description of a problem with a setting, whose default is then used:
                 training must not fail because of it.
 
         Raises:
-            UsageError: The settings file has a problem, and ``warn`` is None.
+            UsageError: A setting has a problem, and ``warn`` is None.
         """
-        if chosen := explicit or os.environ.get(HOME_VARIABLE):
-            path = expanded(os.fspath(chosen))
-            return cls(path if path.is_absolute() else start_folder() / path)
-        from radt.settings import HOME, value_for_script  # a runner's runs need not pay for it
-
-        return cls(value_for_script(HOME, warn))
+        return cls(settings.value_for_script(settings.HOME, warn, os.fspath(explicit or "")))
 
     @property
     def store_path(self) -> Path:
@@ -177,12 +172,8 @@ class Home:
         Raises:
             UsageError: See `resolve`.
         """
-        chosen = explicit or next(filter(None, map(os.environ.get, _URI_VARIABLES)), None)
-        if not chosen:
-            from radt.settings import TRACKING_URI, value_for_script
-
-            chosen = value_for_script(TRACKING_URI, warn) or self.default_tracking_uri
-        return "" if chosen.lower() == NO_MLFLOW else with_driver(chosen)
+        chosen = settings.value_for_script(settings.TRACKING_URI, warn, explicit)
+        return "" if chosen.lower() == NO_MLFLOW else chosen or self.default_tracking_uri
 
     def store_uri(
         self,
@@ -204,13 +195,9 @@ class Home:
         Raises:
             UsageError: See `resolve`.
         """
-        chosen = explicit or os.environ.get(STORE_VARIABLE)
-        if not chosen:
-            from radt.settings import STORE_URI, value_for_script
-
-            chosen = value_for_script(STORE_URI, warn)
-            chosen = chosen or (tracking_uri if is_postgres(tracking_uri) else "")
-        return "" if chosen.lower() == NO_POSTGRES else with_driver(chosen)
+        chosen = settings.value_for_script(settings.STORE_URI, warn, explicit)
+        chosen = chosen or (tracking_uri if is_postgres(tracking_uri) else "")
+        return "" if chosen == NO_POSTGRES else chosen
 
     def run_dir(self, run_id: str) -> RunDir:
         return RunDir(self.path / "runs" / run_id)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -318,7 +319,6 @@ class Settings:
         file: Settings file of the folder.
         given: Command-line values by setting; None for settings that were not given.
         environ: Environment variables.
-        folder: Base of relative paths in the command line and variables.
     """
 
     def __init__(
@@ -326,12 +326,14 @@ class Settings:
         file: SettingsFile | None,
         given: Mapping[Setting[Any], str | None] | None = None,
         environ: Mapping[str, str] = os.environ,
-        folder: Path | None = None,
     ) -> None:
         self.file = file
         self._given = given or {}
         self._environ = environ
-        self._folder = folder or start_folder()
+        #: Base of relative paths in the command line and variables.
+        self._folder = Path()
+        with suppress(FileNotFoundError):  # the working folder was deleted; paths stay relative
+            self._folder = start_folder()
 
     @classmethod
     def of(
@@ -416,17 +418,25 @@ def variable(setting: Setting[T], environ: Mapping[str, str] = os.environ) -> Fo
     return Settings(None, environ=environ).find(setting)
 
 
-def value_for_script(setting: Setting[T], warn: Callable[[str], None] | None) -> T:
-    """Return a setting's value from the settings file of the start folder, else the default.
+def value_for_script(
+    setting: Setting[T], warn: Callable[[str], None] | None, given: str | None = None
+) -> T:
+    """Return a setting's value in a script: as given, of a variable, of a file, or the default.
+
+    The file is that of the start folder. It is read only if it counts.
 
     Args:
         setting: The setting.
         warn: Receives a description of the problem, and the default is used; None raises instead.
+        given: The value that the script or its caller chose; None or empty for none.
 
     Raises:
-        UsageError: The settings file cannot be read or its value is invalid.
+        UsageError: The settings file cannot be read, or the value is invalid.
     """
+    chosen = {setting: given or None}
     try:
+        if Settings(None, chosen).find(setting).level is not SettingLevel.DEFAULT:
+            return Settings(None, chosen)[setting]
         return Settings.of(start_folder(), environ={})[setting]
     except (UsageError, OSError) as error:
         if warn is None:

@@ -47,8 +47,7 @@ def guarded(what: str, action: Callable[[], Result]) -> Result | None:
 
 def send_alert(experiment: str, text: str) -> None:
     """Notify in the background; write to standard error if no notification is configured."""
-    target = settings.variable(settings.NOTIFY).value
-    target = target or settings.value_for_script(settings.NOTIFY, warn_once)
+    target = settings.value_for_script(settings.NOTIFY, warn_once)
     if not target:
         say(f"alert: {text}")
         return

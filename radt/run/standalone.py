@@ -52,9 +52,6 @@ def _writing(folder: Path) -> bool:
 
 def is_quiet() -> bool:
     """Return True if the user wants no lines about the run: ``$RADT_QUIET`` or settings file."""
-    quiet = settings.variable(settings.QUIET)
-    if quiet.level is settings.SettingLevel.VARIABLE:
-        return quiet.value
     return settings.value_for_script(settings.QUIET, warn_once)
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from radt.errors import UsageError
 from radt.home import Home, runtime_dir
 from radt.settings import HOME, Settings
 
@@ -75,3 +76,15 @@ def test_an_absolute_folder_needs_no_working_folder(
     monkeypatch.chdir(here)
     here.rmdir()
     assert Home.resolve(tmp_path).path == tmp_path
+
+
+def test_a_script_goes_on_without_an_address_that_is_not_valid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("RADT_STORE_URI", "mysql://db/radt")
+    warnings: list[str] = []
+    assert Home(Path("/data")).store_uri(warn=warnings.append) == ""
+    assert len(warnings) == 1
+    assert "RADT_STORE_URI: 'mysql://db/radt' is not the address of a Postgres" in warnings[0]
+    with pytest.raises(UsageError, match="RADT_STORE_URI"):
+        Home(Path("/data")).store_uri()
