@@ -194,7 +194,7 @@ _OF_RUNS = (
 
 _RUNS_AT_A_TIME = 200
 #: Harmless differences between samples and points: the first reading of a difference yields no
-#: point, and a killed collector may not have counted what it had written.
+#: point, and a killed collector may not have counted the last points that it wrote.
 _SLACK_POINTS = 2
 _SLACK_RATIO = 0.02
 

@@ -82,9 +82,9 @@ class Replicator:
     # -- one turn ---------------------------------------------------------------------------------
 
     def turn(self, *, everything: bool = False) -> float | None:
-        """Copy all due data, at the end `everything`; return the seconds until more is due.
+        """Copy all due data; return the seconds until more is due, None if only new data will be.
 
-        None if that requires new data first.
+        `everything` also copies data that is not due yet, for the last turn.
 
         Raises:
             GoneError: The store on this machine was deleted.

@@ -153,7 +153,7 @@ class RunCopy:
         self._batches = None
 
     def _check_readable(self, after: Mapping[int, int]) -> None:
-        """Raise CodecError if a series is unreadable here after so many points."""
+        """Raise CodecError if a series is unreadable here after this number of its points."""
         points = {each.series_no: after.get(each.series_no, _ALL) for each in self.series}
         for batch in copy.changes(self._source, self.run_id, Position(points, {0: _ALL})):
             for reason in batch.damaged.values():

@@ -325,8 +325,8 @@ class Shipment:
         series = {record.series_no: record for record in batch.rows.series}
         times = chunks.SharedTimes()
         if batch.pieces and after.cuts:
-            # All at once, though the points may need several shipments: chunks share their times,
-            # so that none may stay whose times are away.
+            # Remove all of them at once, even if the points need several shipments: chunks share
+            # their times, so no chunk may remain without them.
             self.cuts[batch.run_id], after.cuts = after.cuts, {}
         changed: dict[int, SeriesRecord] = {}
         for piece in batch.pieces:
