@@ -71,8 +71,6 @@ def monitor_of(
 
     submitter = Submitter(spool, engine, build, max_jobs=settings.max_jobs)
     return SubmissionMonitor(
-        spool,
-        engine,
         submitter,
         Patience(outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value),
         observes_only=observes_only,
@@ -174,7 +172,7 @@ class SlurmExecutor:
             )
             mark_open(spool)
             monitor = monitor_of(spool, self.settings, self._engine)
-            self._follow(context, spool, monitor, statuses)
+            self._follow(context, monitor, statuses)
         return ExperimentOutcome(
             workloads=self._found.workloads,
             failed_before=work.failed_before,
@@ -200,7 +198,7 @@ class SlurmExecutor:
         rerun = context.options.rerun
         if rerun:
             context.console.say("  failed rows run again when they have ended", "dim")
-        self._follow(context, spool, monitor, status_writer(spool))
+        self._follow(context, monitor, status_writer(spool))
         if context.stop or self._found.problem is not None:
             return False
         if not (self._found.settled_at_once or rerun):
@@ -255,20 +253,18 @@ class SlurmExecutor:
     def _follow(
         self,
         context: RunnerContext,
-        spool: Spool,
         monitor: SubmissionMonitor,
         statuses: StatusSink | None,
     ) -> None:
         before = self._found
         with Collection(
-            spool,
+            monitor.spool,
             context.home,
             tracking_uri=context.tracking_uri,
             store_uri=context.store_uri,
             client=context.client,
         ) as collection:
             self._found = Follower(
-                spool,
                 monitor,
                 context.home,
                 context.console,

@@ -148,4 +148,4 @@ def monitor_of(
     spool: Spool, engine: Engine, max_jobs: int | None = None, *, observes_only: bool = False
 ) -> SubmissionMonitor:
     submitter = submitter_of(spool, engine, max_jobs)
-    return SubmissionMonitor(spool, engine, submitter, PATIENCE, observes_only=observes_only)
+    return SubmissionMonitor(submitter, PATIENCE, observes_only=observes_only)
