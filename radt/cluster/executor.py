@@ -21,7 +21,6 @@ from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings, RecordMode
-from radt.cluster.settle import Patience
 from radt.cluster.shaping import arrays_for, ask_about, on_one_node
 from radt.cluster.slurm import Slurm
 from radt.cluster.spool import Spool
@@ -72,7 +71,7 @@ def monitor_of(
     submitter = Submitter(spool, engine, build, max_jobs=settings.max_jobs)
     return SubmissionMonitor(
         submitter,
-        Patience(outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value),
+        outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value,
         observes_only=observes_only,
         poll_s=radt_settings.variable(radt_settings.CLUSTER_POLL_S, os.environ).value,
     )

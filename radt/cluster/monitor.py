@@ -18,11 +18,10 @@ from pathlib import Path
 from radt.cluster.attempt import AttemptView
 from radt.cluster.engine import REST, End, JobId, JobState, Phase
 from radt.cluster.settle import (
+    OUTCOME_S,
     OVER_MEMORY,
-    PATIENCE,
     JobFacts,
     Next,
-    Patience,
     Settlement,
     settle,
 )
@@ -78,6 +77,10 @@ class MonitoredJob:
         return self.state is not None and self.state.phase is Phase.RUNNING
 
     @property
+    def has_ended(self) -> bool:
+        return self.state is not None and self.state.phase is Phase.ENDED
+
+    @property
     def is_queued(self) -> bool:
         return self.state is not None and self.state.phase in (Phase.QUEUED, Phase.HELD)
 
@@ -96,7 +99,7 @@ class SubmissionMonitor:
 
     Args:
         submitter: Submits the jobs of the submission.
-        patience: How long to wait for reports.
+        outcome_s: See `radt.cluster.settle.OUTCOME_S`.
         observes_only: Do not submit, cancel or hold: another process does.
         poll_s: Seconds between queries of the engine.
 
@@ -114,8 +117,8 @@ class SubmissionMonitor:
     def __init__(
         self,
         submitter: Submitter,
-        patience: Patience = PATIENCE,
         *,
+        outcome_s: float = OUTCOME_S,
         observes_only: bool = False,
         poll_s: float = POLL_S,
     ) -> None:
@@ -123,7 +126,7 @@ class SubmissionMonitor:
         self._observes_only = observes_only
         self._engine = submitter.engine
         self._submitter = submitter
-        self._patience = patience
+        self._outcome_s = outcome_s
         submission = self.spool.submission
         self.jobs = {
             key: MonitoredJob(
@@ -287,7 +290,7 @@ class SubmissionMonitor:
         if not self._waiting or self.spool.stopped or self.spool.held:
             return
         unended = sum(
-            key not in self._waiting and not _has_ended(job) for key, job in self.jobs.items()
+            key not in self._waiting and not job.has_ended for key, job in self.jobs.items()
         )
         try:
             for key in self._submitter.submit(sorted(self._waiting), unended):
@@ -336,7 +339,7 @@ class SubmissionMonitor:
             for key, job in self.jobs.items()
             if job.state is None
             and key not in unsubmitted
-            and self._silent_s(job, now_s) >= self._patience.outcome_s
+            and self._silent_s(job, now_s) >= self._outcome_s
             and (job_id := self._submitter.job_id(key)) is not None
         }
         if forgotten:
@@ -408,7 +411,7 @@ class SubmissionMonitor:
         holds = [reason for reason in (self.held, self.spool.released) if reason]
         unsubmitted, touched = self.unsubmitted, self._touched & self.jobs.keys()
         if all_silent:
-            touched |= {k for k, job in self.jobs.items() if job.state is None or _has_ended(job)}
+            touched |= {k for k, job in self.jobs.items() if job.state is None or job.has_ended}
         for key in sorted(touched):
             job, is_in = self.jobs[key], key not in unsubmitted
             with self._folder():  # a job that cannot be settled now must not block others
@@ -442,10 +445,10 @@ class SubmissionMonitor:
             self._submitter.submissions(job.key),
             holds,
             self._stopped,
-            "" if job.has_reported_end or not _has_ended(job) else self._last_line(job),
+            "" if job.has_reported_end or not job.has_ended else self._last_line(job),
             job.is_forgotten,
         )
-        self._follow_up(job, settle(facts, job.rows, self._patience), job_id, changes)
+        self._follow_up(job, settle(facts, job.rows, self._outcome_s), job_id, changes)
 
     def _follow_up(
         self, job: MonitoredJob, settlement: Settlement, job_id: JobId, changes: Changes
@@ -528,7 +531,3 @@ def last_line(path: Path) -> str:
         return ""
     texts = [line.strip() for line in reversed(lines) if line.strip()]
     return next(filter(OVER_MEMORY.search, texts), texts[0] if texts else "")
-
-
-def _has_ended(job: MonitoredJob) -> bool:
-    return job.state is not None and job.state.phase is Phase.ENDED
