@@ -273,7 +273,9 @@ class Follower:
                 total = len(self._labels)
                 self._console.workload_ended(len(self._found.workloads), total, outcome)
             if not self._is_first and outcome.status is not RunStatus.FINISHED:
-                self._notify(outcome, key)
+                plan = WorkloadPlan(key.experiment, key.label, ())
+                file = self._spool.submission.file
+                self._notifier.send(Notification.of_workload(plan, outcome, file))
         if not shown:
             bad = sum(outcome.status is not RunStatus.FINISHED for outcome, _ in outcomes)
             failed = f", {bad} of them not FINISHED" if bad else ""
@@ -330,10 +332,6 @@ class Follower:
         except RadtError:
             return None
         return None if skew_ns is None else skew_ns / 1e9
-
-    def _notify(self, outcome: WorkloadProgress, key: WorkloadKey) -> None:
-        plan = WorkloadPlan(key.experiment, key.label, ())
-        self._notifier.send(Notification.of_workload(plan, outcome, self._spool.submission.file))
 
     # The terminal ---------------------------------------------------------------------------------
 

@@ -256,8 +256,9 @@ class SubmissionMonitor:
                     self._waiting.update(self._submitter.recover(self._started_by))
                     self._waiting &= self.jobs.keys()
                     self._submit(now_s, changes)
-            states = self._engine.states(self._arrays())
-            self._take(states, now_s)
+            ids = (self._submitter.job_id(key) for key in self.jobs)
+            arrays = dict.fromkeys(job.array for job in ids if job is not None)
+            self._take(self._engine.states(list(arrays)), now_s)
             self._ask_for_the_past(now_s)
             with self._folder():
                 self._give_orders()
@@ -280,11 +281,6 @@ class SubmissionMonitor:
         self._engine_answers, self._poll_s = True, self._usual_poll_s
         self._next_poll_s = now_s + self._usual_poll_s
         self._next_scan_s = now_s
-
-    def _arrays(self) -> list[str]:
-        """Return the engine's ids of arrays with unsettled jobs."""
-        ids = (self._submitter.job_id(key) for key in self.jobs)
-        return list(dict.fromkeys(job.array for job in ids if job is not None))
 
     def _submit(self, now_s: float, changes: Changes) -> None:
         if not self._waiting or self.spool.stopped or self.spool.held:

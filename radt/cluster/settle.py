@@ -204,7 +204,8 @@ class _Case:
         untouched = [row for row in self._left if row.line not in newest.statuses]
         if untouched and self._has_progress and self._may_start_again:
             return self._queued(newest.reason, Next.SUBMIT)  # the rest of a bundle
-        own = {row.line for row in self._left if self._is_killed(row)}
+        killed = RunStatus.KILLED
+        own = {row.line for row in self._left if parse_status(self._text(row)) is killed}
         reason = newest.reason or _ENDS.get(end, NO_REPORT)
         return self._all_left(RunStatus.KILLED, reason, but=own)
 
@@ -272,9 +273,6 @@ class _Case:
     def _text(self, row: SubmittedRow) -> str:
         known = self._known.get(row.line)
         return "" if known is None else known.text
-
-    def _is_killed(self, row: SubmittedRow) -> bool:
-        return parse_status(self._text(row)) is RunStatus.KILLED
 
 
 def _known(
