@@ -94,8 +94,7 @@ def reopened(spool: Spool, patience_s: float | None = None) -> tuple[ClusterSett
 def plan_of(spool: Spool) -> ExperimentPlan:
     """Return a partial plan from a submission: the names of its workloads."""
     submission = spool.submission
-    keys = (key for job in submission.jobs for key in submission.workloads(job))
-    workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in keys)
+    workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in submission.rows)
     return ExperimentPlan(Path(submission.file), tuple(workloads))
 
 

@@ -145,8 +145,7 @@ class Follower:
         self._on_look = on_look
         self._wait_for_file_s = wait_for_file_s
         self._statuses = PacedStatuses(statuses, lambda text: self._say(text, "red"))
-        submission = self._spool.submission
-        self._labels = [key for job in submission.jobs for key in submission.workloads(job)]
+        self._workloads = list(self._spool.submission.rows)
         self._began_s = clock()
         self._ended_before = 0
         self._is_first = True
@@ -162,7 +161,7 @@ class Follower:
         Raises:
             ClusterError: The engine refuses to answer.
         """
-        self._console.label_width = label_width(key.label for key in self._labels)
+        self._console.label_width = label_width(key.label for key in self._workloads)
         try:
             was_closed = False
             while True:
@@ -270,7 +269,7 @@ class Follower:
         for outcome, key in outcomes:
             self._found.workloads.append(outcome)
             if shown:
-                total = len(self._labels)
+                total = len(self._workloads)
                 self._console.workload_ended(len(self._found.workloads), total, outcome)
             if not self._is_first and outcome.status is not RunStatus.FINISHED:
                 plan = WorkloadPlan(key.experiment, key.label, ())
@@ -279,7 +278,7 @@ class Follower:
         if not shown:
             bad = sum(outcome.status is not RunStatus.FINISHED for outcome, _ in outcomes)
             failed = f", {bad} of them not FINISHED" if bad else ""
-            self._say(f"{len(outcomes)} of {len(self._labels)} workloads had ended{failed}")
+            self._say(f"{len(outcomes)} of {len(self._workloads)} workloads had ended{failed}")
         if self._is_first:
             self._ended_before = len(outcomes)
             self._found.settled_at_once = self._monitor.is_settled
@@ -344,7 +343,7 @@ class Follower:
 
     def _progress(self) -> ProgressView:
         """Return the progress; the end is estimated from the rate of workloads since the start."""
-        ended, total = len(self._found.workloads), len(self._labels)
+        ended, total = len(self._found.workloads), len(self._workloads)
         here = ended - self._ended_before
         elapsed_s = self._clock() - self._began_s
         remaining_s = elapsed_s / here * (total - ended) if here else None
