@@ -8,6 +8,7 @@ number of browsers is not limited.
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import Any
 
@@ -74,13 +75,17 @@ _INDEX = """<!DOCTYPE html>
 </html>""".replace("SCHEME", SCHEME.address)
 
 
+#: Dash's own tables, of which no page has any.
+_UNUSED_SCRIPT = re.compile(r'<script src="[^"]*/dash_table/[^"]*"></script>')
+
+
 class _Application(Dash):
     """Serves its frame for the addresses of pages only."""
 
     def index(self, path: str = "") -> Any:
         if any(page.path == path for page in PAGES):
             frame: Any = super().index  # Dash does not declare its type
-            return frame()
+            return _UNUSED_SCRIPT.sub("", frame())
         macros: Any = template("alone.html")
         return Response(macros.missing(path, from_request()), 404)
 

@@ -11,13 +11,13 @@ import sys
 
 
 class RunFollower:
-    """Default-experiment provider: returns the run's experiment for what a script opens in MLflow.
+    """Default-experiment provider: returns the run's experiment for runs that a script opens.
 
     Within a run, the constructor, which MLflow calls on import, installs `radt.run.mlflow_calls`.
     """
 
     def __init__(self) -> None:
-        is_inside = os.environ.get("RADT_RUN_ID") or "radt.run.recording" in sys.modules
+        is_inside = os.environ.get("RADT_RUN_ID") or "radt.run.open_runs" in sys.modules
         if not is_inside or os.environ.get("RADT_MODE", "").lower() == "off":
             return
         try:

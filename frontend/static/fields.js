@@ -49,8 +49,6 @@
     const isOpen = () => !box.hidden;
     const labelOf = (value) => (choices.find((one) => one.value === value) || { label: value }).label;
 
-    /* ---- display ----------------------------------------------------------------------------- */
-
     const list = h("ul", { id: `${root.id}-list`, role: "listbox", "aria-label": label });
     const note = h("p", { role: "status" });
     const box = h("div", { class: "choices", hidden: true }, list, note);
@@ -102,7 +100,6 @@
       point(Math.min(active, shown.length - 1));
     }
 
-    /* Make a choice the active one, which Enter takes. */
     function point(place) {
       active = place;
       for (const element of list.querySelectorAll("[data-active]")) delete element.dataset.active;
@@ -135,8 +132,6 @@
       draw();
     }
 
-    /* ---- user actions ------------------------------------------------------------------------ */
-
     function setValues(next) {
       values = next;
       set(values.join(SEPARATOR));
@@ -153,7 +148,6 @@
       }
     }
 
-    /* Accept the typed text unchanged. */
     function add() {
       const more = parts(input.value).filter((one) => !values.includes(one));
       typed = false;
@@ -189,8 +183,6 @@
       if (isFree && typed) add();
       close();
     }
-
-    /* ---- updates from the server ------------------------------------------------------------- */
 
     const known = {};
     return () => {

@@ -55,7 +55,6 @@ class _Known:
     rows with the same identity, and their number; ``run_id`` is its Run cell.
     """
 
-    line: int
     identity: tuple[str, ...]
     ordinal: int
     twins: int
@@ -65,9 +64,9 @@ class _Known:
 class StatusWriter:
     """Updates the Status and Run cells of a file. Thread-safe.
 
-    Every write reads the file again, so that concurrent edits are kept. A row is found by what the
-    user wrote in it, not by its line: lines may be added, moved and removed during the runs. The
-    caller holds the `ExperimentLock` of the file.
+    Every write reads the file again, so that concurrent edits are kept. A row is identified by
+    the cells that the user wrote, not by its line: lines may be added, moved and removed during the
+    runs. The caller holds the `ExperimentLock` of the file.
 
     Args:
         path: The file; a symbolic link is followed, not replaced.
@@ -192,7 +191,7 @@ def _known_rows(table: CsvTable) -> dict[int, _Known]:
     for row in table.rows:
         identity = header.identity(row)
         known[row.line] = _Known(
-            row.line, identity, seen[identity], twins[identity], header.value(row, Column.RUN)
+            identity, seen[identity], twins[identity], header.value(row, Column.RUN)
         )
         seen[identity] += 1
     return known

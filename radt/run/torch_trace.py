@@ -54,7 +54,7 @@ CLOCK_KEY = "radt_clock"
 _COMPRESSION = 3
 
 
-class _Recording:
+class _Trace:
     """PyTorch's profiler while it is on, for ``what``: ``epoch-2``, ``profile`` or ``steps``."""
 
     def __init__(self, torch: Any, options: TraceOptions, what: str) -> None:
@@ -123,7 +123,7 @@ class TorchTracer:
     def __init__(self, options: TraceOptions, target: Target) -> None:
         self._options = options
         self._target = target
-        self._recording: _Recording | None = None
+        self._trace: _Trace | None = None
         self._traced = 0
         self._epochs_begun = 0
         self._in_epoch = False
@@ -162,17 +162,17 @@ class TorchTracer:
 
     def step_begins(self, number: int) -> None:
         """Mark the start of the first step of a loop."""
-        recording = self._recording
-        if recording is not None and self._here():
-            self._guarded(lambda: recording.next_step(number))
+        trace = self._trace
+        if trace is not None and self._here():
+            self._guarded(lambda: trace.next_step(number))
 
     def stepped(self, number: int) -> None:
         """Mark the end of a step. Start or end a trace if it is due."""
         if not self._here():
             return
-        if self._recording is not None:
-            self._recording.steps += 1
-            if self._recording.steps >= self._options.steps:
+        if self._trace is not None:
+            self._trace.steps += 1
+            if self._trace.steps >= self._options.steps:
                 self._finish()
         elif self._wants_any and not self._in_epoch:
             self._start("steps")
@@ -208,31 +208,31 @@ class TorchTracer:
 
     def _start(self, what: str) -> None:
         torch = loaded_torch()
-        if torch is None or self._recording is not None or self._trouble:
+        if torch is None or self._trace is not None or self._trouble:
             return
 
         def start() -> None:
-            self._recording = _Recording(torch, self._options, what)
+            self._trace = _Trace(torch, self._options, what)
 
         self._guarded(start)
 
     def _finish(self, what: str = "") -> None:
         """End the trace and write it, if its name starts with ``what``."""
-        recording = self._recording
-        if recording is not None and recording.what.startswith(what):
-            self._recording = None
-            self._guarded(lambda: self._write(recording))
+        trace = self._trace
+        if trace is not None and trace.what.startswith(what):
+            self._trace = None
+            self._guarded(lambda: self._write(trace))
 
-    def _write(self, recording: _Recording) -> None:
+    def _write(self, trace: _Trace) -> None:
         """Write the trace under a temporary name, then move it, so that it appears atomically."""
         run_id, rank = self._target.run_id, self._target.rank
-        recording.stop(run_id=run_id, process=f"rank {rank}" if rank else "", pid=os.getpid())
-        stem = f"torch-{recording.what}" + (f"-rank-{rank}" if rank else "")
+        trace.stop(run_id=run_id, process=f"rank {rank}" if rank else "", pid=os.getpid())
+        stem = f"torch-{trace.what}" + (f"-rank-{rank}" if rank else "")
         spool = self._target.run_dir.path
         mark = f".incoming-{os.getpid()}-{threading.get_ident()}"
         plain, packed = spool / f"{mark}.json", spool / f"{mark}.json.gz"
         try:
-            recording.profiler.export_chrome_trace(str(plain))
+            trace.profiler.export_chrome_trace(str(plain))
             with plain.open("rb") as source, gzip.open(packed, "wb", _COMPRESSION) as file:
                 shutil.copyfileobj(source, file, 1 << 20)
             reports = self._options.reports
@@ -251,6 +251,6 @@ class TorchTracer:
         except Exception as error:  # noqa: BLE001 - a profiler must never end training
             self._trouble = described(error)
             warn_once(f"{TRACE_WORD} does not work: {self._trouble}. Training goes on")
-            if (recording := self._recording) is not None:
-                self._recording = None
-                self._guarded(recording.profiler.stop)
+            if (trace := self._trace) is not None:
+                self._trace = None
+                self._guarded(trace.profiler.stop)

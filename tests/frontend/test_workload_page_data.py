@@ -14,7 +14,7 @@ from radt.analysis.report import read_report
 from radt.errors import RunNotFoundError
 from radt.frontend.charts.stacks import strip_figure, y_ticks
 from radt.frontend.charts.timeline import timeline
-from radt.frontend.data.lines import feeds
+from radt.frontend.data.lines import series_groups
 from radt.frontend.data.metrics import series_of
 from radt.frontend.data.run_facts import slowdowns_of
 from radt.frontend.data.source import Source
@@ -334,7 +334,7 @@ def test_series_of_two_nodes_stand_by_themselves(bench: Bench, source: Source) -
         ((record,),) = [share.series for share in strips[host, ""].shares]
         of_series = [gap for gap in gaps if gap.listener == record.counted_as]
         assert len(of_series) == holes, host
-    lines = feeds(subject.runs, series_of(source, subject.run_ids)["gpu.power"])
+    lines = series_groups(subject.runs, series_of(source, subject.run_ids)["gpu.power"])
     assert [line.label for line in lines] == ["wide  bench-1 gpu0", "wide  node2 gpu0"]
     (note,) = notes(subject, tags_of(source, subject), {})
     clocks = "agree within 40.0 µs (node2, after a drift of 1.00 µs)"
