@@ -75,8 +75,8 @@ _INDEX = """<!DOCTYPE html>
 </html>""".replace("SCHEME", SCHEME.address)
 
 
-#: Dash's own tables, of which no page has any.
-_UNUSED_SCRIPT = re.compile(r'<script src="[^"]*/dash_table/[^"]*"></script>')
+#: Dash's tables, and what only those of its components need that are loaded later.
+_UNUSED_SCRIPT = re.compile(r'<script src="[^"]*/(?:dash_table/|deps/polyfill@)[^"]*"></script>')
 
 
 class _Application(Dash):
