@@ -30,11 +30,11 @@ which the content security policy forbids. A brush is a range of a column, in th
 
 **Timeline and Workload** share axis, zoom and cursor (``workload.js``).
 
-**Run** gets from `run_routes` what no template renders: parts of the log, beginnings of files,
-which helper processes read (`data.run.previews`), and what was logged by name and step, found by
-paths of artifacts (`data.run.media`). Contents of files reach the page as text nodes; `files` sends
-only the media types of `data.run.kinds` to be shown, in a sandbox.
+**Run** has no templates for the content of files: `run_routes` sends parts of the log, beginnings
+of files, which helper processes read (`data.run.previews`), and logged images, tables and texts,
+which are found by the paths of artifacts (`data.run.media`). Contents of files reach the page as
+text nodes; `files` sends only the media types of `data.run.kinds` to be shown, in a sandbox.
 
 **Writing.** Only `notes` changes the store: notes on runs, which are tags and are delivered as
-such, and saved views, which are copied nowhere. `auth.Access.may_write` decides who may do so.
+such, and saved views, which are copied nowhere. `auth.Access.may_write` decides who may write.
 """

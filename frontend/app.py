@@ -132,7 +132,6 @@ def _frame(source: Source) -> Component:
             dcc.Store(id="revision"),
             dcc.Store(id="trouble"),
             dcc.Store(id="away", data=""),
-            dcc.Store(id="paper"),
             dcc.Store(id="view"),
             dcc.Store(id="address"),
             dcc.Store(id="address-done"),
@@ -199,7 +198,6 @@ def _short(where: str) -> str:
 
 def _register_pulse(app: Dash, source: Source) -> None:
     """Poll the store's revision. Every other callback depends on ``revision``."""
-    in_browser(app, "scheme", Output("paper", "data"), Input("scheme", "id"))
     in_browser(app, "tick", Output("tick", "data"), Input("pulse", "n_intervals"))
 
     @app.callback(

@@ -39,7 +39,7 @@ from radt.listeners.dcgm_dmon import (
     FieldValue,
     HostengineError,
     Key,
-    Snapshot,
+    WatchedValues,
 )
 from radt.listeners.dcgm_fields import ALL, COUNTERS_REMEDY, FIELDS, METRICS, PROFILING, XID, Field
 from radt.listeners.nvidia import DeviceHandles, GpuHandle, MigHandle, Named, missing, probe_nvml
@@ -58,7 +58,7 @@ _LIMITED = (
 
 
 @dataclass(slots=True)
-class Plan:
+class CardPlan:
     """Fields of a card to read at this instant, and the names that runs have for the card."""
 
     card: GpuHandle
@@ -80,7 +80,7 @@ class Plan:
 
 
 @dataclass(slots=True)
-class State:
+class CardState:
     """The state of a card's watch."""
 
     watch: DmonWatch
@@ -95,7 +95,7 @@ class State:
     limited: frozenset[int] = frozenset()
     xid: float | None = None
     #: The last snapshot.
-    snapshot: Snapshot = field(default_factory=Snapshot)
+    snapshot: WatchedValues = field(default_factory=WatchedValues)
     problem: str = ""
 
 
@@ -109,15 +109,15 @@ def _size(nvml: Any, mig: MigHandle) -> tuple[int, int] | None:
     return int(attributes.gpuInstanceSliceCount), int(attributes.memorySizeMB)
 
 
-def plans_of(targets: Sequence[Target], devices: Mapping[str, Named | None]) -> dict[int, Plan]:
+def plans_of(targets: Sequence[Target], devices: Mapping[str, Named | None]) -> dict[int, CardPlan]:
     """Return the plans by card."""
-    plans: dict[int, Plan] = {}
+    plans: dict[int, CardPlan] = {}
     for target in targets:
         for name in target.gpus:
             named = devices[name]
             if named is None:
                 continue
-            plan = plans.setdefault(named.card.index, Plan(named.card))
+            plan = plans.setdefault(named.card.index, CardPlan(named.card))
             plan.names[name] = named.mig
             plan.profiled |= bool(target.profiler)
     return plans
@@ -127,8 +127,8 @@ def plans_of(targets: Sequence[Target], devices: Mapping[str, Named | None]) -> 
 class Judge:
     """Decides whether a value is new, still to come, or missing and why."""
 
-    state: State
-    snapshot: Snapshot
+    state: CardState
+    snapshot: WatchedValues
     now_ns: int
     interval_s: float
 
@@ -200,7 +200,7 @@ def all_lost(names: Mapping[str, MigHandle | None], entity: str) -> Iterator[Rea
                 yield Reading(entry.mig.name, MissingReason.LOST, place, gpu=name)
 
 
-def occurrences(plan: Plan, state: State, snapshot: Snapshot) -> Iterator[Occurrence]:
+def occurrences(plan: CardPlan, state: CardState, snapshot: WatchedValues) -> Iterator[Occurrence]:
     """Yield a new XID error, and problems of DCGM."""
     if snapshot.problem and snapshot.problem != state.problem:
         for name in plan.names:
@@ -245,7 +245,7 @@ class DcgmListener(Listener):
     def __init__(self) -> None:
         self._devices = DeviceHandles()
         self._engine: DmonEngine | None = None
-        self._states: dict[int, State] = {}
+        self._states: dict[int, CardState] = {}
         self._shared_counters: dict[int, bool] = {}
         self._counters: EnergyCounters | None = None
         self._losses = LossWatch()
@@ -322,7 +322,7 @@ class DcgmListener(Listener):
                 yield from self._losses.take(nvml, card, users)
                 self._devices.forget(card)  # after a reset, it has another handle
 
-    def _card(self, plan: Plan) -> Iterator[Reading | Occurrence]:
+    def _card(self, plan: CardPlan) -> Iterator[Reading | Occurrence]:
         """Yield all readings of a card, read once, under each of its names."""
         state = self._state(plan)
         snapshot = state.snapshot = state.watch.read()
@@ -338,7 +338,7 @@ class DcgmListener(Listener):
                 for reading in readings[place]:
                     yield replace(reading, gpu=name)
 
-    def _state(self, plan: Plan) -> State:
+    def _state(self, plan: CardPlan) -> CardState:
         """Return the card's watch, recreated if it does not fit."""
         index, now_ns = plan.card.index, time.monotonic_ns()
         paused = plan.profiled and not self._counters_are_shared(plan.card)
@@ -349,7 +349,7 @@ class DcgmListener(Listener):
         fields = tuple(number for number in ALL if not (paused and number in PROFILING))
         assert self._engine is not None
         watch = self._engine.watch(plan.card.uuid, plan.instances, fields)
-        state = State(watch, plan.instances, paused, now_ns)
+        state = CardState(watch, plan.instances, paused, now_ns)
         state.limited = plan.limited(self._devices.nvml)
         if before is not None:
             state.xid, state.given_ns = before.xid, before.given_ns
@@ -374,7 +374,7 @@ class DcgmListener(Listener):
         return self._shared_counters[card.index]
 
 
-def _outdated(state: State, plan: Plan, paused: bool, now_ns: int) -> bool:
+def _outdated(state: CardState, plan: CardPlan, paused: bool, now_ns: int) -> bool:
     """Return whether the card's watch has to change, or could cover more."""
     if state.paused != paused or not plan.instances <= state.instances:
         return True

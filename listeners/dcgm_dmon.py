@@ -221,7 +221,7 @@ class FieldValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class WatchedValues:
     """The newest values of a watch.
 
     ``problem`` says why there are no new values at the moment, else empty. ``unknown`` are GPU
@@ -295,11 +295,11 @@ class DmonWatch:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def read(self) -> Snapshot:
+    def read(self) -> WatchedValues:
         """Return the newest values, without waiting for new ones."""
         with self._lock:
             values, refused = dict(self._values), dict(self._refused)
-            return Snapshot(values, refused, self._problem, self._unknown, self._begun_ns)
+            return WatchedValues(values, refused, self._problem, self._unknown, self._begun_ns)
 
     def close(self) -> None:
         """Terminate the process; the host engine removes its groups and watches."""

@@ -120,7 +120,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class Readout:
     """The source of metrics: the first of the alternatives that card and driver support."""
 
     metrics: tuple[str, ...]
@@ -157,58 +157,58 @@ def _get(
 
 #: The energy counter comes first, so that it is read closest to the recorded time.
 SOURCES = (
-    Source(
+    Readout(
         (ENERGY,),
         (Field("TOTAL_ENERGY_CONSUMPTION", 1e-3), _get("TotalEnergyConsumption", per=1e3)),  # mJ
     ),
-    Source((INSTANT,), (Field("POWER_INSTANT", 1e-3),)),
-    Source((AVERAGE,), (Field("POWER_AVERAGE", 1e-3),), slow=True),
-    Source(
+    Readout((INSTANT,), (Field("POWER_INSTANT", 1e-3),)),
+    Readout((AVERAGE,), (Field("POWER_AVERAGE", 1e-3),), slow=True),
+    Readout(
         ("gpu.power.limit",),
         (Field("POWER_CURRENT_LIMIT", 1e-3), _get("EnforcedPowerLimit", per=1e3)),  # mW
         slow=True,
     ),
-    Source(("gpu.temperature.memory",), (Field("MEMORY_TEMP"),)),
-    Source((PCIE[0],), (Field("PCIE_COUNT_RX_BYTES", wide=True),)),
-    Source((PCIE[1],), (Field("PCIE_COUNT_TX_BYTES", wide=True),)),
-    Source(
+    Readout(("gpu.temperature.memory",), (Field("MEMORY_TEMP"),)),
+    Readout((PCIE[0],), (Field("PCIE_COUNT_RX_BYTES", wide=True),)),
+    Readout((PCIE[1],), (Field("PCIE_COUNT_TX_BYTES", wide=True),)),
+    Readout(
         ("gpu.nvlink.io.rx",),
         (
             Field("NVLINK_THROUGHPUT_DATA_RX", _KIB, _ALL_LINKS, method="payload, in KiB"),
             Field("NVLINK_COUNT_RCV_BYTES", 1.0, _ALL_LINKS, method="with packet headers"),
         ),
     ),
-    Source(
+    Readout(
         ("gpu.nvlink.io.tx",),
         (
             Field("NVLINK_THROUGHPUT_DATA_TX", _KIB, _ALL_LINKS, method="payload, in KiB"),
             Field("NVLINK_COUNT_XMIT_BYTES", 1.0, _ALL_LINKS, method="with packet headers"),
         ),
     ),
-    Source(("gpu.ecc.corrected",), (Field("ECC_SBE_VOL_TOTAL"),), slow=True),
-    Source(("gpu.ecc.uncorrected",), (Field("ECC_DBE_VOL_TOTAL"),), slow=True),
-    Source(("gpu.utilization", "gpu.memory.utilization"), (Call(_utilization),)),
-    Source(
+    Readout(("gpu.ecc.corrected",), (Field("ECC_SBE_VOL_TOTAL"),), slow=True),
+    Readout(("gpu.ecc.uncorrected",), (Field("ECC_DBE_VOL_TOTAL"),), slow=True),
+    Readout(("gpu.utilization", "gpu.memory.utilization"), (Call(_utilization),)),
+    Readout(
         ("gpu.memory.used", "gpu.memory.total", "gpu.memory.reserved"),
         (
             Call(_memory),
             Call(_memory_v1, "including what the driver reserves, which it does not report"),
         ),
     ),
-    Source(
+    Readout(
         ("gpu.temperature",),
         (_get("Temperature", "TEMPERATURE_GPU"),),
     ),
-    Source(("gpu.clock.sm",), (_get("ClockInfo", "CLOCK_SM", times=1e6),)),  # MHz
-    Source(("gpu.clock.memory",), (_get("ClockInfo", "CLOCK_MEM", times=1e6),)),
-    Source(
+    Readout(("gpu.clock.sm",), (_get("ClockInfo", "CLOCK_SM", times=1e6),)),  # MHz
+    Readout(("gpu.clock.memory",), (_get("ClockInfo", "CLOCK_MEM", times=1e6),)),
+    Readout(
         ("gpu.clock.event_reasons",),
         (_get("CurrentClocksEventReasons"),),
     ),
 )
 _BOARD = "as reported by the driver: on most cards the mean of one second"
 #: Only read if the energy counter does not provide the power.
-BOARD_POWER = Source(
+BOARD_POWER = Readout(
     (POWER,),
     (
         Field("POWER_INSTANT", 1e-3, method="instantaneous, not a mean"),
@@ -309,7 +309,7 @@ class CardReader:
 
     # Sources ---------------------------------------------------------------------------------
 
-    def _read(self, snapshot: Snapshot, sources: Sequence[Source]) -> None:
+    def _read(self, snapshot: Snapshot, sources: Sequence[Readout]) -> None:
         pending = list(sources)
         while pending:
             failed = [*self._read_fields(snapshot, pending), *self._read_calls(snapshot, pending)]
@@ -317,14 +317,14 @@ class CardReader:
                 self._choice[source.metrics] = self._choice.get(source.metrics, 0) + 1
             pending = failed
 
-    def _exhausted(self, source: Source) -> bool:
+    def _exhausted(self, source: Readout) -> bool:
         return self._choice.get(source.metrics, 0) >= len(source.alternatives)
 
-    def _chosen(self, source: Source) -> Field | Call | None:
+    def _chosen(self, source: Readout) -> Field | Call | None:
         number = self._choice.get(source.metrics, 0)
         return source.alternatives[number] if number < len(source.alternatives) else None
 
-    def _read_fields(self, snapshot: Snapshot, sources: Sequence[Source]) -> Iterator[Source]:
+    def _read_fields(self, snapshot: Snapshot, sources: Sequence[Readout]) -> Iterator[Readout]:
         """Read all fields in one call; yield the sources without such a field."""
         nvml = self._nvml
         wanted = [(s, chosen) for s in sources if isinstance(chosen := self._chosen(s), Field)]
@@ -368,7 +368,7 @@ class CardReader:
         value = getattr(answer.value, name)
         return MissingReason.UNSUPPORTED if value == NOT_AVAILABLE else float(value) * source.factor
 
-    def _read_calls(self, snapshot: Snapshot, sources: Sequence[Source]) -> Iterator[Source]:
+    def _read_calls(self, snapshot: Snapshot, sources: Sequence[Readout]) -> Iterator[Readout]:
         for source in sources:
             call = self._chosen(source)
             if not isinstance(call, Call):
@@ -385,7 +385,7 @@ class CardReader:
                 values = (reason,) * len(source.metrics)
             self._put(snapshot, source, values)
 
-    def _put(self, snapshot: Snapshot, source: Source, values: Sequence[Value]) -> None:
+    def _put(self, snapshot: Snapshot, source: Readout, values: Sequence[Value]) -> None:
         chosen = self._chosen(source)
         method = chosen.method if chosen is not None else ""
         for metric, value in zip(source.metrics, values, strict=True):

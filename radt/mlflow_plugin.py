@@ -11,7 +11,7 @@ import sys
 
 
 class RunFollower:
-    """Default-experiment provider: returns the run's experiment for what a script opens in MLflow.
+    """Default-experiment provider: returns the run's experiment for runs that a script opens.
 
     Within a run, the constructor, which MLflow calls on import, installs `radt.run.mlflow_calls`.
     """

@@ -206,7 +206,7 @@ def _titled(metric: str, ordinate: Ordinate) -> str:
 def _scale(
     axis: Figure, lines: Sequence[Line], ordinate: Ordinate, limits: tuple[float, float]
 ) -> None:
-    """Set the ticks of a y axis. Between whole numbers there are none."""
+    """Set the ticks of a y axis, which are whole numbers if all values are."""
     axis["type"] = "log" if ordinate.log else "linear"
     if ordinate.log:
         axis["dtick"] = "D1" if limits[1] - limits[0] < 2 else 1

@@ -30,11 +30,8 @@
     let active = -1;
     let typed = false;
 
-    /* Dash's components get it by their names; others send an event. */
     function set(text) {
       if (text === root.dataset.value) return;
-      if (!root.closest("[data-follow]"))
-        return window.dash_clientside.set_props(root.id, { "data-value": text });
       root.dataset.value = text;
       root.dispatchEvent(new CustomEvent("choice", { bubbles: true, detail: text }));
     }

@@ -6,8 +6,8 @@
   const { radt } = window;
   const { h, post, refill, setText } = radt;
   const RETRY_MS = 2000;
-  /* Callbacks of pages by route: when the route is requested, and after the parts are filled
-     with its answer, which is null if nothing changed. */
+  /* Callbacks of pages by route: when the route is requested, which may return more to send, and
+     after the parts are filled with its answer, which is null if nothing changed. */
   radt.asked = {};
   radt.filled = {};
 
@@ -16,10 +16,10 @@
     const mine = (root.asking = new AbortController());
     clearTimeout(root.timer);
     const { follow } = root.dataset;
-    if (radt.asked[follow]) radt.asked[follow]();
+    const more = radt.asked[follow] && radt.asked[follow](root);
     let next_ms = Number(root.dataset.every) * 1000;
     try {
-      const asked = { view: radt.view, stamps: root.stamps, scheme: document.documentElement.dataset.theme };
+      const asked = { view: radt.view, stamps: root.stamps, scheme: document.documentElement.dataset.theme, ...more };
       if (!document.hidden && take(root, await post(follow, asked, mine.signal)))
         next_ms = next_ms || RETRY_MS;
     } catch (error) {
@@ -83,12 +83,14 @@
     if (root.querySelector(".plot")) fill(root);
   })).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
+  radt.fill = fill;
   radt.register({
     follow: (view, revision) => {
       radt.view = view || {};
       if (view)
         for (const root of document.querySelectorAll("[data-follow]"))
-          (radt.drawn[root.dataset.follow] || fill)(root, revision);
+          if (radt.drawn[root.dataset.follow]) radt.drawn[root.dataset.follow](root, revision);
+          else if (revision) fill(root);
       return radt.noUpdate();
     },
   });

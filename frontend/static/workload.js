@@ -3,17 +3,11 @@
 "use strict";
 
 (function () {
-  const { change, clock, filled, number, open, runLog, setPart, setWindow, noUpdate, tip } = window.radt;
+  const { change, clock, filled, number, open, runLog, setPart, setWindow, tip } = window.radt;
   const frameOf = () => document.querySelector(".workload-time");
-  const axis = () => (frameOf() && frameOf().dataset.axis) || "barrier";
-
+  const axis = () => frameOf().dataset.axis;
   /* The newest answer of the page's route. */
   let answer = {};
-
-  const triggered = () => {
-    const [one] = window.dash_clientside.callback_context.triggered;
-    return one || {};
-  };
 
   /* Another workload starts unzoomed. */
   const goTo = (workload) =>
@@ -35,43 +29,6 @@
     } else if (end > start) zoomTo([start, end]);
   };
 
-  window.radt.register({
-    workloadPick: (chosen, shown) => {
-      if (chosen && shown && chosen !== shown.id) goTo(chosen);
-      return noUpdate();
-    },
-
-    workloadStep: () => {
-      const one = triggered();
-      if (!one.value) return noUpdate();
-      goTo(JSON.parse(one.prop_id.replace(/\.n_clicks$/, "")).to);
-      return noUpdate();
-    },
-
-    /* Zoom all rows to the range that was drawn on one. */
-    workloadZoom: () => {
-      const change = triggered().value || {};
-      const start = change["xaxis.range[0]"];
-      const end = change["xaxis.range[1]"];
-      if (typeof start === "number" && typeof end === "number" && end > start)
-        zoomTo([start, end]);
-      return noUpdate();
-    },
-
-    workloadMove: (_clicks, seen) => {
-      const one = triggered();
-      if (one.value && seen)
-        move(JSON.parse(one.prop_id.replace(/\.n_clicks$/, "")).action, seen.whole);
-      return noUpdate();
-    },
-
-    workloadFollow: (_tick, shown) => {
-      if (shown) liveRuns = shown.live;
-      followLog();
-      return noUpdate();
-    },
-  });
-
   /* A click starts from the window of earlier clicks, which may not be drawn yet. */
   function move(action, [first, last]) {
     const chosen = (window.radt.view.windows || {})[axis()];
@@ -85,18 +42,22 @@
     return zoomTo(start <= first && end >= last ? null : [start, end]);
   }
 
-  filled["timeline/data"] = (_root, found) => {
+  filled["timeline/data"] = filled["workload/data"] = (_root, found) => {
     answer = found || answer;
+    followLog();
   };
 
   document.addEventListener("click", ({ target }) => {
     const button = target.closest(".workload-panel-head [data-zoom]");
     if (button) move(button.dataset.zoom, answer.whole);
+    const step = target.closest(".workload-step");
+    if (step) goTo(step.dataset.workload);
   });
 
-  /* Another experiment or day starts unzoomed. */
   document.addEventListener("choice", ({ target, detail }) => {
+    if (target.id === "workload-pick") goTo(detail);
     if (target.id !== "timeline-pick") return;
+    // Another experiment or day starts unzoomed.
     const [kind, name] = detail.split(/ (.*)/s);
     change((view) => {
       if (kind === "experiment") view.experiment = name;
@@ -286,18 +247,18 @@
 
   /* Show the log of the chosen run (run_log.js), which follows a running one. */
   let logged = {};
-  let liveRuns = [];
   function followLog() {
     const tab = document.querySelector("#workload-log-tabs [aria-pressed=true]");
     if (!tab) return;
-    const live = liveRuns.includes(tab.dataset.run);
+    const live = answer.live.includes(tab.dataset.run);
     const box = document.getElementById("run-log");
     const isNew = logged.id !== tab.dataset.run || logged.box !== box;
     if (isNew) logged = { id: tab.dataset.run, box, live };
     else if (!logged.live) return;
     logged.live = live; // once more after it has ended
-    (isNew ? runLog.begin(logged) : runLog.follow()).catch(() => {}); // the next tick retries
+    (isNew ? runLog.begin(logged) : runLog.follow()).catch(() => {}); // retried a second later
   }
+  setInterval(() => document.hidden || followLog(), 1000);
 
   document.addEventListener("click", (event) => {
     const tab = event.target.closest("#workload-log-tabs button");

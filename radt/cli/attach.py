@@ -27,7 +27,7 @@ def command(file: Path, home: str | None) -> int:
     stop = StopRequest()
 
     def leave_now() -> None:
-        if stop.is_hurried:  # what is being waited for does not come
+        if stop.is_hurried:  # asked again to stop
             raise KeyboardInterrupt
 
     stop.on_request = leave_now

@@ -34,17 +34,13 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json("devices", asdict(overview))
         return
-    print_document(Console(highlight=False), devices_document(overview))
-
-
-def devices_document(overview: MachineOverview) -> Document:
-    """Return the whole machine."""
     blocks: list[Block] = [_facts("", _host(overview))]
     for view in overview.gpus:
         blocks += _gpu(view, overview)
     elsewhere = [daemon for daemon in overview.daemons if not _gpus_of(daemon, overview)]
     blocks.append(_facts("MPS", [("daemon", *_daemon(daemon)) for daemon in elsewhere]))
-    return Document(overview.host.name, [overview.host.cpu_model], blocks)
+    document = Document(overview.host.name, [overview.host.cpu_model], blocks)
+    print_document(Console(highlight=False), document)
 
 
 def _facts(title: str, facts: Sequence[_Fact]) -> Table:

@@ -66,8 +66,8 @@ def _find(entries: Sequence[ListenerEntry], name: str) -> ListenerEntry:
 class ListenerEntry:
     """One name of the Listeners column.
 
-    ``interval_s`` is None for a profiler, which does not sample. ``failure`` says why what is
-    installed under this name cannot be used at all.
+    ``interval_s`` is None for a profiler, which does not sample. ``failure`` is why
+    the listener installed under this name cannot be loaded; empty if it can.
     """
 
     name: str

@@ -66,7 +66,7 @@ _TONES = {
 
 
 class LsCommand(click.Command):
-    """Takes excluding terms for what they are, although they begin with a dash."""
+    """Parses excluding terms as arguments, although they begin with a dash."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)

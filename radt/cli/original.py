@@ -43,7 +43,7 @@ COMMANDS: Mapping[str, str] = {"export-trace": "trace"}
 
 
 def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return options before a program in radt's words, and what to tell the user.
+    """Return options before a program in radt's words, and messages for the user.
 
     Raises:
         UsageError: One has no equal.

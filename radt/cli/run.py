@@ -262,7 +262,7 @@ class _Start:
             show_plan(path, options, executor)
             return 0
         if detach:
-            with ExperimentLock(path):  # which may end what a dead runner left
+            with ExperimentLock(path):  # which may end the leftovers of a dead runner
                 work = executor.begin(path, options, lambda text: click.echo(f"  {text}"))
             ask_first(work, confirm)
             if work.pending or work.source is None:  # otherwise there is nothing to run
@@ -276,6 +276,7 @@ class _Start:
 
         from radt.runner.console import shown_path
         from radt.runner.detach import start_detached
+        from radt.runner.start import hint_lines
 
         detached = start_detached(path, self.own_arguments, home)
         console = Console(highlight=False)
@@ -286,15 +287,13 @@ class _Start:
             Text.assemble((name, "bold"), f" runs in the background, pid {detached.holder.pid}")
         )
         console.print(Text(f"  output in {shown_path(detached.log)}\n", "dim"), soft_wrap=True)
-        for name, purpose in (
-            ("status", "progress and estimated end"),
-            ("attach", "follow its output; Ctrl-C detaches"),
-            ("stop", "stop it"),
-        ):
-            console.print(
-                Text.assemble("  ", (call(path, f"{name:<6}"), "cyan"), (f"   {purpose}", "dim")),
-                soft_wrap=True,
-            )
+        hints = {
+            call(path, "status"): "progress and estimated end",
+            call(path, "attach"): "follow its output; Ctrl-C detaches",
+            call(path, "stop"): "stop it",
+        }
+        for line in hint_lines(hints, console.width):
+            console.print(line, soft_wrap=True)
         return 0
 
     def of_program(

@@ -27,7 +27,7 @@ from radt.home import Home, RunDir
 from radt.model import RunStatus
 from radt.store import bundle
 from radt.store.applying import OwnershipTransfer, apply
-from radt.store.copy import Batch, Position, RunRows, position_of
+from radt.store.copy import Batch, Position, position_of
 from radt.store.reader import StoreReader
 from radt.store.records import MARKERS_OF_A_NODE, SERIES_OF_A_NODE, RunRecord
 from radt.store.writer import StoreWriter
@@ -296,7 +296,7 @@ class Collection:
                 raise ArchiveError(f"{file} is of run {rows.run.run_id}")
             part = None
             if node and PARENT not in rows.tags:  # a child run belongs to one node's process
-                part = NodePart.of(rows, node)
+                part = NodePart(rows.tags.get(CLUSTER_NODE, ""), node)
             since = opened.since if part is None else part.position(opened.since)
             if not position_of(self._reader, run_id).covers(since):
                 raise ArchiveError(f"{file} continues a file that is not there yet")
@@ -344,15 +344,10 @@ def _unpacked(file: Path, run_dir: RunDir) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
-    """The part of a run that one node has recorded; ``number`` is the node's, from 1."""
+    """The part of a run that one node has recorded, with the node's name and number from 1."""
 
     node: str
     number: int
-
-    @classmethod
-    def of(cls, rows: RunRows, number: int) -> NodePart:
-        """Return the part described by these rows of the node."""
-        return cls(rows.tags.get(CLUSTER_NODE, ""), number)
 
     def batch(self, batch: Batch) -> Batch:
         """Convert a batch of the node to a batch of the whole run."""

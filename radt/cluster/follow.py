@@ -287,7 +287,7 @@ class Follower:
             self._found.settled_at_once = self._monitor.is_settled
 
     def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadProgress:
-        outcome = workload_progress(key, job.workloads[key], job.settlement.rows)
+        outcome = workload_progress(key, job.workloads[key], self._monitor.statuses)
         outcome.repeats_done -= 1  # as before the current run, which has ended
         for run in outcome.runs:
             self._complete(job, run)

@@ -59,7 +59,6 @@ class MonitoredJob:
     workloads: Mapping[WorkloadKey, Sequence[SubmittedRow]]
     state: JobState | None = None
     views: Sequence[AttemptView] = ()
-    settlement: Settlement = field(default_factory=lambda: Settlement(Next.WAIT))
     changed_s: float = 0.0
     scanned_at_poll: int = 0
     submitted_s: float | None = None
@@ -68,10 +67,6 @@ class MonitoredJob:
     @property
     def rows(self) -> list[SubmittedRow]:
         return [row for rows in self.workloads.values() for row in rows]
-
-    def status(self, row: SubmittedRow) -> RowStatus:
-        """Return the known status of one of its rows; empty before the first."""
-        return self.settlement.rows.get(row.line) or RowStatus("")
 
     @property
     def has_reported_end(self) -> bool:
@@ -186,6 +181,10 @@ class SubmissionMonitor:
     def unended(self) -> list[JobId]:
         """Return the engine's ids of jobs that wait or run."""
         return self._ids(Phase.QUEUED, Phase.HELD, Phase.RUNNING)
+
+    def status(self, row: SubmittedRow) -> str:
+        """Return the current text of a row's Status cell; "" before the first."""
+        return self.statuses[row.line].text if row.line in self.statuses else ""
 
     def job_id(self, job: MonitoredJob) -> str:
         """Return the engine's id of a job; "" while it has none."""
@@ -304,7 +303,7 @@ class SubmissionMonitor:
             if key in self._waiting:
                 self._waiting.remove(key)
                 job = self.jobs[key]
-                self._end(job, _unless_over(job, RunStatus.FAILED, error.message), changes)
+                self._end_rest(job, RunStatus.FAILED, error.message, changes)
 
     def _take(self, states: Mapping[JobId, JobState], now_s: float) -> None:
         unsubmitted = self.unsubmitted
@@ -434,8 +433,8 @@ class SubmissionMonitor:
         if not is_in or job_id is None:
             if self._stopped and job.key in self._waiting:
                 self._waiting.remove(job.key)
-                self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
-            elif not job.settlement.rows:
+                self._end_rest(job, RunStatus.KILLED, self._stopped, changes)
+            elif any(row.line not in self.statuses for row in job.rows):
                 self._say({row.line: RowStatus(row.text(QUEUED)) for row in job.rows}, changes)
             return
         facts = JobFacts(
@@ -449,11 +448,11 @@ class SubmissionMonitor:
             "" if job.has_reported_end or not _has_ended(job) else self._last_line(job),
             job.is_forgotten,
         )
-        job.settlement = settle(facts, job.rows, self._patience)
-        self._follow_up(job, job_id, changes)
+        self._follow_up(job, settle(facts, job.rows, self._patience), job_id, changes)
 
-    def _follow_up(self, job: MonitoredJob, job_id: JobId, changes: Changes) -> None:
-        settlement = job.settlement
+    def _follow_up(
+        self, job: MonitoredJob, settlement: Settlement, job_id: JobId, changes: Changes
+    ) -> None:
         if settlement.next is not Next.WAIT and not self._observes_only:
             log = self._spool.job_log(job.key.array, str(job_id))
             with suppress(OSError):  # there may be none; one per job would be a lot of files
@@ -462,12 +461,13 @@ class SubmissionMonitor:
         match settlement.next:
             case Next.WAIT:
                 self._say(settlement.rows, changes)
-            case Next.SUBMIT if self._stopped:
-                self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
             case Next.SUBMIT:
                 self._say(settlement.rows, changes)
-                self._waiting.add(job.key)
-                job.state, job.is_forgotten = None, False
+                if self._stopped:
+                    self._end_rest(job, RunStatus.KILLED, self._stopped, changes)
+                else:
+                    self._waiting.add(job.key)
+                    job.state, job.is_forgotten = None, False
             case Next.DONE | Next.CANCEL:
                 if settlement.next is Next.CANCEL:
                     self._cancels.append(job_id)
@@ -475,10 +475,16 @@ class SubmissionMonitor:
                 self._count_failure(settlement.never_began)
 
     def _end(self, job: MonitoredJob, rows: Mapping[int, RowStatus], changes: Changes) -> None:
-        job.settlement = Settlement(Next.DONE, rows)
         self._say(rows, changes)
         changes.ended.append(job)
         del self.jobs[job.key]
+
+    def _end_rest(
+        self, job: MonitoredJob, status: RunStatus, reason: str, changes: Changes
+    ) -> None:
+        """End a job, and its rows with this status, except those that have ended already."""
+        left = [row for row in job.rows if not row.is_over(self.status(row))]
+        self._end(job, {row.line: RowStatus(row.text(status, reason)) for row in left}, changes)
 
     def _say(self, rows: Mapping[int, RowStatus], changes: Changes) -> None:
         for line, status in rows.items():
@@ -529,10 +535,3 @@ def last_line(path: Path) -> str:
 
 def _has_ended(job: MonitoredJob) -> bool:
     return job.state is not None and job.state.phase is Phase.ENDED
-
-
-def _unless_over(job: MonitoredJob, status: RunStatus, reason: str) -> dict[int, RowStatus]:
-    """Return a job's rows with this status, except those that have ended already."""
-    left = [row for row in job.rows if not row.is_over(job.status(row).text)]
-    rows = {row.line: RowStatus(row.text(status, reason)) for row in left}
-    return {**job.settlement.rows, **rows}

@@ -191,7 +191,7 @@ class Notice:
 
 
 #: Slurm sends SIGTERM `KillWait` (default 30 s) before it kills, and SIGUSR1 before the time limit
-#: as requested with --signal: 120 s, give or take a minute.
+#: as requested with --signal: about 120 s, up to a minute earlier or later.
 NOTICES: Mapping[int, Notice] = {
     signal.SIGUSR1: Notice(TIME_LIMIT, 55.0),
     signal.SIGTERM: Notice(PREEMPTED, 22.0),

@@ -412,6 +412,7 @@ def work_of(spool: Spool, job: JobKey, machine: Machine, rows: Mapping[int, RowS
     """Return the remaining work of a job's workloads on this node.
 
     Relative paths are resolved beside the experiment file, which may have changed since.
+
     Raises:
         ExperimentError: The rows cannot run here.
         ClusterError: The submission's file lacks them.

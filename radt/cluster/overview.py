@@ -53,7 +53,7 @@ class JobView:
     def of(cls, monitor: SubmissionMonitor, job: MonitoredJob) -> JobView:
         """Describe a job that the engine has."""
         assert job.state is not None
-        key = current_workload(job)
+        key = current_workload(monitor, job)
         newest = job.views[-1] if job.views else None
         start = newest.start if newest is not None else None
         reason = "held" if job.state.phase is Phase.HELD else job.state.reason
@@ -158,12 +158,12 @@ def workload_progress(
     )
 
 
-def current_workload(job: MonitoredJob) -> WorkloadKey:
+def current_workload(monitor: SubmissionMonitor, job: MonitoredJob) -> WorkloadKey:
     """Return the workload of a job that is running, or runs next."""
     for wanted in (RunStatus.RUNNING, None):
         for key, rows in job.workloads.items():
             for row in rows:
-                text = job.status(row).text
+                text = monitor.status(row)
                 if parse_status(text) is wanted or (wanted is None and not row.is_over(text)):
                     return key
     return list(job.workloads)[-1]

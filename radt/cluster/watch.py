@@ -248,7 +248,7 @@ class OutputTails:
     def relay(self, monitor: SubmissionMonitor) -> None:
         """Print the output since the last call, including that of jobs that have ended since."""
         now = {
-            job.key: f"{current_workload(job).label} on {job.state.nodes}"
+            job.key: f"{current_workload(monitor, job).label} on {job.state.nodes}"
             for job in monitor.jobs.values()
             if job.is_running and job.state is not None
         }

@@ -93,7 +93,8 @@ class RecordedRun:
         self.exit_watch: ExitWatch | None = None
         #: CPU seconds of the tracker during the run; None if unknown.
         self.tracker_cpu_s: float | None = None
-        self._tracker_began_s: float | None = None
+        #: CPU seconds of the tracker at the run's start; None if an earlier collector began it.
+        self.tracker_began_s: float | None = None
         #: Whether the owner has died and the run's processes are being stopped.
         self.orphaned = False
         #: Set when the store has all of the run, or never will: ``failure`` gives the reason.
@@ -176,14 +177,10 @@ class RecordedRun:
             for account in self._accounts.values():
                 account.start(now_ns)
 
-    def tracker_begins(self, cpu_s: float) -> None:
-        """Record the tracker's CPU time at the run's start."""
-        self._tracker_began_s = cpu_s
-
     def tracker_ends(self, cpu_s: float) -> None:
         """Record the tracker's CPU time at the run's end, unless an earlier collector began it."""
-        if self._tracker_began_s is not None and self.ending is None:
-            self.tracker_cpu_s = max(0.0, cpu_s - self._tracker_began_s)
+        if self.tracker_began_s is not None and self.ending is None:
+            self.tracker_cpu_s = max(0.0, cpu_s - self.tracker_began_s)
 
     def end(self, ending: Ending) -> bool:
         """Accept no more readings; return False if the run has already ended."""

@@ -181,13 +181,6 @@ class Sampler:
                 run.dropped(self.name, f"{reason} ({MAX_FAILURES} failures)")
         return again
 
-    def _lacks(self, reason: str) -> None:
-        """Record that this process lacks descriptors, which is not a failure of the listener."""
-        with self._lock:
-            runs = list(self._runs.values())
-        for run in runs:
-            run.explain(self.name, reason)
-
     # Thread ----------------------------------------------------------------------------------
 
     def _new_thread(self) -> SamplerThread:
@@ -214,7 +207,11 @@ class Sampler:
                     break
                 self._mark.idle()
                 if is_shortage(error):
-                    self._lacks(described(error))
+                    # This process lacks descriptors, which is not a failure of the listener.
+                    with self._lock:
+                        runs = list(self._runs.values())
+                    for run in runs:
+                        run.explain(self.name, described(error))
                 else:
                     log.exception("listener %s", self.name)
                     self._close_listener(thread)

@@ -135,7 +135,7 @@ class Service:
             return
         if not run.parent_id:  # a child's processes are its parent's
             if not resumed:  # an earlier worker has already used CPU time for it
-                run.tracker_begins(own_cpu_s(self.deliverers.pids))
+                run.tracker_began_s = own_cpu_s(self.deliverers.pids)
             self._table.watch(run_id, pid, owns_group=run.standalone is None)
         run.started(pid, monotonic_ns, devices)
         self._remember(run)
@@ -323,13 +323,8 @@ class Service:
                 self.orphaned(run)
 
     @property
-    def busy(self) -> bool:
-        """Return whether any run is being recorded."""
-        with self._lock:
-            return bool(self._runs)
-
-    @property
     def run_ids(self) -> tuple[str, ...]:
+        """Return the runs that are being recorded."""
         with self._lock:
             return tuple(self._runs)
 

@@ -15,7 +15,6 @@ from radt.collocation.instances import PlannedCompute, PlannedInstance
 from radt.collocation.ledger import Container, Ledger, LedgerEntry, MigInstance, MpsDaemon
 from radt.collocation.mig import create_instance, destroy_instance
 from radt.collocation.mps import (
-    DEVICES_VARIABLE,
     PERCENTAGE_VARIABLE,
     MpsServer,
     no_mps_environment,
@@ -25,6 +24,7 @@ from radt.collocation.mps import (
 from radt.collocation.planner import DevicePlan, DeviceShare, PlannedMps
 from radt.collocation.processes import DeviceName, ProcessLists
 from radt.collocation.verify import Expectation, Mismatch, Verifier
+from radt.devices.visible import VISIBLE_VARIABLE
 from radt.errors import DeviceError
 from radt.processes import run_command
 
@@ -95,8 +95,8 @@ class DeviceSetup:
         """Return the variables that select a run's devices and, under MPS, its daemon."""
         share = self.plan.shares[key]
         if not share.gpus:
-            return {DEVICES_VARIABLE: ""}
-        variables = {DEVICES_VARIABLE: ",".join(self._uuids(share))}
+            return {VISIBLE_VARIABLE: ""}
+        variables = {VISIBLE_VARIABLE: ",".join(self._uuids(share))}
         if share.mps is None:
             return variables | dict(no_mps_environment())
         variables |= self._servers[share.mps.name].client_environment(share.thread_percentage)

@@ -63,7 +63,7 @@ class Backlog:
 
     @property
     def complete(self) -> bool:
-        """Return whether everything that has ended is there; False before the first connection."""
+        """Return whether all ended runs have arrived; False before the first connection."""
         failing = self.problem and not self.is_minor
         return not (self.left or failing) and (self.kind == MLFLOW or bool(self.identity))
 

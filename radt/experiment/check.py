@@ -352,7 +352,10 @@ class _TableCheck:
         for workload in workloads:
             if (workload.experiment, workload.label) not in self._incomplete:
                 for conflict in conflicts(workload, self._place):
-                    self._add_conflict(conflict)
+                    first, *others = sorted(conflict.lines)
+                    also = f" (with line {', '.join(map(str, others))})" if others else ""
+                    error, record = conflict.error, self._records[first]
+                    self._add(conflict.column, record, error.message + also, error.remedy)
 
     def sorted_problems(self) -> list[Problem]:
         """Return the problems in the file's order; problems of the settings file only once."""
@@ -391,14 +394,6 @@ class _TableCheck:
 
         run = RowCheck(row, spot, self._place, complain).run()
         return None if unreadable or unreadable_own else run
-
-    def _add_conflict(self, conflict: Conflict) -> None:
-        """Add one problem, at the first of the conflicting rows."""
-        first, *others = sorted(conflict.lines)
-        record = self._records[first]
-        error = conflict.error
-        also = f" (with line {', '.join(map(str, others))})" if others else ""
-        self._add(conflict.column, record, error.message + also, error.remedy)
 
     def _add(self, column: Column, record: Record, cause: str, remedy: str | None) -> None:
         index = self._header.positions.get(column)

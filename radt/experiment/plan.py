@@ -1,4 +1,4 @@
-"""The plan of an experiment, and the decision what the next start does with its rows."""
+"""The plan of an experiment, and the action of the next start on each of its rows."""
 
 from __future__ import annotations
 

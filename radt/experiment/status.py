@@ -64,9 +64,9 @@ class _Known:
 class StatusWriter:
     """Updates the Status and Run cells of a file. Thread-safe.
 
-    Every write reads the file again, so that concurrent edits are kept. A row is found by what the
-    user wrote in it, not by its line: lines may be added, moved and removed during the runs. The
-    caller holds the `ExperimentLock` of the file.
+    Every write reads the file again, so that concurrent edits are kept. A row is identified by
+    the cells that the user wrote, not by its line: lines may be added, moved and removed during the
+    runs. The caller holds the `ExperimentLock` of the file.
 
     Args:
         path: The file; a symbolic link is followed, not replaced.

@@ -51,7 +51,7 @@ class Slot:
     ``generation`` counts arenas, ``number`` counts batches. ``description_bytes`` is the length of
     the batch's description at the end of the slot. ``in_use`` is the number of slots with a batch,
     and ``lag`` is the number of batches by which the slowest consumer is behind this one. ``place``
-    is where the batch lies on the consumer's GPU, if it is there.
+    is the batch's place on the consumer's GPU; None in host memory.
     """
 
     generation: int

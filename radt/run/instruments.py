@@ -174,7 +174,7 @@ class Instruments:
 
 
 def _push_nvtx_range(ends: ExitStack) -> None:
-    """Push a range through PyTorch or the package nvtx, if either is there."""
+    """Push a range through PyTorch or the package nvtx, if either is installed."""
     torch = loaded_torch()
     if torch is not None and (torch.version.cuda or getattr(torch.version, "hip", None)):
         nvtx = torch.cuda.nvtx

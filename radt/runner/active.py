@@ -210,11 +210,6 @@ class ActiveRun:
         return self._urgency >= _URGENCY[signal.SIGKILL]
 
     @property
-    def exceeded_s(self) -> float | None:
-        """Return the Timeout in s that the run exceeded; None if it did not."""
-        return self.recorded.plan.timeout_s if self.timed_out else None
-
-    @property
     def ended(self) -> bool:
         """Return True if the run has ended, or will not be started."""
         return self.progress.status.ended
@@ -422,11 +417,6 @@ class ActiveWorkload:
         for row in started:
             if not row.running.join(JOIN_TIMEOUT_S):
                 self.say(f"{row.letter}: its processes did not end", "red")
-
-    def fail_all(self, reason: str) -> None:
-        """Fail the whole workload: its measurements are not the requested ones."""
-        for row in self.rows:
-            row.stop(RunEnd(RunStatus.FAILED, reason))
 
     def write(self, statuses: Mapping[ActiveRun, RunEnd]) -> None:
         """Write statuses into the experiment file.

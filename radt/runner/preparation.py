@@ -1,7 +1,7 @@
 """A workload's first step: give its runs ids, folders, and rows in store, collector and MLflow.
 
-Training needs only the folders: a store or a collector that does not work now later reads what it
-missed from the runs' folders (`radt.collector.manifest`).
+Training needs only the folders. If the store or the collector does not work now, it later reads
+the runs' folders (`radt.collector.manifest`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from radt.params import command_params
 from radt.paths import is_database
 from radt.provenance import Provenance, collect_provenance
 from radt.run_name import script_name
-from radt.runner.command import Profilers, program_command, workload_tags
+from radt.runner.command import REPORTS, Profilers, program_command, workload_tags
 from radt.runner.context import RunnerContext
 from radt.runner.options import PendingWorkload
 from radt.tags import (
@@ -137,11 +137,10 @@ def _with_folder(
 ) -> RecordedRun:
     folder = context.home.run_dir(run_id)
     try:
-        provenance = collect_provenance(
-            row.program.folder, folder.create().artifacts, interpreter=sys.executable
-        )
+        provenance = collect_provenance(row.program.folder, folder.create().artifacts)
         run = RecordedRun(row, run_id, folder, profilers, provenance)
-        profilers.make_folder(folder)
+        if profilers.chosen:
+            (folder.artifacts / REPORTS).mkdir(exist_ok=True)
     except OSError as error:
         raise StoreError(
             f"cannot create the run's folder {folder.path}: {error.strerror}",

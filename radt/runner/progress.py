@@ -1,7 +1,7 @@
 """The progress of an experiment: its workloads, their runs, and when it will end.
 
-One model for all who show it. The runner fills it in as its rows run, `radt.runner.local_progress`
-reads it from another process, `radt.cluster.watch` from the jobs of a cluster.
+All displays share this model. The runner updates it as its rows run, `radt.runner.local_watch`
+reads it from another process, and `radt.cluster.watch` from the jobs of a cluster.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from radt.collocation.busy import BusyPolicy, pause, wait_until_free
+from radt.collocation.busy import BusyPolicy, wait_until_free
 from radt.collocation.ledger import Container, Ledger, LedgerEntry
 from radt.collocation.packing import PlacementError
 from radt.collocation.planner import DevicePlan, DeviceRequest, plan_here, warnings
@@ -206,7 +206,7 @@ class Provision:
             if (plan := self._plan_devices(requests)) is None:
                 return
             busy = self.context.options.busy
-            wait_until_free(_devices_in_use(plan), busy, self.say, self.cancelled)
+            wait_until_free(_devices_in_use(plan), busy, self.say, self.context.stop.wait)
             # The devices may have changed while this start waited.
             if (plan := self._plan_devices(requests)) is None:
                 return
@@ -236,7 +236,7 @@ class Provision:
                 if error.message != announced:
                     announced = error.message
                     self.say(f"{announced}: waiting")
-            pause(PLACE_POLL_S, self.cancelled)
+            self.context.stop.wait(PLACE_POLL_S)
         return None
 
     def _plan_now(self, requests: Sequence[DeviceRequest]) -> DevicePlan:

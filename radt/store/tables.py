@@ -195,10 +195,7 @@ TABLES_OF_RUNS = (
     *("series_summary", "journal_cursor", "delivery", "artifact_delivered", "run"),
 )
 
-EXPERIMENTS = text(
-    "SELECT name, created_ns, "
-    "(SELECT COUNT(*) FROM workload WHERE workload.experiment = experiment.name) FROM experiment"
-)
+EXPERIMENTS = text("SELECT name, created_ns FROM experiment")
 
 RUN_COUNTS = text(
     "SELECT experiment, status, COUNT(*), "
@@ -245,6 +242,8 @@ END_WORKLOAD = text(
     "UPDATE workload SET status = :status, ended_ns = :ended_ns "
     "WHERE workload_id = :workload_id AND (ended_ns IS NULL OR ended_ns < :ended_ns)"
 )
+DELIVERED = of_runs("SELECT series_no, delivered FROM delivery WHERE run_id IN :ids")
+DELIVERED_ARTIFACTS = of_runs("SELECT path FROM artifact_delivered WHERE run_id IN :ids")
 PUT_DELIVERED = text(
     "INSERT INTO delivery (run_id, series_no, delivered) VALUES (:run_id, :series_no, :delivered) "
     "ON CONFLICT (run_id, series_no) DO UPDATE SET delivered = excluded.delivered"

@@ -4,9 +4,9 @@ Each is two or three changed lines of a plain training loop; docs/techniques say
 helps. Install them with ``radt[torch]``.
 
 **In common.** A `job` is one training as an object. `calling` says how a model is called with a
-batch and where its loss is. ``Job.tensors`` is what a training consists of: the model's `weights`,
-tensors of its loss, and what else its optimiser updates. `weights.BeforeStep` keeps and restores
-what a step changes before its optimiser does.
+batch and where its loss is. ``Job.tensors`` has the state of a training: the model's `weights`,
+the tensors of its loss, and all others that its optimiser updates. `weights.BeforeStep` keeps and
+restores the values that a step changes before its optimiser runs.
 
 **Many jobs in a process** (`trainer`). A *turn* is an epoch of a *team*: one job, or several in
 `lockstep`. `queue` forms the next team of jobs that are ready and fit into `memory`, by the rank of

@@ -84,7 +84,7 @@ class ElasticAverager:
         replicas: Number of replicas at which training begins. Later, it continues with fewer.
         outer: Makes the outer optimiser of DiLoCo:
             ``lambda parameters: SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)``.
-        plan: What a joining replica needs to know besides the state, as JSON.
+        plan: Facts that a joining replica needs besides the state, as JSON.
         lighthouse: Address, ``http://HOST:PORT``; if None, that in ``TORCHFT_LIGHTHOUSE``, or of
             the lighthouse of this group on this machine.
         timeout_s: A replica that is silent for this long within a round is dropped.

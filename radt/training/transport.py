@@ -188,7 +188,7 @@ class StateServer:
 
 
 def reachable(address: str, timeout_s: float) -> bool:
-    """Return True if the replica whose state server has this address is there."""
+    """Return True if the state server of a replica accepts connections at this address."""
     host, _, port = address.rpartition("|")
     with contextlib.suppress(OSError), socket.create_connection((host, int(port)), timeout_s):
         return True

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.listeners import dcgm_dmon
-from radt.listeners.dcgm import Judge, Plan, State, occurrences
-from radt.listeners.dcgm_dmon import DmonWatch, FieldValue, Snapshot
+from radt.listeners.dcgm import CardPlan, CardState, Judge, occurrences
+from radt.listeners.dcgm_dmon import DmonWatch, FieldValue, WatchedValues
 from radt.listeners.dcgm_fields import (
     ALL,
     BY_NUMBER,
@@ -210,21 +210,21 @@ def test_a_field_that_dcgmi_names_is_the_one_refused() -> None:
 
 
 def _judge(
-    state: State, taken: FieldValue | None, now_s: float, number: int = 1002, begun_s: int = 0
+    state: CardState, taken: FieldValue | None, now_s: float, number: int = 1002, begun_s: int = 0
 ) -> FieldValue | MissingReason | None:
     values = {} if taken is None else {(None, number): taken}
-    snapshot = Snapshot(values, begun_ns=begun_s * SECOND)
+    snapshot = WatchedValues(values, begun_ns=begun_s * SECOND)
     judge = Judge(state, snapshot, round(now_s * SECOND), interval_s=1.0)
     return judge.of(None, BY_NUMBER[number])
 
 
-def test_an_error_of_before_is_none_though_other_values_came_first(state: State) -> None:
+def test_an_error_of_before_is_none_though_other_values_came_first(state: CardState) -> None:
     """Nor is one that could not be read for a while."""
-    plan = Plan(GpuHandle(0, "GPU-x", None), {"0": None})
+    plan = CardPlan(GpuHandle(0, "GPU-x", None), {"0": None})
 
     def told(**values: FieldValue) -> list[str]:
         numbers = {"xid": XID, "power": 155}
-        snapshot = Snapshot({(None, numbers[name]): one for name, one in values.items()})
+        snapshot = WatchedValues({(None, numbers[name]): one for name, one in values.items()})
         return [one.name for one in occurrences(plan, state, snapshot)]
 
     old = FieldValue(31.0, SECOND)
@@ -235,19 +235,21 @@ def test_an_error_of_before_is_none_though_other_values_came_first(state: State)
     assert told(xid=FieldValue(79.0, 2 * SECOND)) == ["XID 79"]
 
 
-def test_none_so_far_and_then_one_is_an_error(state: State) -> None:
-    plan = Plan(GpuHandle(0, "GPU-x", None), {"0": None})
-    assert not list(occurrences(plan, state, Snapshot({(None, XID): FieldValue(None, SECOND)})))
-    found = list(occurrences(plan, state, Snapshot({(None, XID): FieldValue(31.0, SECOND)})))
+def test_none_so_far_and_then_one_is_an_error(state: CardState) -> None:
+    plan = CardPlan(GpuHandle(0, "GPU-x", None), {"0": None})
+    assert not list(
+        occurrences(plan, state, WatchedValues({(None, XID): FieldValue(None, SECOND)}))
+    )
+    found = list(occurrences(plan, state, WatchedValues({(None, XID): FieldValue(31.0, SECOND)})))
     assert [one.name for one in found] == ["XID 31"]
 
 
 @pytest.fixture
-def state() -> State:
-    return State(object.__new__(DmonWatch), frozenset(), paused=False, begun_ns=0)
+def state() -> CardState:
+    return CardState(object.__new__(DmonWatch), frozenset(), paused=False, begun_ns=0)
 
 
-def test_a_value_is_given_once_and_lost_when_three_intervals_late(state: State) -> None:
+def test_a_value_is_given_once_and_lost_when_three_intervals_late(state: CardState) -> None:
     first, second = FieldValue(0.5, 2 * SECOND), FieldValue(0.25, 9 * SECOND)
     assert _judge(state, first, 2.1) == first
     assert _judge(state, first, 3.1) is None
@@ -257,18 +259,18 @@ def test_a_value_is_given_once_and_lost_when_three_intervals_late(state: State) 
     assert _judge(state, second, 9.1) == second
 
 
-def test_the_first_value_is_waited_for(state: State) -> None:
+def test_the_first_value_is_waited_for(state: CardState) -> None:
     assert _judge(state, None, 7.9) is None
     assert _judge(state, None, 8.1) is MissingReason.LOST
 
 
-def test_a_value_from_before_the_watch_is_not_given(state: State) -> None:
+def test_a_value_from_before_the_watch_is_not_given(state: CardState) -> None:
     kept = FieldValue(0.5, -30 * SECOND)
     assert _judge(state, kept, 0.1) is None
     assert _judge(state, kept, 8.1) is MissingReason.LOST
 
 
-def test_blank_at_first_is_nothing_and_then_unsupported(state: State) -> None:
+def test_blank_at_first_is_nothing_and_then_unsupported(state: CardState) -> None:
     assert _judge(state, FieldValue(None, SECOND), 1.1) is None
     assert _judge(state, FieldValue(None, 8 * SECOND), 8.1) is MissingReason.UNSUPPORTED
 
@@ -276,7 +278,7 @@ def test_blank_at_first_is_nothing_and_then_unsupported(state: State) -> None:
 @pytest.mark.parametrize(
     ("number", "reason"), [(1002, MissingReason.PAUSED), (155, MissingReason.LOST)]
 )
-def test_blank_after_values(state: State, number: int, reason: MissingReason) -> None:
+def test_blank_after_values(state: CardState, number: int, reason: MissingReason) -> None:
     _judge(state, FieldValue(0.5, SECOND), 1.1, number)
     assert _judge(state, FieldValue(None, 2 * SECOND), 2.1, number) is reason
     # dmon was started again, and its first values are blank.

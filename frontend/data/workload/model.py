@@ -148,8 +148,7 @@ class Band:
     def name(self) -> str:
         if len(self.runs) > 1:
             return f"{len(self.runs)} more"
-        record = self.runs[0].record
-        return record.letter or record.name or record.run_id[:8]
+        return self.runs[0].letter_or_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,9 +189,9 @@ class StackData:
 class Resource:
     """A shared resource: the metrics of runs and devices that measure it, best first.
 
-    ``peak`` says that the maximum counts, not the mean, as for memory. ``of_cores``: the device's
-    value is a share of all cores, while the runs' values are cores. ``whole`` says why the resource
-    has no shares, if it has none.
+    ``peak``: The maximum counts, not the mean, as for memory. ``of_cores``: The device's value is a
+    share of all cores, while those of runs are numbers of cores. ``whole``: Why the resource has no
+    shares; empty if it has any.
     """
 
     key: str

@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 FOR_COMMANDS: Mapping[str, str] = MappingProxyType(
     {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
 )
-#: For the uploader, which retries by itself while it serves other runs: MLflow's own retries would
-#: block one request for minutes.
+#: For the uploader, which retries failed requests itself and serves other runs meanwhile. MLflow's
+#: own retries would block it for minutes.
 FOR_UPLOADER: Mapping[str, str] = MappingProxyType(
     {
         "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from radt.delivery.postgres.contents import Difference, compare, contents
 from radt.delivery.postgres.local import DueRun, due_runs, due_workloads
-from radt.delivery.postgres.replica_tables import EXPERIMENT, row_of
 from radt.delivery.postgres.run_copy import Pace, RunCopy
-from radt.delivery.postgres.shipment import Shipment
-from radt.delivery.postgres.target import Outcome, Target
+from radt.delivery.postgres.shipment import EXPERIMENT, Shipment, row_of
+from radt.delivery.postgres.target import NotStoredError, StaleError, Target
 from radt.delivery.problems import EVERYTHING, POSTGRES, ProblemLog
 from radt.delivery.process import Retries
 from radt.errors import CodecError, StoreError
@@ -83,9 +82,9 @@ class Replicator:
     # -- one turn ---------------------------------------------------------------------------------
 
     def turn(self, *, everything: bool = False) -> float | None:
-        """Copy all due data, at the end `everything`; return the seconds until more is due.
+        """Copy all due data; return the seconds until more is due, None if only new data will be.
 
-        None if that requires new data first.
+        `everything` also copies data that is not due yet, for the last turn.
 
         Raises:
             GoneError: The store on this machine was deleted.
@@ -93,13 +92,11 @@ class Replicator:
         """
         try:
             wait_s = self._turn(everything=everything)
-        except StoreError as error:
-            self._disconnect()
-            if self._writer.vanished:
-                raise GoneError(f"the store {self._writer.path} is gone") from error
-            self._problems.failed(EVERYTHING, error)
-            raise
         except Exception as error:
+            if isinstance(error, StoreError):
+                self._disconnect()
+                if self._writer.vanished:
+                    raise GoneError(f"the store {self._writer.path} is gone") from error
             self._problems.failed(EVERYTHING, error)
             raise
         self._problems.solved(EVERYTHING)
@@ -223,8 +220,7 @@ class Replicator:
                 experiment = to_column(workload.experiment)
                 shipment.add(EXPERIMENT, (experiment, workload.created_ns))
                 shipment.add(*row_of(workload))
-            if self._ship(shipment) is Outcome.REFUSED:
-                raise StoreError(self._refusal)
+            self._ship(shipment)
             marks = {workload.workload_id: revision for workload, revision in some.items()}
             self._writer.mark_replicated(self._target, marks)
         self._workloads = {}
@@ -255,19 +251,20 @@ class Replicator:
                 inside.append(copy)
         if not inside:
             return left
-        outcome = self._ship(shipment)
-        if outcome is Outcome.DONE:
-            for copy in inside:
-                copy.stale_tries = 0
-                self._arrived(copy, shipment, final=final and copy not in left)
-                if not final:
-                    self._succeeded(copy.run_id)
-            return left
-        left = [copy for copy in left if copy not in inside]
-        return left + self._not_stored(inside, outcome, final=final)
+        try:
+            self._ship(shipment)
+        except NotStoredError as error:
+            left = [copy for copy in left if copy not in inside]
+            return left + self._not_stored(inside, error, final=final)
+        for copy in inside:
+            copy.stale_tries = 0
+            self._arrived(copy, shipment, final=final and copy not in left)
+            if not final:
+                self._succeeded(copy.run_id)
+        return left
 
     def _not_stored(
-        self, copies: Sequence[RunCopy], outcome: Outcome, *, final: bool
+        self, copies: Sequence[RunCopy], error: NotStoredError, *, final: bool
     ) -> list[RunCopy]:
         """Send each of several runs alone, as one of them may be the cause; defer a single one.
 
@@ -281,11 +278,10 @@ class Replicator:
                 self._copy_alone(copy, final=final)
             return []
         (copy,) = copies
-        if outcome is Outcome.STALE and copy.stale_tries <= _STALE_TRIES:
+        if isinstance(error, StaleError) and copy.stale_tries <= _STALE_TRIES:
             return [copy]
         copy.stale_tries = 0
-        why = self._refusal if outcome is Outcome.REFUSED else "another process writes it"
-        self._defer(copy.run_id, why)
+        self._defer(copy.run_id, error.message)
         return []
 
     def _copy_alone(self, copy: RunCopy, *, final: bool = False) -> None:
@@ -400,13 +396,8 @@ class Replicator:
             for copy in unknown:
                 copy.copied = copied[copy.run_id]
 
-    @property
-    def _refusal(self) -> str:
-        return "" if self._remote is None else self._remote.refusal
-
-    def _ship(self, shipment: Shipment) -> Outcome:
+    def _ship(self, shipment: Shipment) -> None:
         assert self._remote is not None
-        outcome = self._remote.ship(shipment)
         self._used_s = time.monotonic()
-        self._copied = self._copied or outcome is Outcome.DONE
-        return outcome
+        self._remote.ship(shipment)
+        self._copied = True

@@ -34,7 +34,7 @@ _MAX_FILLS = 1 << 32
 
 
 class GivenUpError(Exception):
-    """A worker waits in vain: an earlier batch failed, or the loop has ended."""
+    """A worker need not wait any longer: an earlier batch failed, or the loop has ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ ends the process when no consumer is left. They share a `State`, under one lock.
     {"leave": number}  (loop was left)    ──▶
                                           ◀──   end, with the next epoch's random state
     bye  (its script keeps batches)       ──▶
-    {"waiting": seconds, ...}             ──▶   because: who or what it waits for
+    {"waiting": seconds, ...}             ──▶   because: why it waits
     {"replace": factory}  (a service)     ──▶   the listening socket; all others are moved
                                           ◀──   failed, evicted, moved: the last message
 """

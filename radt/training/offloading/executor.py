@@ -108,8 +108,8 @@ class Executor:
         """Train on micro-batches (calls and targets). Return the mean of their losses.
 
         Raises:
-            TrainingError: A previous step was interrupted in the middle; or what the model needs or
-                draws differs from the sample.
+            TrainingError: A previous step was interrupted in the middle, or the model needs more
+                memory or draws other random numbers than with the sample.
         """
         self.check_whole()
         try:
