@@ -22,9 +22,10 @@ dashboard: $(VENV)/.radt
 screenshots: $(VENV)/.test $(VENV)/.system
 	$(BIN)/python -m tests.frontend.screenshots radt-data build/screenshots
 
+# Docker's images are made meanwhile; the tests that need them come last, and wait for them.
 test: $(VENV)/.test $(VENV)/.system
-	$(BIN)/python -m tests.support.docker
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+	@$(BIN)/python -m tests.support.docker & \
+	$(BIN)/python -m pytest -n 3 --dist loadfile; code=$$?; wait; exit $$code
 
 # Before a release: tests marked long too, and property tests with all of their examples.
 test-full: $(VENV)/.test $(VENV)/.system

@@ -8,6 +8,7 @@ number of browsers is not limited.
 
 from __future__ import annotations
 
+import re
 from pathlib import PurePath
 from typing import Any
 
@@ -74,13 +75,17 @@ _INDEX = """<!DOCTYPE html>
 </html>""".replace("SCHEME", SCHEME.address)
 
 
+#: Dash's own tables, of which no page has any.
+_UNUSED_SCRIPT = re.compile(r'<script src="[^"]*/dash_table/[^"]*"></script>')
+
+
 class _Application(Dash):
     """Serves its frame for the addresses of pages only."""
 
     def index(self, path: str = "") -> Any:
         if any(page.path == path for page in PAGES):
             frame: Any = super().index  # Dash does not declare its type
-            return frame()
+            return _UNUSED_SCRIPT.sub("", frame())
         macros: Any = template("alone.html")
         return Response(macros.missing(path, from_request()), 404)
 
@@ -127,7 +132,6 @@ def _frame(source: Source) -> Component:
             dcc.Store(id="revision"),
             dcc.Store(id="trouble"),
             dcc.Store(id="away", data=""),
-            dcc.Store(id="paper"),
             dcc.Store(id="view"),
             dcc.Store(id="address"),
             dcc.Store(id="address-done"),
@@ -194,7 +198,6 @@ def _short(where: str) -> str:
 
 def _register_pulse(app: Dash, source: Source) -> None:
     """Poll the store's revision. Every other callback depends on ``revision``."""
-    in_browser(app, "scheme", Output("paper", "data"), Input("scheme", "id"))
     in_browser(app, "tick", Output("tick", "data"), Input("pulse", "n_intervals"))
 
     @app.callback(

@@ -31,7 +31,7 @@ from radt.frontend.data.run.media import (
 from radt.frontend.data.run_files import Artifact, Listing, Place, list_artifacts
 from radt.frontend.data.source import Source
 from radt.frontend.files import answered, open_any_log, open_artifact, path_asked, refused
-from radt.frontend.pages.workload_tables import files_place
+from radt.frontend.pages.workload_texts import files_place
 from radt.home import IMAGES, TABLES
 from radt.store.records import RunRecord
 

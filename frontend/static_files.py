@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +20,24 @@ FOLDER = Path(__file__).parent / "static"
 _IN_HEAD = FOLDER / "scheme.js"
 
 
+_INDENTATION = re.compile(r"^\s+", re.MULTILINE)
+#: Comments that are whole lines.
+_COMMENTS = re.compile(r"^/\*(?:(?!\*/).)*\*/\n", re.MULTILINE | re.DOTALL)
+
+
+def stripped(text: str) -> str:
+    """Return a script or style sheet without indentation, empty lines and comments."""
+    return _COMMENTS.sub("", _INDENTATION.sub("", text))
+
+
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """All static files of one kind: ``core`` first, the others sorted by name.
+    """All static files of one kind, without comments: ``core`` first, the others sorted by name.
 
     Attributes:
         path: Its path.
         mimetype: The media type.
-        content: The files, each preceded by its name.
+        content: Of the files.
     """
 
     path: str
@@ -39,14 +50,12 @@ class Bundle:
 
         ``more`` is appended.
         """
-        parts = [
-            f"/* {file.name} */\n{file.read_text(encoding='utf-8').rstrip()}\n"
-            for file in sorted(
-                folder.glob(f"*.{suffix}"), key=lambda file: (file.stem != "core", file.name)
-            )
-            if file != _IN_HEAD
-        ]
-        return Bundle(f"static/radt-all.{suffix}", mimetype, "\n".join([*parts, more]).encode())
+        files = sorted(
+            folder.glob(f"*.{suffix}"), key=lambda file: (file.stem != "core", file.name)
+        )
+        texts = [file.read_text(encoding="utf-8") for file in files if file != _IN_HEAD]
+        content = stripped("\n".join([*texts, more]))
+        return Bundle(f"static/radt-all.{suffix}", mimetype, content.encode())
 
     @property
     def etag(self) -> str:

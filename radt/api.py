@@ -68,7 +68,7 @@ def run_experiment(
         RadtError: The experiment could not be prepared or recorded.
     """
     from radt import settings
-    from radt.cluster.opened import executor_of, refuse_open_submission
+    from radt.cluster.opened import executor_of
     from radt.devices.machine import Machine
     from radt.experiment.frame import FrameExperiment, read_table, with_statuses
     from radt.listeners import registry
@@ -105,10 +105,7 @@ def run_experiment(
         table.check(folder / f"{table.name}.csv", Machine.detect(), registry.load())
         chosen.home.create()
         path = table.store(folder, fresh=fresh)
-    executor = executor_of(values)
-    if not executor.outlives_start:
-        refuse_open_submission(path)
-    outcome = start(path, chosen, executor)
+    outcome = start(path, chosen, executor_of(values, path))
     if outcome.interrupted_by == signal.SIGINT:
         raise KeyboardInterrupt
     if outcome.interrupted_by is not None:  # a signal to this process asked radt to stop

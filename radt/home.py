@@ -26,7 +26,7 @@ import errno
 import os
 import stat
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,6 +89,21 @@ class RunDir:
     @property
     def output_log(self) -> Path:
         return self.path / "output.log"
+
+    def files(self) -> Iterator[Path]:
+        """Yield all artifacts, then the run's output.
+
+        Regular files only: opening a named pipe could block forever, and a link to a folder could
+        lead anywhere. A link to a file counts as the file.
+        """
+        for folder, folders, names in os.walk(self.artifacts):
+            folders.sort()
+            for name in sorted(names):
+                file = Path(folder) / name
+                if file.is_file():
+                    yield file
+        if self.output_log.is_file():
+            yield self.output_log
 
     def create(self) -> RunDir:
         """Create the folders, readable by their user only. Idempotent."""

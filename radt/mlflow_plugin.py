@@ -17,7 +17,7 @@ class RunFollower:
     """
 
     def __init__(self) -> None:
-        is_inside = os.environ.get("RADT_RUN_ID") or "radt.run.recording" in sys.modules
+        is_inside = os.environ.get("RADT_RUN_ID") or "radt.run.open_runs" in sys.modules
         if not is_inside or os.environ.get("RADT_MODE", "").lower() == "off":
             return
         try:

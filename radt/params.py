@@ -48,7 +48,7 @@ def param_words(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:
     unnamed = 0
     for argument in arguments:
         assigned = _ASSIGNED.fullmatch(argument)
-        if _is_option(argument):
+        if is_option(argument):
             name, equals, value = argument.lstrip("-").partition("=")
             values.setdefault(name, [])
             current = name
@@ -68,7 +68,7 @@ def param_words(arguments: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return {name: tuple(given) for name, given in values.items()}
 
 
-def _is_option(argument: str) -> bool:
+def is_option(argument: str) -> bool:
     """Return True for a word that starts with a dash and is not a negative number."""
     if not argument.startswith("-") or argument.strip("-") == "":
         return False

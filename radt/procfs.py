@@ -292,6 +292,16 @@ class ExitWatch:
             self._descriptor = -1
 
 
+def name_of_uid(uid: int) -> str:
+    """Return a user's name; ``uid 1000`` in a container without one."""
+    import pwd  # missing on systems that only display results
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
+
+
 def signal_name(number: int) -> str:
     """Return the name of a signal, such as SIGTERM."""
     try:

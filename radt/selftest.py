@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -26,16 +25,11 @@ from typing import Any
 
 from radt import units
 from radt.analysis.estimates import mean_interval
-from radt.clock import Clock
 from radt.collector.client import CollectorClient
-from radt.collector.protocol import CollectorStatus, Registration
 from radt.errors import LaunchError, RadtError
-from radt.home import HOME_VARIABLE, RUN_ID_VARIABLE, RUNTIME_VARIABLE, Home, runtime_dir
-from radt.model import DEFAULT_LISTENERS, ListenerChoice, RunStatus
+from radt.home import HOME_VARIABLE, RUNTIME_VARIABLE, Home, runtime_dir
 from radt.processes import command, run_command, stop_child, stop_run
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord
-from radt.store.writer import StoreWriter
 
 #: Number of runs that are sampled and started together.
 RUNS = 8
@@ -52,6 +46,7 @@ _TRIAL_ROUNDS = 50_000
 _SETTLE_S = 1.5
 _TIMEOUT_S = 300.0
 _DELIVERY_S = 60.0
+_POLL_S = 0.05
 _COLLECTOR_IDLE_S = 2
 #: Settings that change the overhead and are kept; others would lead to the user's own data.
 _KEPT_VARIABLES = frozenset({"RADT_FLUSH_S", "RADT_ARCHIVE_S"})
@@ -205,17 +200,7 @@ def _sandbox() -> Iterator[Home]:
 
 
 def _start_skew(home: Home) -> list[OverheadMeasurement]:
-    script = home.path / "row.py"
-    script.write_text("", encoding="utf-8")
-    lines = ["Experiment,Workload,Name,Devices,Listeners,File,Status,Run"]
-    lines += [
-        f"starts,{workload},row,cpu,none,row.py,,"
-        for workload in range(1, WORKLOADS + 1)
-        for _ in range(RUNS)
-    ]
-    file = home.path / "starts.csv"
-    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    _run(command("radt", "run", str(file), "--quiet", "--yes"), home)
+    _run(_experiment(home, "starts", "", listeners="none", workloads=WORKLOADS), home)
     with StoreReader(home.store_path) as reader:
         workloads = reader.workloads("starts")
     skews_s = [
@@ -237,59 +222,44 @@ def _start_skew(home: Home) -> list[OverheadMeasurement]:
     ]
 
 
+def _experiment(
+    home: Home, name: str, program: str, *, listeners: str, workloads: int = 1
+) -> list[str]:
+    """Write an experiment whose rows run a program. Return the command that runs it."""
+    (home.path / f"{name}.py").write_text(program, encoding="utf-8")
+    file = home.path / f"{name}.csv"
+    lines = ["Experiment,Workload,Name,Devices,Listeners,File,Status,Run"]
+    for workload in range(1, workloads + 1):
+        lines += [f"{name},{workload},row,cpu,{listeners},{name}.py,,"] * RUNS
+    file.write_text("\n".join([*lines, ""]), encoding="utf-8")
+    return command("radt", "run", str(file), "--quiet", "--yes")
+
+
 # Cost of sampling ---------------------------------------------------------------------------------
 
 
 def _sampling(home: Home, seconds: float) -> list[OverheadMeasurement]:
-    """Record idle processes without uploads, so that sampling is the collector's only work."""
-    run_ids = [uuid.uuid4().hex for _ in range(RUNS)]
-    idle: list[subprocess.Popen[bytes]] = []
+    """Record idle rows without uploads, so that sampling is the collector's only work."""
+    start = _experiment(home, "idle", "import signal; signal.pause()\n", listeners="default")
     with CollectorClient.connect() as client:
-        _register(client, home, run_ids)
+        runner = subprocess.Popen(
+            [*start, "--tracking-uri", "none"],
+            cwd=home.path,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         try:
-            for run_id in run_ids:
-                idle.append(
-                    subprocess.Popen(
-                        [sys.executable, "-I", "-S", "-c", "import signal; signal.pause()"],
-                        env=os.environ | {RUN_ID_VARIABLE: run_id},
-                        stdin=subprocess.DEVNULL,
-                    )
-                )
-                client.started(run_id, idle[-1].pid, time.monotonic_ns())
+            while len(run_ids := client.status().runs) < RUNS:
+                if runner.poll() is not None:
+                    raise LaunchError("idle rows did not start", "Run: radt doctor")
+                time.sleep(_POLL_S)
             time.sleep(_SETTLE_S)
             before, begun_s = client.status(), time.monotonic()
             time.sleep(max(seconds, 1.0) * 2.5)
             after, took_s = client.status(), time.monotonic() - begun_s
         finally:
-            for process in idle:
-                stop_child(process, 0.0)
-        for run_id in run_ids:
-            client.finish(run_id, RunStatus.FINISHED)
-    return _sampled(home, run_ids, before, after, took_s)
-
-
-def _register(client: CollectorClient, home: Home, run_ids: Sequence[str]) -> None:
-    workload_id = uuid.uuid4().hex
-    listeners = (ListenerChoice.parse(DEFAULT_LISTENERS),)
-    with StoreWriter(home.store_path) as writer:
-        for run_id in run_ids:
-            spool = str(home.run_dir(run_id).create().path)
-            now_ns = Clock.for_machine().now_ns()
-            writer.put_run(
-                RunRecord(run_id, workload_id, "selftest", "idle", "a", "idle", now_ns, spool=spool)
-            )
-            client.register(
-                Registration(run_id, str(home.store_path), spool, "", "", listeners, ())
-            )
-
-
-def _sampled(
-    home: Home,
-    run_ids: Sequence[str],
-    before: CollectorStatus,
-    after: CollectorStatus,
-    took_s: float,
-) -> list[OverheadMeasurement]:
+            stop_child(runner, _TIMEOUT_S)
     with StoreReader(home.store_path) as reader:
         ledger = reader.ledger(run_ids)
     expected, missed = sum(row.expected for row in ledger), sum(row.missed for row in ledger)

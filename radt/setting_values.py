@@ -46,6 +46,19 @@ class SettingKind(Generic[T]):
     in_toml: tuple[type, ...] = ()
     show: Callable[[T], str] = str
 
+    def read(self, value: object, folder: Path, place: str, help_text: str) -> T:
+        """Parse a text, or a value of a settings file.
+
+        Raises:
+            UsageError: It is not valid. The message begins with `place`.
+        """
+        if type(value) not in (str, *self.in_toml):
+            raise UsageError(f"{place}: {value!r} is not a valid value", help_text)
+        try:
+            return self.parse(str(value), folder)
+        except UsageError as error:
+            raise UsageError(f"{place}: {error.message}", error.remedy) from error
+
 
 def _parse_path(text: str, folder: Path) -> Path:
     return folder / expanded(text)

@@ -209,6 +209,23 @@ def joined(texts: Iterable[str]) -> str:
     return " and ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
+def ranges_text(numbers: Iterable[int], separator: str = "+") -> str:
+    """Write sorted numbers, and ranges of them, in one text.
+
+    >>> ranges_text([0, 1, 2, 3, 6]), ranges_text([0, 1, 6], separator=",")
+    ('0-3+6', '0-1,6')
+    """
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return separator.join(
+        str(first) if first == last else f"{first}-{last}" for first, last in ranges
+    )
+
+
 def listed(texts: Sequence[str], most: int, separator: str = ", ") -> str:
     """Join the first ``most`` texts and count the rest: ``1a, 1b and 4 more``."""
     rest = len(texts) - most
@@ -259,11 +276,15 @@ def parse_duration_s(text: str) -> float:
 _MEMORY = re.compile(r"(\d+(?:\.\d*)?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
 
 
-def parse_memory_bytes(text: str) -> int:
+def parse_memory_bytes(text: str, kilo: int = 1024) -> int:
     """Parse an amount of memory into bytes; units are powers of 1024, as schedulers use them.
 
-    >>> parse_memory_bytes("64G"), parse_memory_bytes("1.5 MB")
-    (68719476736, 1572864)
+    >>> parse_memory_bytes("64G"), parse_memory_bytes("1.5 MB"), parse_memory_bytes("2GB", 1000)
+    (68719476736, 1572864, 2000000000)
+
+    Args:
+        text: A number with a unit.
+        kilo: The size of a KB.
 
     Raises:
         UsageError: The text is not an amount of memory above 0.
@@ -272,7 +293,7 @@ def parse_memory_bytes(text: str) -> int:
     count_bytes = 0
     if match is not None:
         power = "kmgt".index(match[2].lower()) + 1
-        count_bytes = round(float(match[1]) * 1024**power)
+        count_bytes = round(float(match[1]) * kilo**power)
     if not count_bytes:
         raise UsageError(
             f"{text.strip()!r} is not an amount of memory", "Write it with its unit: 64GB, 512MB"

@@ -63,7 +63,10 @@ def pytest_collection() -> Iterator[object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark further variants as long; put long folders first, and keep the order within one."""
+    """Mark further variants as long; put long folders first and files that need Docker last.
+
+    The order within a folder stays.
+    """
     variants: Counter[str] = Counter()
     for item in items:
         if mark := item.get_closest_marker("quick_variants"):
@@ -71,8 +74,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             variants[test] += 1
             if variants[test] > mark.args[0]:
                 item.add_marker(pytest.mark.long)
+    with_docker = {
+        item.path
+        for item in items
+        if item.get_closest_marker("docker") and not item.get_closest_marker("long")
+    }
     rank = {name: place for place, name in enumerate(_LONG)}
-    items.sort(key=lambda item: rank.get(item.path.parent.name, len(rank)))
+    items.sort(
+        key=lambda item: (item.path in with_docker, rank.get(item.path.parent.name, len(rank)))
+    )
 
 
 @pytest.fixture(autouse=True)

@@ -17,12 +17,11 @@ from benchmarks.results import Bar, Findings, Table
 from radt import units
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import ArrayRequest, Shape
-from radt.cluster.executor import submitted_rows, submitted_table
 from radt.cluster.follow import WRITE_S, Follower
 from radt.cluster.monitor import POLL_S, SubmissionMonitor
 from radt.cluster.shaping import arrays_of
 from radt.cluster.spool import Spool
-from radt.cluster.submission import JobArray, Request, Submission
+from radt.cluster.submission import JobArray, Request, Submission, SubmittedRow
 from radt.cluster.submit import Submitter
 from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus, StatusWriter
@@ -196,9 +195,8 @@ class _Experiment:
         began_s = time.perf_counter()
         self.spool = self._spool(folder, rows)
         self.submit_s = time.perf_counter() - began_s
-        self.statuses = _CountingWriter(self.spool.submission.file, submitted_table(self.spool))
-        self.rows = submitted_rows(self.spool)
-        self.nodes = SimulatedNodes(self.spool, self.rows, _WORKLOAD_S)
+        self.statuses = _CountingWriter(self.spool.submission.file)
+        self.nodes = SimulatedNodes(self.spool, _WORKLOAD_S)
         self.engine.runner = self.nodes
 
     def _spool(self, folder: Path, rows: int) -> Spool:
@@ -215,12 +213,15 @@ class _Experiment:
         submission = Submission(
             *("20261125-120000-abcd", "slurm", str(file), "login", "me", "0", "python"),
             arrays=tuple(arrays),
+            rows={
+                key: [SubmittedRow(line, name="train")] for line, key in enumerate(keys, start=2)
+            },
         )
         return Spool.create(folder / "submissions", submission, content.encode())
 
     def _monitor(self) -> SubmissionMonitor:
         submitter = Submitter(self.spool, self.engine, self._request)
-        return SubmissionMonitor(self.spool, self.engine, submitter, self.rows)
+        return SubmissionMonitor(self.spool, self.engine, submitter)
 
     def _request(self, request: Request) -> ArrayRequest:
         shape = self.spool.submission.arrays[request.array].shape

@@ -190,8 +190,8 @@ class Look:
     """Style of a figure: colours, size in cells of the grid, for ``paper`` or the screen.
 
     Nobody can hover over paper, so details are written out. ``small`` is one of many charts:
-    without names at the lines, titles and marks. ``shown_px`` is its height on the screen, 0 if
-    unknown.
+    without names at the lines, titles and marks. ``shown_px`` is its height on the screen and
+    ``width_px`` the width of its lines, 0 if unknown.
     """
 
     scheme: Scheme = Scheme.LIGHT
@@ -201,6 +201,7 @@ class Look:
     paper: bool = False
     small: bool = False
     shown_px: int = 0
+    width_px: int = 0
 
     @property
     def height_px(self) -> int:
@@ -318,13 +319,17 @@ def note(text: str, ink: Ink) -> Figure:
 
 
 MAX_LABELS = 8
-_LABEL_PX, _LABEL_CHARS, _CHAR_PX = 14, 14, 7
+_LABEL_PX = 14
+#: Width of a character of a name.
+CHAR_PX = 7
+#: Names of lines get at least this many characters, and more in up to this share of the width.
+_LABEL_CHARS, _LABEL_SHARE = 14, 0.25
 
 
-def room_px(lines: Sequence[Line]) -> int:
-    """Return the width that the names of lines need on the right."""
+def label_chars(lines: Sequence[Line], look: Look) -> int:
+    """Return how many characters of the names of lines to show on the right."""
     longest = max((len(line.short) for line in lines), default=0)
-    return _CHAR_PX * min(_LABEL_CHARS, longest)
+    return min(longest, max(_LABEL_CHARS, int(look.width_px * _LABEL_SHARE / CHAR_PX)))
 
 
 def end_labels(
@@ -333,8 +338,12 @@ def end_labels(
     ordinate: Ordinate,
     limits: tuple[float, float],
     plot_px: float,
+    characters: int,
 ) -> list[Figure]:
-    """Return the names at the ends of lines, moved apart where they would overlap."""
+    """Return the names at the ends of lines, moved apart where they would overlap.
+
+    They are shortened to ``characters``.
+    """
     ends = []
     for line, pen in drawn:
         x, values = line.curve.x, ordinate.of(line.curve.values)
@@ -359,7 +368,7 @@ def end_labels(
             "y": height / plot_px,
             "yanchor": "middle",
             "showarrow": False,
-            "text": escaped(shortened(line.short, _LABEL_CHARS)),
+            "text": escaped(shortened(line.short, characters)),
             "name": line.key,
             "font": {"size": 11, "color": pen.colour},
         }

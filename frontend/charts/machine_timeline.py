@@ -61,12 +61,6 @@ def place_px(place: Place, lane: int) -> int:
     return len(place.lanes) * lane + _SPACE_PX
 
 
-def machines_px(places: Sequence[Place]) -> int:
-    """Return the height of the timeline."""
-    lane = lane_px(places)
-    return CLOCK_PX + (sum(place_px(place, lane) for place in places) or _EMPTY_PX)
-
-
 def machine_timeline(places: Sequence[Place], window: Window, scheme: Scheme) -> Figure:
     """Draw the runs of all devices. The y axis is in pixels from the top.
 

@@ -174,7 +174,7 @@ def total_name(total: Total) -> str:
     if total.owner is None:
         return total.line.label
     part = total.line.label.partition("/")[2]
-    name = total.owner.record.letter or total.owner.record.name
+    name = total.owner.letter_or_name
     return f"{name} on {part}" if part else name
 
 
@@ -205,7 +205,7 @@ def _notes(data: StackData, cores: int | None, *, is_off: bool) -> tuple[str, ..
     if not strip.is_stacked:
         notes.append(strip.resource.whole)
     if strip.without:
-        letters = ", ".join(run.record.letter or run.record.name for run in strip.without)
+        letters = ", ".join(run.letter_or_name for run in strip.without)
         notes.append(f"not recorded: {letters}")
     if strip.resource.of_cores and strip.is_stacked and strip.totals and not cores:
         notes.append("machine not drawn: its core count is not known")

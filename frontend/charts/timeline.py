@@ -63,21 +63,6 @@ def frame_note(text: str, ink: Ink) -> Figure:
     }
 
 
-def blank(height_px: int) -> Figure:
-    """Return an empty graph, shown until its data arrive."""
-    return {
-        "data": [],
-        "frame_layout": {
-            "height": height_px,
-            "paper_bgcolor": "rgba(0,0,0,0)",
-            "plot_bgcolor": "rgba(0,0,0,0)",
-            "margin": {"l": LEFT_PX, "r": RIGHT_PX, "t": 0, "b": 0},
-            "xaxis": {"visible": False},
-            "yaxis": {"visible": False},
-        },
-    }
-
-
 AXIS_PX = 24
 #: Row heights of the timeline, for few runs and for many.
 ROW_PX, SMALL_ROW_PX = 40, 24
@@ -108,12 +93,6 @@ def row_px(runs: int) -> int:
 def life_px(runs: int, lanes: Sequence[Lane]) -> int:
     """Return the height of a run's row with its lanes."""
     return row_px(runs) + (len(lanes) * LANE_PX + _BELOW_LANES_PX if lanes else 0)
-
-
-def timeline_px(lives: Sequence[Life]) -> int:
-    """Return the height of the timeline of runs."""
-    heights = [life_px(len(lives), lanes) for lanes in lanes_of(lives)]
-    return AXIS_PX + (sum(heights) or row_px(0))
 
 
 def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:

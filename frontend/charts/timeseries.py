@@ -16,6 +16,7 @@ import numpy as np
 
 from radt.analysis.lines import Curve
 from radt.frontend.charts.layout import (
+    CHAR_PX,
     MAX_LABELS,
     RUG_GAP_PX,
     TITLES,
@@ -23,9 +24,9 @@ from radt.frontend.charts.layout import (
     Look,
     add_second_axis,
     end_labels,
+    label_chars,
     layout_of,
     note,
-    room_px,
     utc_offset_s,
 )
 from radt.frontend.charts.traces import (
@@ -117,7 +118,8 @@ def figure(data: ChartData, look: Look) -> Figure:
         title = _titled(data.spec.metric, ordinate)
     layout = layout_of(ink, x, limits, look, rug_px, rug_rows, title, mark_words(ticks))
     margin = layout["margin"]
-    margin["r"] += room_px([line for line, _ in labelled])
+    characters = label_chars([line for line, _ in labelled], look)
+    margin["r"] += CHAR_PX * characters
     plot_px = look.height_px - margin["t"] - margin["b"] - rug_px
     # A few points are drawn as single readings, in all lines of a chart or in none.
     marked = _has_few_points(shown)
@@ -135,7 +137,7 @@ def figure(data: ChartData, look: Look) -> Figure:
         for tick in ticks
     }
     traces += rug(ticks, rug_rows, strokes)
-    layout["annotations"] = end_labels(labelled, x.window, ordinate, limits, plot_px)
+    layout["annotations"] = end_labels(labelled, x.window, ordinate, limits, plot_px, characters)
     layout["shapes"] = hairlines(ticks, strokes)
     if not drawn:
         text = "all lines are hidden" if data.lines else _NOTHING.get(data.x, _NO_VALUES)

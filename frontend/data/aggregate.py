@@ -23,7 +23,7 @@ from radt.analysis.estimates import CONFIDENCE, student_quantile
 from radt.analysis.lines import Curve, OnGrid, exponential_mean, grid, moving_mean, on_grid
 from radt.frontend.data.axes import Axis, started_s
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
-from radt.frontend.data.lines import Feed, without_parts
+from radt.frontend.data.lines import SeriesGroup, without_parts
 from radt.frontend.data.model import Line
 from radt.frontend.data.spec import ID_DIGITS, Aggregate, Band, Relative, Window
 from radt.model import Scope
@@ -53,13 +53,13 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """The feeds of one workload that are drawn as one line, with its name and colour.
+class RunGroup:
+    """Runs that become one line: of one workload, or of several, which then have a ``name``.
 
-    ``listener`` is empty if there is only one. A group of several workloads has a ``name``.
+    ``listener`` is empty if there is only one.
     """
 
-    feeds: tuple[Feed, ...]
+    series: tuple[SeriesGroup, ...]
     listener: str
     stroke: Stroke
     name: str = ""
@@ -67,11 +67,11 @@ class Group:
     @property
     def runs(self) -> dict[str, RunEntry]:
         """Its runs by id."""
-        return {run.run_id: run for feed in self.feeds for run, _ in feed.parts}
+        return {run.run_id: run for series_group in self.series for run, _ in series_group.parts}
 
     @property
     def run(self) -> RunEntry:
-        return self.feeds[0].parts[0][0]
+        return self.series[0].run
 
     @property
     def key(self) -> str:
@@ -86,33 +86,33 @@ class Group:
 
 
 def groups(
-    shown_feeds: Sequence[Feed], tints: Tints, names: Mapping[str, str] | None = None
-) -> tuple[Group, ...]:
-    """Group the feeds by workload, or by the ``names`` of their runs' groups, by run id.
+    shown: Sequence[SeriesGroup], tints: Tints, names: Mapping[str, str] | None = None
+) -> tuple[RunGroup, ...]:
+    """Group series by workload, or by the ``names`` of their runs' groups, by run id.
 
-    Feeds of different listeners are never mixed.
+    Series of different listeners are never mixed.
     """
-    by_workload: dict[tuple[str, str], list[Feed]] = {}
-    for feed in without_parts(shown_feeds):
-        run = feed.parts[0][0]
+    by_workload: dict[tuple[str, str], list[SeriesGroup]] = {}
+    for series_group in without_parts(shown):
+        run = series_group.run
         owner = names[run.run_id] if names else run.record.workload_id
-        key = (owner, feed.listener)
-        by_workload.setdefault(key, []).append(feed)
-    several = len({feed.listener for feed in shown_feeds}) > 1
+        key = (owner, series_group.listener)
+        by_workload.setdefault(key, []).append(series_group)
+    several = len({series_group.listener for series_group in shown}) > 1
     return tuple(
-        Group(
-            tuple(feeds),
-            feeds[0].listener if several else "",
-            Stroke(place) if names else tints.workload(feeds[0].parts[0][0]),
+        RunGroup(
+            tuple(series_groups),
+            series_groups[0].listener if several else "",
+            Stroke(place) if names else tints.workload(series_groups[0].run),
             owner if names else "",
         )
-        for place, ((owner, _), feeds) in enumerate(by_workload.items())
+        for place, ((owner, _), series_groups) in enumerate(by_workload.items())
     )
 
 
-def member_of(feed: Feed, cells: Cells, axis: Axis) -> Member:
-    """Return a feed as a member of its workload's line."""
-    run, record = feed.parts[0]
+def member_of(series_group: SeriesGroup, cells: Cells, axis: Axis) -> Member:
+    """Return a series group as a member of its workload's line."""
+    run, record = series_group.parts[0]
     interval = record.interval_s if axis.is_time else None
     lived = _lived(run, record) if axis.is_time else None
     if lived is not None:
@@ -121,7 +121,7 @@ def member_of(feed: Feed, cells: Cells, axis: Axis) -> Member:
 
 
 def workload_line(
-    group: Group,
+    group: RunGroup,
     members: Sequence[Member],
     aggregate: Aggregate,
     window: Window | None,
@@ -162,7 +162,7 @@ def workload_line(
         short=group.short,
         ordinal=group.stroke.hue,
         dash=group.stroke.dash,
-        estimated=any(feed.estimated for feed in group.feeds),
+        estimated=any(series_group.estimated for series_group in group.series),
         members=tuple(f"r{run_id[:ID_DIGITS]}" for run_id in group.runs) if group.name else (),
     )
 

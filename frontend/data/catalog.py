@@ -83,6 +83,12 @@ class RunEntry:
         return family_of(self.record.letter)[1] if is_only_child else self.record.letter
 
     @property
+    def letter_or_name(self) -> str:
+        """Its name where its workload is known: its letter if it has one; of a child, its mark."""
+        own = self.mark if self.parent is not None else ""
+        return own or self.record.letter or self.record.name or self.run_id[:8]
+
+    @property
     def workload_name(self) -> str:
         """The workload's label, with machine or experiment if the label is ambiguous.
 

@@ -13,14 +13,14 @@ from radt.frontend.data.catalog import RunEntry, Stroke, Tints, told_apart
 from radt.frontend.data.lines import (
     WIDTH_PX,
     Facts,
-    Feed,
+    SeriesGroup,
     ViewWindow,
-    feeds,
     group_names,
     params_of,
     points_each,
     read,
     run_line,
+    series_groups,
 )
 from radt.frontend.data.metrics import quantity_of, series_of
 from radt.frontend.data.model import ChartData, Line, Tick
@@ -157,7 +157,7 @@ class _Chart:
             is_group = spec.level_of(board) is Level.GROUP
             self.aggregate = Aggregate.MEAN if is_group else self.quantity.default_aggregate
         self.tints = Tints(source, self.runs.values())
-        self.feeds = feeds(self.runs, series, self.tints)
+        self.series_groups = series_groups(self.runs, series, self.tints)
         run_ids = tuple(self.runs)
         self.gaps: Sequence[GapRecord] = source.remember(
             ("gaps", run_ids), lambda reader: reader.gaps(run_ids)
@@ -167,7 +167,7 @@ class _Chart:
         self.over = OtherMetric(source, self.runs, others) if others else None
         self.placed: dict[str, Cells] = {}  # lines over another metric, which no window changes
         if self.axis.follows_lines:
-            cells = [self.read(feed, None) for feed in self.feeds]
+            cells = [self.read(series_group, None) for series_group in self.series_groups]
             whole = whole_of(cells) if self.axis.by_step else whole_of(cells, shortest=0.0)
             self.axis = replace(self.axis, whole=whole)
             if window is not None and (window.end < whole.start or window.start > whole.end):
@@ -186,10 +186,10 @@ class _Chart:
     def data(self, *, with_ticks: bool) -> ChartData:
         level = self.spec.level_of(self.board)
         together = self.selection.drawn_at(level)
-        single: list[Feed] = []
-        whole: list[Feed] = []
-        for feed in self.feeds:
-            (whole if together[feed.parts[0][0].run_id] else single).append(feed)
+        single: list[SeriesGroup] = []
+        whole: list[SeriesGroup] = []
+        for series_group in self.series_groups:
+            (whole if together[series_group.run.run_id] else single).append(series_group)
         names = None
         if level is Level.GROUP:
             params = params_of(self.source, tuple(self.runs))
@@ -197,13 +197,13 @@ class _Chart:
         facts = Facts(self.source, self.runs)
         places = {run_id: place for place, run_id in enumerate(self.runs)}
         lines: list[tuple[int, Line]] = []
-        for feed in single:
-            if line := self.run_line(feed):
-                line = replace(line, facts=facts.of_feed(feed))
-                lines.append((places[feed.parts[0][0].run_id], line))
+        for series_group in single:
+            if line := self.run_line(series_group):
+                line = replace(line, facts=facts.of_group(series_group))
+                lines.append((places[series_group.run.run_id], line))
         for group in aggregating.groups(whole, self.tints, names):
             if line := self.workload_line(group):
-                line = replace(line, facts=facts.of_feeds(group.feeds))
+                line = replace(line, facts=facts.of_workload(group.series))
                 lines.append((places[group.run.run_id], line))
         lines.sort(key=lambda placed: placed[0])
         strokes = told_apart(Stroke(line.ordinal, line.dash) for _, line in lines)
@@ -233,30 +233,32 @@ class _Chart:
             notes=(*notes, *(self.over.notes if self.over else ())),
         )
 
-    def read(self, feed: Feed, window: Window | None) -> Cells:
+    def read(self, group: SeriesGroup, window: Window | None) -> Cells:
         if self.axis.kind is not XAxis.METRIC:
-            return read(self.source, feed, self.axis, self.gaps, window)
-        if feed.key not in self.placed:
-            cells = read(self.source, feed, self.axis, self.gaps, None)
-            self.placed[feed.key] = self.over.place(feed, cells) if self.over else NO_CELLS
-        return self.placed[feed.key]
+            return read(self.source, group, self.axis, self.gaps, window)
+        if group.key not in self.placed:
+            cells = read(self.source, group, self.axis, self.gaps, None)
+            self.placed[group.key] = self.over.place(group, cells) if self.over else NO_CELLS
+        return self.placed[group.key]
 
-    def run_line(self, feed: Feed, *, even_hidden: bool = False) -> Line | None:
-        if feed.key in self.spec.hidden and not even_hidden:
-            return hidden_line(feed.key, feed.label, feed.short, feed.stroke)
-        around = self.read(feed, self.around) if self.around is not None else None
+    def run_line(self, group: SeriesGroup, *, even_hidden: bool = False) -> Line | None:
+        if group.key in self.spec.hidden and not even_hidden:
+            return hidden_line(group.key, group.label, group.short, group.stroke)
+        around = self.read(group, self.around) if self.around is not None else None
         points = points_each(
-            sum(shown_feed.key not in self.spec.hidden for shown_feed in self.feeds),
+            sum(shown.key not in self.spec.hidden for shown in self.series_groups),
             self.width_px,
         )
         view_window = ViewWindow(
             *(self.window, self.smoothing_width, around, points, self.ema),
             log=self.spec.log_x,
-            zero=self.axis.zero_of(feed.parts[0][0]),
+            zero=self.axis.zero_of(group.run),
         )
-        return run_line(feed, self.read(feed, self.window), view_window)
+        return run_line(group, self.read(group, self.window), view_window)
 
-    def workload_line(self, group: aggregating.Group, *, even_hidden: bool = False) -> Line | None:
+    def workload_line(
+        self, group: aggregating.RunGroup, *, even_hidden: bool = False
+    ) -> Line | None:
         if group.key in self.spec.hidden and not even_hidden:
             line = hidden_line(group.key, group.short, group.short, group.stroke)
             return replace(line, is_workload=True)
@@ -272,9 +274,12 @@ class _Chart:
             band=self.board.band if group.name else Band.RANGE,
         )
 
-    def members(self, group: aggregating.Group, window: Window | None) -> list[aggregating.Member]:
+    def members(
+        self, group: aggregating.RunGroup, window: Window | None
+    ) -> list[aggregating.Member]:
         return [
-            aggregating.member_of(feed, self.read(feed, window), self.axis) for feed in group.feeds
+            aggregating.member_of(series_group, self.read(series_group, window), self.axis)
+            for series_group in group.series
         ]
 
     def compared(self, lines: Sequence[Line]) -> tuple[tuple[Line, ...], Relative, tuple[str, ...]]:
@@ -295,9 +300,13 @@ class _Chart:
 
     def baseline(self, runs: Sequence[RunEntry], name: str, *, is_run: bool) -> Baseline:
         ids = {run.run_id for run in runs}
-        own = [feed for feed in self.feeds if any(run.run_id in ids for run, _ in feed.parts)]
+        own = [
+            group
+            for group in self.series_groups
+            if any(run.run_id in ids for run, _ in group.parts)
+        ]
         if is_run:
-            lines = {feed.key: self.run_line(feed, even_hidden=True) for feed in own}
+            lines = {group.key: self.run_line(group, even_hidden=True) for group in own}
         else:
             groups = aggregating.groups(own, self.tints)
             lines = {group.key: self.workload_line(group, even_hidden=True) for group in groups}
@@ -312,7 +321,7 @@ class _Chart:
         return ticks(singly, places, markers, self.axis, self.window)
 
 
-def _drawn(level: Level, single: Sequence[Feed], whole: Sequence[Feed]) -> Level:
+def _drawn(level: Level, single: Sequence[SeriesGroup], whole: Sequence[SeriesGroup]) -> Level:
     """Return what the lines of a chart are; AUTO if some are runs and some workloads."""
     if level is Level.GROUP:
         return level

@@ -44,7 +44,7 @@ _TOTAL = "total"
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class SeriesGroup:
     """All series that become one line: of one process, or of one device in all its runs."""
 
     key: str
@@ -53,6 +53,11 @@ class Feed:
     stroke: Stroke
     listener: str
     parts: tuple[tuple[RunEntry, SeriesRecord], ...]
+
+    @property
+    def run(self) -> RunEntry:
+        """The first run, which places a device's series on the x axis."""
+        return self.parts[0][0]
 
     @property
     def is_total(self) -> bool:
@@ -74,9 +79,9 @@ class Feed:
         return any(record.estimated for _, record in self.parts)
 
 
-def feeds(
+def series_groups(
     runs: Mapping[str, RunEntry], series: Iterable[SeriesRecord], tints: Tints | None = None
-) -> tuple[Feed, ...]:
+) -> tuple[SeriesGroup, ...]:
     """Sort the series of one metric into lines, in the order of the runs.
 
     With ``tints`` None they all have the same stroke.
@@ -87,7 +92,7 @@ def feeds(
     series = tuple(series)
     places = {run_id: place for place, run_id in enumerate(runs)}
     several = len({record.listener for record in series}) > 1
-    own: list[Feed] = []
+    own: list[SeriesGroup] = []
     shared: dict[tuple[str, str, str, str], list[tuple[RunEntry, SeriesRecord]]] = {}
     for record in series:
         run = runs[record.run_id]
@@ -102,7 +107,7 @@ def feeds(
             parts = ((run, record),)
             title = run.title + suffix
             own.append(
-                Feed(
+                SeriesGroup(
                     _key(f"r{run.run_id[:ID_DIGITS]}", record, several=several),
                     title,
                     run.short + suffix,
@@ -133,7 +138,7 @@ def feeds(
             alone = first.record.is_from_mlflow
             stroke = tints.run(first) if alone else tints.workload(first)
         own.append(
-            Feed(
+            SeriesGroup(
                 _key(f"w{workload[:ID_DIGITS]}", on_device[0][1], several=several),
                 label + suffix,
                 short + suffix,
@@ -142,7 +147,7 @@ def feeds(
                 tuple(on_device),
             )
         )
-    own.sort(key=lambda feed: (places[feed.parts[0][0].run_id], feed.label))
+    own.sort(key=lambda group: (places[group.run.run_id], group.label))
     return tuple(own)
 
 
@@ -151,25 +156,24 @@ def _key(stem: str, record: SeriesRecord, *, several: bool) -> str:
     return stem + entity + (f"@{record.listener}" if several else "")
 
 
-def without_parts(feeds: Sequence[Feed]) -> Sequence[Feed]:
+def without_parts(groups: Sequence[SeriesGroup]) -> Sequence[SeriesGroup]:
     """Return only the totals, if any: together with their parts, values would count twice."""
-    totals = {feed.whole for feed in feeds if feed.is_total}
-    return [feed for feed in feeds if feed.is_total or feed.whole not in totals]
+    totals = {group.whole for group in groups if group.is_total}
+    return [group for group in groups if group.is_total or group.whole not in totals]
 
 
 def read(
-    source: Source, feed: Feed, axis: Axis, gaps: Sequence[GapRecord], window: Window | None
+    source: Source, group: SeriesGroup, axis: Axis, gaps: Sequence[GapRecord], window: Window | None
 ) -> Cells:
-    """Read the cells of a feed: every point near ``window``, unless there are too many.
+    """Read the cells of a group: every point near ``window``, unless there are too many.
 
     Raises:
         StoreError: The store cannot be read, or a chunk is damaged.
     """
     parts = []
     longest_s = math.inf
-    # The first run of a device's series places all of them on the x axis.
-    first = feed.parts[0][0]
-    for run, record in feed.parts:
+    first = group.run
+    for run, record in group.parts:
         ask = axis.ask(first, record, window, run.pruned)
         cells = source.cells(ask, ended=run.record.status.ended)
         if holes_s := holes_of(record, gaps, first.origin_ns):
@@ -191,8 +195,8 @@ def holes_of(record: SeriesRecord, gaps: Sequence[GapRecord], origin_ns: int) ->
     ]
 
 
-def run_line(feed: Feed, cells: Cells, view: ViewWindow) -> Line | None:
-    """Return the line of a feed; None without points.
+def run_line(group: SeriesGroup, cells: Cells, view: ViewWindow) -> Line | None:
+    """Return the line of a group; None without points.
 
     If there are more points than fit, or if it is smoothed, the line is a mean, and its band spans
     the measured values.
@@ -215,15 +219,15 @@ def run_line(feed: Feed, cells: Cells, view: ViewWindow) -> Line | None:
             shown, _smoothed(shown, cells, view), shown.low, shown.high
         )
     return Line(
-        feed.key,
-        feed.label,
-        feed.short,
-        feed.stroke.hue,
+        group.key,
+        group.label,
+        group.short,
+        group.stroke.hue,
         Curve(x, values),
         low,
         high,
-        estimated=feed.estimated,
-        dash=feed.stroke.dash,
+        estimated=group.estimated,
+        dash=group.stroke.dash,
         samples_each=1.0 if bare else float(shown.count.mean()),
     )
 
@@ -321,25 +325,25 @@ class Facts:
             ("names", run_ids), lambda _: distinct_names(records, params_of(source, run_ids))
         )
 
-    def of_feed(self, feed: Feed) -> tuple[str, ...]:
+    def of_group(self, group: SeriesGroup) -> tuple[str, ...]:
         """Return the facts of a run or device."""
-        run, record = feed.parts[0]
-        several = len(feed.parts) > 1
+        run, record = group.parts[0]
+        several = len(group.parts) > 1
         # The label of a run of a sweep consists of the same parameters.
         words = [] if several or run.label else self._names[run.run_id].split(", ")
         words += [placed(run), SCOPE_WORDS[record.scope]]
         if several:
-            words.append(f"seen by {plural(len(feed.parts), 'run')}")
-        return _words([*words, *(["estimated"] if feed.estimated else [])])
+            words.append(f"seen by {plural(len(group.parts), 'run')}")
+        return _words([*words, *(["estimated"] if group.estimated else [])])
 
-    def of_feeds(self, feeds: Sequence[Feed]) -> tuple[str, ...]:
+    def of_workload(self, groups: Sequence[SeriesGroup]) -> tuple[str, ...]:
         """Return the facts of a workload."""
-        runs = list(dict.fromkeys(run.run_id for feed in feeds for run, _ in feed.parts))
-        names = dict.fromkeys(run.record.name for feed in feeds for run, _ in feed.parts)
-        scopes = dict.fromkeys(record.scope for feed in feeds for _, record in feed.parts)
-        words = [plural(len(runs), "run"), ", ".join(names), placed(feeds[0].parts[0][0])]
+        runs = list(dict.fromkeys(run.run_id for group in groups for run, _ in group.parts))
+        names = dict.fromkeys(run.record.name for group in groups for run, _ in group.parts)
+        scopes = dict.fromkeys(record.scope for group in groups for _, record in group.parts)
+        words = [plural(len(runs), "run"), ", ".join(names), placed(groups[0].run)]
         words += [SCOPE_WORDS[scope] for scope in scopes]
-        estimated = any(feed.estimated for feed in feeds)
+        estimated = any(group.estimated for group in groups)
         return _words([*words, *(["estimated"] if estimated else [])])
 
 

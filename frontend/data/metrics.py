@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from radt.frontend.data.lines import feeds
+from radt.frontend.data.lines import series_groups
 from radt.frontend.data.model import Quantity, drawn_unit
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS
@@ -159,12 +159,14 @@ def hidden_keys(source: Source, selection: Selection, view: View, metric: str) -
     if not hidden:
         return ()
     keys: list[str] = []
-    for feed in feeds(selection.runs, series_of(source, tuple(selection.runs)).get(metric, ())):
-        run = feed.parts[0][0]
+    for group in series_groups(
+        selection.runs, series_of(source, tuple(selection.runs)).get(metric, ())
+    ):
+        run = group.run
         workload = f"w{run.record.workload_id[:ID_DIGITS]}"
         if workload in hidden:
             # The runs' own lines, and the workload's line.
-            keys += [feed.key, workload, f"{workload}@{feed.listener}"]
-        elif f"r{run.run_id[:ID_DIGITS]}" in hidden and feed.key.startswith("r"):
-            keys.append(feed.key)
+            keys += [group.key, workload, f"{workload}@{group.listener}"]
+        elif f"r{run.run_id[:ID_DIGITS]}" in hidden and group.key.startswith("r"):
+            keys.append(group.key)
     return tuple(dict.fromkeys(keys))

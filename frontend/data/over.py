@@ -18,7 +18,7 @@ import numpy as np
 
 from radt.analysis.lines import digest, paired
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.lines import Feed
+from radt.frontend.data.lines import SeriesGroup
 from radt.frontend.data.metrics import quantity_of
 from radt.frontend.data.series_cache import Ask
 from radt.frontend.data.source import Source
@@ -59,24 +59,24 @@ class OtherMetric:
             *(f"{name} for the x axis, of several devices" for name in self._one_of_several),
         )
 
-    def place(self, feed: Feed, cells: Cells) -> Cells:
+    def place(self, group: SeriesGroup, cells: Cells) -> Cells:
         """Return the values of a line, given over seconds, over the values of this metric.
 
         Raises:
             StoreError: The store cannot be read, or a chunk is damaged.
         """
-        record = self._beside(feed)
+        record = self._beside(group)
         if record is None:
-            self._without[feed.short] = None
+            self._without[group.short] = None
             return NO_CELLS
-        intervals = [one.interval_s for one in (record, feed.parts[0][1]) if one.interval_s]
+        intervals = [one.interval_s for one in (record, group.parts[0][1]) if one.interval_s]
         farthest_s = GAP_INTERVALS * max(intervals, default=math.inf)
         points = paired(cells, self._cells(record), farthest_s)
         return digest(points) if len(points) > MAX_PAIRS else points
 
-    def _beside(self, feed: Feed) -> SeriesRecord | None:
+    def _beside(self, group: SeriesGroup) -> SeriesRecord | None:
         """Return the series of the same run: of the same device, or else the total."""
-        for run, drawn in feed.parts:
+        for run, drawn in group.parts:
             known = self._of_run.get(run.run_id, ())
             there = drawn.entity_there
             same = [one for one in known if one.entity_there == there]

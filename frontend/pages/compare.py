@@ -173,6 +173,7 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
         paper=asked.get("paper") is True,
         small=small,
         shown_px=_pixels(asked, "height_px"),
+        width_px=_pixels(asked, "width_px"),
     )
     return {
         "fingerprint": now,

@@ -11,7 +11,6 @@ from dash import ClientsideFunction, Dash, ctx, html
 from dash.development.base_component import Component
 
 from radt.errors import RadtError, TrackingError
-from radt.frontend.addresses import address
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.source import Source
 from radt.frontend.view import View
@@ -123,16 +122,6 @@ def subject_list(
         style="subject",
         search=search,
     )
-
-
-def kept_link(text: str, path: str, view: View) -> Component:
-    """Return a link to a page that sets what the view has and keeps the rest of the address."""
-    return html.A(text, href=address(path, view.to_query()), **attributes(data_keep="yes"))
-
-
-def run_link(run_id: str, text: str) -> Component:
-    """Return a link to the page of a run."""
-    return kept_link(text, "run", View(run=run_id))
 
 
 def triggers() -> set[str]:

@@ -21,6 +21,7 @@ from markupsafe import escape
 
 from radt import units
 from radt.frontend.addresses import address
+from radt.frontend.charts.traces import Figure
 from radt.frontend.pages.json_routes import Answer
 from radt.frontend.pages.page import attributes, sentence
 from radt.frontend.theme import Scheme, colour
@@ -60,6 +61,7 @@ def _environment() -> Environment:
         "percent": units.percent,
         "plural": units.plural,
         "sentence": sentence,
+        "significant": units.significant,
         "size": units.size,
     }
     return environment
@@ -77,26 +79,58 @@ class KeyFigure:
     is_code: bool = False
 
 
-def changed(asked: Answer, parts: Mapping[str, str], **more: Any) -> Answer | None:
-    """Return the answer of a route: parts that the browser lacks; None if it has all.
+def asked_scheme(asked: Answer) -> Scheme:
+    """Return the colour scheme of the browser that sent a request."""
+    return Scheme.DARK if asked.get("scheme") == Scheme.DARK else Scheme.LIGHT
+
+
+def is_drawn(asked: Answer, basis: str) -> bool:
+    """Return True if the browser has the figures that are drawn from ``basis`` (`changed`)."""
+    return bool(basis) and _known(asked).get("basis") == basis
+
+
+def changed(
+    asked: Answer,
+    parts: Mapping[str, str | None],
+    figures: Mapping[str, Figure | None] | None = None,
+    *,
+    basis: str = "",
+    **more: Any,
+) -> Answer | None:
+    """Return the answer of a route: what the browser lacks; None if it has all.
 
     Args:
         asked: The request, with the ``stamps`` of the parts that the browser has.
         parts: The HTML of each part, by the name of its element; strings that are not Markup are
-            escaped.
+            escaped. A part within another one comes after it, and stays when that one is replaced.
+        figures: Figures in Plotly's JSON, by the name of their element, which is in a part. A part
+            or a figure of None is as the browser has it.
+        basis: Identifies what the figures are drawn from, if a page asks `is_drawn`.
         more: Further data for the page's script.
     """
-    known = asked.get("stamps")
-    known = known if isinstance(known, dict) else {}
-    parts = {name: _encodable(escape(part)) for name, part in parts.items()}
-    stamps = {name: _stamp(html) for name, html in parts.items()} | {"more": _stamp(repr(more))}
+    known, figures = _known(asked), figures or {}
+    parts = {
+        name: None if part is None else _encodable(escape(part)) for name, part in parts.items()
+    }
+    stamps = {
+        name: known.get(name, "") if content is None else _stamp(repr(content))
+        for name, content in (parts | dict(figures)).items()
+    }
+    stamps |= {"more": _stamp(repr(more)), "basis": basis}
     if known == stamps:
         return None
+    news = {name for name, stamp in stamps.items() if known.get(name) != stamp}
     return {
         "stamps": stamps,
-        "parts": {name: html for name, html in parts.items() if known.get(name) != stamps[name]},
+        "parts": {name: html for name, html in parts.items() if name in news},
+        "figures": {name: figure for name, figure in figures.items() if name in news},
         **more,
     }
+
+
+def _known(asked: Answer) -> dict[str, str]:
+    known = asked.get("stamps")
+    return known if isinstance(known, dict) else {}
 
 
 def _encodable(html: str) -> str:

@@ -30,8 +30,7 @@ from radt.frontend.files import open_log, trace_address
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes
 from radt.frontend.pages.parts import KeyFigure, changed, followed, template
-from radt.frontend.pages.workload_parts import device_name
-from radt.frontend.pages.workload_tables import mlflow_address
+from radt.frontend.pages.workload_texts import device_name, mlflow_address
 from radt.frontend.view import View
 from radt.model import STATUS_WORDS, RunStatus, SeriesKind
 from radt.units import scale_of

@@ -1,8 +1,7 @@
 """Runs: the table of all runs, to find the best and to tick runs for the other pages.
 
 The table may be long, so the browser draws only the visible rows (static/runs*.js) and requests
-them; the first ones come with the page. Clicks on checkboxes are sent in order, and answered with
-the new picks.
+them. Clicks on checkboxes are sent in order, and answered with the new picks.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dash import Dash, Input, Output, dcc, html
+from dash import Dash, html
 from dash.development.base_component import Component
 from flask import Response, request
 
@@ -42,8 +41,8 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Pick, parse_picks
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
-from radt.frontend.pages.page import Page, in_browser, sentence
-from radt.frontend.pages.parts import template
+from radt.frontend.pages.page import Page, sentence
+from radt.frontend.pages.parts import changed, followed, template
 from radt.frontend.search.find import OWN_TAGS
 from radt.frontend.search.query import Problem
 from radt.frontend.selection import (
@@ -51,6 +50,7 @@ from radt.frontend.selection import (
     Tick,
     Ticks,
     joint,
+    latest_experiment,
     resolve,
     selection_notes,
     ticked,
@@ -62,7 +62,7 @@ from radt.render.files import file_name
 
 ROWS_PATH, TICK_PATH, COLUMNS_PATH = "runs/rows", "runs/tick", "runs/columns"
 FOUND_PATH, CSV_PATH = "runs/found", "runs/table.csv"
-#: Rows sent with the page, before the browser reports how many fit: enough for a tall screen.
+#: Rows sent before the browser reports how many fit: enough for a tall screen.
 FIRST_ROWS = 60
 #: Maximum number of rows in one answer.
 MAX_ROWS = 400
@@ -73,39 +73,28 @@ _INTERVAL_PX = 64
 _NS_PER_MS = 1_000_000
 
 
-def layout(source: Source, view: View) -> Component:
-    """Return the page for a view.
+def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - same signature on all pages
+    """Return the page, which `ROWS_PATH` and static/runs.js fill.
 
     Raises:
         NothingRecordedError: The store has no experiment.
         StoreError: The store cannot be read.
     """
+    latest_experiment(source)
     return html.Section(
-        [
-            html.H1("Runs", className="unseen"),
-            html.Div(id="runs-root", className="runs-root"),
-            dcc.Store(id="runs-first", data=dict(first_answer(source, view))),
-            dcc.Store(id="runs-done"),
-        ],
+        [html.H1("Runs", className="unseen"), html.Div(id="runs-frame")],
         className="runs-page",
+        **followed(ROWS_PATH),
     )
 
 
 def register(app: Dash, source: Source) -> None:
-    """Register the routes and callbacks of the page."""
-    in_browser(
-        app,
-        "runsFollow",
-        Output("runs-done", "data"),
-        Input("view", "data"),
-        Input("revision", "data"),
-        Input("runs-first", "data"),
-    )
+    """Register the routes of the page."""
     add_json_routes(
         app.server,
         source,
         {
-            ROWS_PATH: answer,
+            ROWS_PATH: page_answer,
             TICK_PATH: picks_after,
             COLUMNS_PATH: columns_to_choose,
             FOUND_PATH: found_picks,
@@ -117,17 +106,17 @@ def register(app: Dash, source: Source) -> None:
 # -- rows ----------------------------------------------------------------------------------------
 
 
-def first_answer(source: Source, view: View) -> Answer:
-    """Return the frame of the page and the first rows, without slow columns if runs are many.
+def page_answer(source: Source, asked: Answer) -> Answer | None:
+    """Return the frame of the page and rows: the first ones without slow columns if runs are many.
 
     Raises:
         NothingRecordedError, StoreError: As `read_table`.
     """
-    count = sum(one.run_count for one in read_experiments(source))
-    asks_more = bool({"runs.sort", "runs.group"} & set(view.options))
-    rows = answer(source, {"view": view.to_json()}, patient=count <= _EAGER_RUNS or asks_more)
-    frame: Any = template("runs.html")
-    return {**rows, "frame": frame.frame()}
+    is_first = not asked.get("list")
+    asks_more = bool({"runs.sort", "runs.group"} & set(asked_view(asked).options))
+    many = is_first and sum(one.run_count for one in read_experiments(source)) > _EAGER_RUNS
+    rows = answer(source, asked, patient=asks_more or not many)
+    return changed(asked, {"runs-frame": template("runs.html").frame()}, **rows)
 
 
 def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
@@ -141,7 +130,6 @@ def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
         NothingRecordedError, StoreError: As `read_table`.
     """
     view = asked_view(asked)
-    revision = source.revision()
     toggled = _texts(asked.get("toggled"))
     table = read_table(source, view, toggled, patient=patient)
     picks = view.picks or ()
@@ -150,7 +138,6 @@ def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
     count = _clipped(asked.get("count"), FIRST_ROWS, MAX_ROWS)
     start = max(0, min(start, len(table.lines) - count))
     return {
-        "revision": revision,
         "now_ms": time.time_ns() // _NS_PER_MS,
         "search": view.search,
         "count": _count_text(table),

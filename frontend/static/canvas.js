@@ -13,8 +13,6 @@
   };
   const DECADES_FOR_LOG = 2;
 
-  /* ---- scales: map values of a column to positions from 0 to 1, and back --------------------- */
-
   function scaleOf(column, margin) {
     const { texts, values, factor } = column;
     if (texts) return textScale(texts);
@@ -89,8 +87,6 @@
     return found;
   }
 
-  /* ---- colours ------------------------------------------------------------------------------- */
-
   const channels = (hex) => [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
 
   function mixed(stops, place) {
@@ -101,7 +97,6 @@
     return `rgb(${parts.join(",")})`;
   }
 
-  /* The colour of each run by a column, and the content of the legend. */
   function colouring(column, look) {
     if (!column) return { of: () => look.accent, items: [] };
     if (column.texts) {
@@ -126,8 +121,6 @@
     };
   }
 
-  /* ---- canvases ------------------------------------------------------------------------------ */
-
   /* Fit a canvas to its container at the screen's resolution. Return its context, cleared. */
   function prepared(canvas, width, height) {
     const ratio = window.devicePixelRatio || 1;
@@ -149,7 +142,6 @@
     return text.slice(0, end) + "…";
   }
 
-  /* Group runs by colour, in the order of `runs`. */
   function byColour(runs, colours) {
     const groups = new Map();
     for (const run of runs) {
@@ -159,8 +151,6 @@
     }
     return groups;
   }
-
-  /* ---- scatter ------------------------------------------------------------------------------- */
 
   const EDGE = { left: 64, right: 16, top: 8, bottom: 48 };
 
@@ -270,8 +260,6 @@
     context.stroke();
   }
 
-  /* ---- parallel coordinates ------------------------------------------------------------------ */
-
   const SIDE = { left: 48, right: 96, top: 40, bottom: 16 };
 
   function parallel(canvas, size, data, look) {
@@ -363,8 +351,6 @@
       },
     };
   }
-
-  /* ---- Pareto front -------------------------------------------------------------------------- */
 
   /* Return the runs that no other run surpasses in both columns, in the order of `x`, best
      first. */

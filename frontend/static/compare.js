@@ -139,9 +139,6 @@
     return svg;
   }
 
-  /* ---- requests ------------------------------------------------------------------------------ */
-
-  /* The part of the view that determines the shown runs. */
   const picked = () => {
     const { picks, experiment } = page.view();
     return { picks, experiment };
@@ -176,8 +173,6 @@
     for (const card of page.cards.values())
       if (card.fingerprint !== found.fingerprint) card.due = true;
   }
-
-  /* ---- following the view -------------------------------------------------------------------- */
 
   radt.drawn["compare/facts"] = (root, revision) => {
     if (root !== page.root) begin(root);
@@ -239,8 +234,6 @@
     page.root = null;
   }
 
-  /* ---- charts -------------------------------------------------------------------------------- */
-
   /* The user's charts are in numbered slots. Those of the sections are named after their
      metrics (compare_sections.js). */
   function open(slot) {
@@ -282,7 +275,6 @@
     return step;
   };
 
-  /* Replace the graph of a card with an empty one. */
   function discard(card) {
     if (!card.drawn) return;
     card.drawn = false;
@@ -330,7 +322,6 @@
     return bottom > -320 && top < window.innerHeight + 320;
   };
 
-  /* Return all inputs of a figure besides the data. */
   function question({ spec, small, body }) {
     const x = page.zoomOf(spec);
     const { board, windows } = page.view();
@@ -364,12 +355,13 @@
     const mine = (card.asking = new AbortController());
     card.askingFor = key;
     clearTimeout(card.timer);
+    card.answer = Promise.all([
+      post("compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
+      radt.plotly(),
+    ]);
     let found;
     try {
-      [found] = await Promise.all([
-        post("compare/figure", { ...card.asked, fingerprint: card.fingerprint }, mine.signal),
-        radt.plotly(),
-      ]);
+      [found] = await card.answer;
     } catch (error) {
       if (card.asking !== mine) return;
       card.asking = null;
@@ -394,6 +386,29 @@
     }
     refresh(card);
   }
+
+  /* Charts are drawn when they come into view, but paper shows all of them. */
+  document.addEventListener("keydown", async (event) => {
+    if (event.key !== "p" || !(event.ctrlKey || event.metaKey) || !isHere()) return;
+    event.preventDefault();
+    page.say("Drawing all charts");
+    const all = () => [...page.cards.values()];
+    for (const card of all()) card.near = true;
+    page.cards.forEach(refresh);
+    while (all().some((card) => card.asking)) await Promise.allSettled(all().map((card) => card.answer));
+    await Promise.all(all().map((card) => work.get(card.graph)));
+    window.print();
+  });
+
+  /* Plotly has drawn for the width of the screen. With a view box, drawings fit the paper. */
+  const drawings = () => (page.root ? [...page.root.querySelectorAll(".main-svg")] : []);
+  window.addEventListener("beforeprint", () => {
+    for (const svg of drawings())
+      svg.setAttribute("viewBox", `0 0 ${svg.getAttribute("width")} ${svg.getAttribute("height")}`);
+  });
+  window.addEventListener("afterprint", () => {
+    for (const svg of drawings()) svg.removeAttribute("viewBox");
+  });
 
   function receive(card, found) {
     if (found.problem) {

@@ -42,8 +42,6 @@
     return found;
   };
 
-  /* ---- heads --------------------------------------------------------------------------------- */
-
   page.dress = (card) => {
     const { slot } = card;
     card.title = h("h2", {});
@@ -155,8 +153,6 @@
   });
   page.renderers.push(() => page.measure());
 
-  /* ---- order --------------------------------------------------------------------------------- */
-
   function moved(order, slot, place) {
     const rest = order.filter((one) => one !== slot);
     rest.splice(Math.max(0, Math.min(place, rest.length)), 0, slot);
@@ -237,8 +233,6 @@
     window.addEventListener("pointercancel", cancel);
     window.addEventListener("keydown", escape, true);
   }
-
-  /* ---- size ---------------------------------------------------------------------------------- */
 
   const span = (count) => Math.max(1, Math.min(MAX_SPAN, Math.round(count)));
 

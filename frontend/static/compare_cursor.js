@@ -7,8 +7,6 @@
   const { h, clock, number, setWindow, tip } = window.radt;
   const { nearest: placeOf } = tip;
 
-  /* ---- zoom ---------------------------------------------------------------------------------- */
-
   /* Ends of an axis as numbers. Those of a logarithmic axis are exponents of ten in Plotly. */
   const toUnits = (axis, end) => (axis.type === "log" ? 10 ** end : Number(end));
   const toAxis = (axis, value) => (axis.type === "log" ? Math.log10(value) : value);
@@ -85,8 +83,6 @@
     else zoomTo(card, ends.map((one) => toUnits(xaxis, one + by)));
   }
 
-  /* ---- cursor -------------------------------------------------------------------------------- */
-
   let frame = 0;
 
   function track(card, { clientX, clientY, buttons }) {
@@ -143,9 +139,6 @@
       found.length > tip.MAX_ROWS ? h("span", {}, `+ ${found.length - tip.MAX_ROWS}`) : "");
   }
 
-  /* ---- the tooltip --------------------------------------------------------------------------- */
-
-  /* The values of one chart. */
   function show(card, at, pointer) {
     const marked = markAt(card, pointer);
     const found = marked ? [] : valuesAt(card, at);
@@ -205,7 +198,6 @@
     return best;
   }
 
-  /* Highlight one line of a chart, and its entry in the list. */
   let lit = [];
   function light(card, key) {
     for (const [path, width] of lit) path.style.strokeWidth = width;
@@ -274,8 +266,6 @@
     }
     return null;
   }
-
-  /* ---- runs ---------------------------------------------------------------------------------- */
 
   const begins = (key, stem) =>
     key === stem || key.startsWith(`${stem}/`) || key.startsWith(`${stem}@`);

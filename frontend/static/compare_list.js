@@ -18,7 +18,6 @@
     filter = "";
   });
 
-  /* Return true if a workload is one line, as in the charts (`Selection.drawn_at`). */
   const together = (unit) => {
     const { level } = page.board();
     return level === "workload" ||
@@ -109,14 +108,14 @@
         keys: [unit.key, ...runs],
         unit: unit.key,
         strong: !one,
-        workload: unit.key.slice(1),
+        workload: unit,
         enter: () => page.highlight([...stems, ...runs], stems),
         remove: () => remove(unit, unit.runs),
       }),
-      one ? "" : h("ul", {}, unit.runs.map((run) => runRow(unit, run, run.letter))));
+      one ? "" : h("ul", {}, unit.runs.map((run) => runRow(unit, run, run.letter, true))));
   }
 
-  function runRow(unit, run, label) {
+  function runRow(unit, run, label, isInside) {
     const whole = together(unit);
     return h("li", {}, row({
       item: run,
@@ -127,6 +126,7 @@
       title: run.title,
       hidden: isHidden([unit.key, ...(whole ? [] : [run.key])]),
       keys: whole ? [] : unit.runs.length > 1 ? [run.key] : [unit.key, run.key],
+      workload: isInside ? null : unit,
       enter: () => page.highlight([run.key], [unit.key]),
       remove: () => remove(unit, [run]),
     }));
@@ -187,7 +187,7 @@
       mark,
       h("span", { class: strong ? "pick-label strong" : "pick-label", title },
         !workload ? label : h("a", {
-          ...toWorkload(workload), title: `Open ${title}`, "data-focus": `open ${item.key}`,
+          ...toWorkload(workload.key.slice(1)), title: `Open ${workload.title}`, "data-focus": `open ${item.key}`,
         }, label)),
       h("span", { class: "pick-name", title }, name),
       h("span", { class: "pick-note", "data-status": item.status }, note),
@@ -209,7 +209,6 @@
     return keys.some((key) => hidden.includes(key));
   };
 
-  /* Hide or show a workload together with its runs. */
   function hide(keys, hidden) {
     const before = page.hidden();
     if (hidden) {
@@ -245,7 +244,6 @@
     };
   }
 
-  /* Remove some runs of one workload from the picks. */
   function remove(unit, runs) {
     const gone = new Set(runs.map((run) => run.pick));
     const stay = unit.runs.filter((run) => !gone.has(run.pick)).map((run) => run.pick);

@@ -11,7 +11,6 @@
   const panel = () => document.getElementById("compare-media-panel");
   const idsOf = (runs) => runs.map((run) => run.id).join();
 
-  /* Return the first runs of the list that are not hidden. */
   function runsNow() {
     const hidden = compare.hidden();
     return compare.facts.units.flatMap((unit) => (hidden.includes(unit.key) ? [] : unit.runs))
@@ -41,7 +40,6 @@
     }
   }
 
-  /* Return true if all runs answered. */
   async function read(box, runs, note) {
     const { ask, fill } = window.radt.media;
     try {

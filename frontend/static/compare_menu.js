@@ -90,7 +90,6 @@
     return h("div", { class: "settings-body" }, parts);
   }
 
-  /* Return the metrics that can be on another axis, with the current one. */
   function others(spec, chosen) {
     const names = page.facts.metrics.map((one) => one.metric).filter((one) => one !== spec.metric);
     return chosen && !names.includes(chosen) ? [chosen, ...names] : names;

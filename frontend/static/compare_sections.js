@@ -22,7 +22,6 @@
   page.found = (metric) =>
     option(FIND).toLowerCase().split(/\s+/).every((word) => metric.toLowerCase().includes(word));
 
-  /* Return the sections with the metrics for which the user has no chart. */
   page.sections = () => {
     const own = new Set(page.charts().map((spec) => spec.metric));
     const closed = option(CLOSED).split(",");
@@ -54,7 +53,6 @@
     if (elements.some((one, place) => holder.children[place] !== one)) holder.append(...elements);
   };
 
-  /* Move the sections and their open cards to their positions. */
   page.arrange = (sections) => {
     const holder = document.getElementById("compare-sections");
     for (const [title, { element }] of made)
@@ -85,7 +83,6 @@
       },
     });
   };
-  /* Empty the field if it would hide a chart that was just added. */
   page.unfilter = (metrics) => {
     if (!metrics.every(page.found)) setOption(FIND, "");
   };

@@ -23,8 +23,6 @@
     tools = null;
   });
 
-  /* ---- small parts --------------------------------------------------------------------------- */
-
   page.choice = (label, options, value, change, focus) =>
     h("label", { class: "choice" },
       h("span", {}, label),
@@ -47,7 +45,6 @@
     select.value = value;
   }
 
-  /* Return the picks that can be the baseline of a comparison. */
   page.baselines = () =>
     page.facts.units.flatMap((unit) => [
       ...(unit.runs.length > 1 && (unit.collocated || page.board().level === "workload")
@@ -62,8 +59,6 @@
   };
 
   page.smoothingText = (pct) => (pct ? `${pct} %` : "off");
-
-  /* ---- the bar ------------------------------------------------------------------------------- */
 
   function build(holder) {
     const made = {};
@@ -177,8 +172,6 @@
     empty();
   }
 
-  /* ---- metrics ------------------------------------------------------------------------------- */
-
   let wanted = "";
 
   function metricPanel() {
@@ -246,8 +239,6 @@
     const next = all[all.indexOf(document.activeElement) + step];
     if (next) next.focus();
   }
-
-  /* ---- zoom, notes, empty page --------------------------------------------------------------- */
 
   function rangeText(x, [start, end]) {
     const step = (end - start) / 100;

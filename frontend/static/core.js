@@ -4,10 +4,7 @@
 (function () {
   const noUpdate = () => window.dash_clientside.no_update;
   const send = (id, data) => window.dash_clientside.set_props(id, { data });
-
-  /* Dash loads Plotly from here, for the first graph, rather than the whole library. */
   const { plotly: plotlyAddress } = document.currentScript.dataset;
-  Object.defineProperty(window, "_dashPlotlyJSURL", { get: () => plotlyAddress, set: () => {} });
 
   /* ---- elements ------------------------------------------------------------------------------ */
 
@@ -216,15 +213,6 @@
   });
 
   register({
-    /* The colour scheme, now and whenever it changes (scheme.js). */
-    scheme: () => {
-      const root = document.documentElement;
-      new MutationObserver(() => send("paper", root.dataset.theme)).observe(root, {
-        attributeFilter: ["data-theme"],
-      });
-      return root.dataset.theme;
-    },
-
     /* A page in the background requests nothing. */
     tick: (n) => (document.hidden ? noUpdate() : n),
 

@@ -24,8 +24,6 @@
   const isHere = () => Boolean(root && root.isConnected);
   const options = () => radt.view.options || {};
 
-  /* ---- requests ------------------------------------------------------------------------------ */
-
   /* Return the part of the view that determines the data, without brushes and picks. */
   function viewOfData() {
     const { experiment, search } = radt.view;
@@ -67,7 +65,6 @@
 
   const setField = (name, what, text) => setAttribute(byId(name), `data-${what}`, text);
 
-  /* The text of a field, with several values joined. */
   const textOf = (value) => [value].flat().join(";");
 
   function fillChoices() {
@@ -78,8 +75,6 @@
     /* The forest predicts numbers, and params are its inputs. */
     offer("target", choices.filter((one) => one.group !== "Params"));
   }
-
-  /* ---- brushes: a range of values by column, in the view ------------------------------------- */
 
   function brushes() {
     const found = {};
@@ -133,8 +128,6 @@
     query.set("q", [search, ...terms.filter((term) => !` ${search} `.includes(` ${term} `))].join(" ").trim());
     return radt.address("", query);
   }
-
-  /* ---- drawing ------------------------------------------------------------------------------- */
 
   function look() {
     const style = getComputedStyle(document.documentElement);
@@ -192,7 +185,6 @@
     refill(byId("brushed"), parts);
   }
 
-  /* Return a container with a canvas, and one above it for the run under the pointer. */
   function placeOf(name, height) {
     const element = byId(name);
     if (!element.firstChild) {
@@ -332,11 +324,8 @@
     return element;
   }
 
-  /* ---- the pointer --------------------------------------------------------------------------- */
-
   let pointed = null;
 
-  /* Highlight a run in both charts. */
   function point(run) {
     pointed = run;
     const ink = look().text;
@@ -451,8 +440,6 @@
     context.strokeRect(x[0], y[0], x[1] - x[0], y[1] - y[0]);
   }
 
-  /* ---- importance ---------------------------------------------------------------------------- */
-
   async function askImportance() {
     const view = viewOfData();
     /* Do not recompute for each new value: a forest of ten thousand runs takes seconds. */
@@ -494,8 +481,6 @@
       h("p", { class: "explore-how" },
         "By how much R² of a random forest falls when the param's values are shuffled among the runs."));
   }
-
-  /* ---- the view and the lists ---------------------------------------------------------------- */
 
   radt.drawn["explore/data"] = (here, revision) => {
     if (here !== root) {

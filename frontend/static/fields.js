@@ -30,11 +30,8 @@
     let active = -1;
     let typed = false;
 
-    /* Dash's components get it by their names; others send an event. */
     function set(text) {
       if (text === root.dataset.value) return;
-      if (!root.closest("[data-follow]"))
-        return window.dash_clientside.set_props(root.id, { "data-value": text });
       root.dataset.value = text;
       root.dispatchEvent(new CustomEvent("choice", { bubbles: true, detail: text }));
     }
@@ -50,8 +47,6 @@
     }
     const isOpen = () => !box.hidden;
     const labelOf = (value) => (choices.find((one) => one.value === value) || { label: value }).label;
-
-    /* ---- display ----------------------------------------------------------------------------- */
 
     const list = h("ul", { id: `${root.id}-list`, role: "listbox", "aria-label": label });
     const note = h("p", { role: "status" });
@@ -104,7 +99,6 @@
       point(Math.min(active, shown.length - 1));
     }
 
-    /* Make a choice the active one, which Enter takes. */
     function point(place) {
       active = place;
       for (const element of list.querySelectorAll("[data-active]")) delete element.dataset.active;
@@ -137,8 +131,6 @@
       draw();
     }
 
-    /* ---- user actions ------------------------------------------------------------------------ */
-
     function setValues(next) {
       values = next;
       set(values.join(SEPARATOR));
@@ -155,7 +147,6 @@
       }
     }
 
-    /* Accept the typed text unchanged. */
     function add() {
       const more = parts(input.value).filter((one) => !values.includes(one));
       typed = false;
@@ -191,8 +182,6 @@
       if (isFree && typed) add();
       close();
     }
-
-    /* ---- updates from the server ------------------------------------------------------------- */
 
     const known = {};
     return () => {

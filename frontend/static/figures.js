@@ -1,17 +1,41 @@
-/* Plotly figures logged by scripts: their traces and layout (frontend/data/run/figure.py) in
-   the style of the page (frontend/charts/logged.py). */
+/* Plotly figures: those of a page's parts (frontend/pages/parts.py), and those logged by scripts
+   (frontend/data/run/figure.py), in the style of the page (frontend/charts/logged.py). */
 "use strict";
 
 (function () {
-  const { h, plotly, setAttribute } = window.radt;
+  const { h, plotly, setAttribute, setText } = window.radt;
   const CONFIG = { displayModeBar: false, displaylogo: false, showTips: false, doubleClick: "autosize" };
+  const PLOT = {
+    displaylogo: false, showSendToCloud: false, showTips: false, doubleClick: false,
+    modeBarButtons: [["toImage"]], toImageButtonOptions: { format: "svg", filename: "radt" },
+  };
   const drawn = new Map(); /* redraw function of each figure on the page */
+
+  /* Draw a figure as soon as its box has a size, and follow its size until it leaves the page. */
+  function follow(box, draw) {
+    drawn.set(box, draw);
+    if (box._fullLayout) draw();
+    else sized.observe(box);
+  }
+
+  /* Draw a figure of a page's part. The box then sends the event "plotted". */
+  function plot(box, { data, layout }) {
+    box.style.height = `${layout.height}px`;
+    follow(box, async () => {
+      try {
+        await (await plotly()).react(box, data, layout, PLOT);
+        box.dispatchEvent(new CustomEvent("plotted", { bubbles: true }));
+      } catch (error) {
+        setText(box, error.message);
+      }
+    });
+  }
 
   /* Draw the figure that the server has read once its container is on the page, or in the
      container of another figure, which stays visible until then. */
   function figure(read, label, link, box = h("div", { class: "run-figure", role: "img" })) {
     setAttribute(box, "aria-label", label);
-    drawn.set(box, async () => {
+    follow(box, async () => {
       const { data, layout } = JSON.parse(read.figure);
       const template = read.templates[document.documentElement.dataset.theme];
       try {
@@ -21,8 +45,6 @@
         box.replaceWith(h("p", { class: "workload-dim" }, "Plotly cannot draw this figure. ", link));
       }
     });
-    if (box._fullLayout) drawn.get(box)();
-    else sized.observe(box);
     return box;
   }
 
@@ -39,5 +61,5 @@
   new MutationObserver(() => drawn.forEach((draw, box) => box._fullLayout && draw()))
     .observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
-  window.radt.figure = figure;
+  Object.assign(window.radt, { figure, plot });
 })();

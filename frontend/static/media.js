@@ -9,8 +9,6 @@
   const { change, figure, h, refill, setAttribute, setPart, setText, swatch } = window.radt;
   const FIRST = 12; /* cards shown until the user asks for all */
 
-  /* ---- files of a run ({ id, … }) --------------------------------------------------------------- */
-
   /* Fetch JSON from a route of a run; null if nothing has changed. */
   async function ask(run, name, query) {
     const answer = await fetch(window.radt.address(`run/${encodeURIComponent(run.id)}/${name}`, query));
@@ -46,7 +44,6 @@
   const address = (run, action, path) =>
     window.radt.address(`files/${encodeURIComponent(run.id)}/${action}`, `path=${path}`);
 
-  /* Return an element for an image, a sound or a film; undefined for other kinds. */
   function player(run, kind, path, label) {
     const src = address(run, "view", path);
     if (!["image", "audio", "video"].includes(kind)) return undefined;
@@ -63,7 +60,6 @@
     return element;
   }
 
-  /* Return a table, a figure or a text that the server has read. Markdown is plain text here. */
   function content(run, path, read, label, before) {
     if (read.kind === "figure") {
       const link = h("a", { href: address(run, "artifact", path), download: "" }, "Download it");
@@ -85,8 +81,6 @@
     return [h("div", scrolling, table), note].filter(Boolean);
   }
 
-  /* ---- cards ------------------------------------------------------------------------------------ */
-
   let box = null;
   let runs = []; /* { id, label, light, dark, sequences } */
   let names = []; /* { key, name, kind }, each once */
@@ -100,7 +94,6 @@
   const sequenceOf = (run, key) => run.sequences.find((one) => keyOf(one) === key);
   const words = (step) => `step ${step.toLocaleString("en")}`;
 
-  /* Return the index of the chosen step. */
   function place() {
     if (chosen === null) return steps.length - 1;
     const next = steps.findIndex((step) => step > chosen);
@@ -200,9 +193,6 @@
     drawAll();
   }
 
-  /* ---- for the pages ---------------------------------------------------------------------------- */
-
-  /* Forget what was shown. The step is that of the address. */
   function begin(element) {
     const wanted = (window.radt.view.options || {})["run.step"];
     chosen = /^-?\d+$/.test(wanted || "") ? Number(wanted) : null;
@@ -213,7 +203,6 @@
     box.replaceChildren();
   }
 
-  /* Show the logged values of these runs. Return the number of names. */
   function fill(found) {
     const ids = (list) => list.map((run) => run.id).join();
     const known = (list) => list.map((name) => name.key).join("\n");

@@ -6,7 +6,6 @@
   const TOKEN = "radt-write-token";
   const SHOWN = 200; /* maximum number of a run's tags; a script may set thousands */
 
-  /* Query a route or request a change. Throws { cause, remedy }. */
   async function send(path, body) {
     const headers = {
       "Content-Type": "application/json",
@@ -19,7 +18,6 @@
   /* Change notes of runs: any of { name, text, tags, starred, archived }. */
   const editRuns = (runs, edit) => send("notes", { runs, ...edit });
 
-  /* Return a line for the result of a change. */
   function results() {
     const line = h("p", { class: "notes-result", role: "status" });
     line.follow = async (work) => {
@@ -37,7 +35,6 @@
     return line;
   }
 
-  /* Return a form for the token that the dashboard requires for changes. */
   const tokenForm = (again) =>
     h("form", {
       class: "notes-token",
@@ -51,8 +48,6 @@
       type: "password", name: "token", required: true, autocomplete: "off",
       placeholder: "Token for changes", "aria-label": "Token for changes",
     }), h("button", { class: "quiet" }, "Unlock"));
-
-  /* ---- the notes of a run -------------------------------------------------------------------- */
 
   /* Return true while someone types or presses a button: a click on a replaced one is lost. */
   const isUsed = (card) => Boolean(card.querySelector(":is(input, textarea):focus, button:active"));
@@ -120,7 +115,6 @@
       result);
   }
 
-  /* Start typing a tag, with its value selected. */
   function write(card, text) {
     const field = card.querySelector(".notes-new");
     field.value = text;
@@ -150,8 +144,6 @@
     if (tag && first && !first.closest(".notes-token")) write(card, tag);
     else if (first) first.focus();
   }
-
-  /* ---- saved views --------------------------------------------------------------------------- */
 
   async function drawViews(panel) {
     const result = results();

@@ -6,8 +6,8 @@
   const { radt } = window;
   const { h, post, refill, setText } = radt;
   const RETRY_MS = 2000;
-  /* Callbacks of pages by route: when the route is requested, and after the parts are filled
-     with its answer, which is null if nothing changed. */
+  /* Callbacks of pages by route: when the route is requested, which may return more to send, and
+     after the parts are filled with its answer, which is null if nothing changed. */
   radt.asked = {};
   radt.filled = {};
 
@@ -16,11 +16,12 @@
     const mine = (root.asking = new AbortController());
     clearTimeout(root.timer);
     const { follow } = root.dataset;
-    if (radt.asked[follow]) radt.asked[follow]();
+    const more = radt.asked[follow] && radt.asked[follow](root);
     let next_ms = Number(root.dataset.every) * 1000;
     try {
-      if (!document.hidden && take(root, await post(follow,
-        { view: radt.view, stamps: root.stamps }, mine.signal))) next_ms = next_ms || RETRY_MS;
+      const asked = { view: radt.view, stamps: root.stamps, scheme: document.documentElement.dataset.theme, ...more };
+      if (!document.hidden && take(root, await post(follow, asked, mine.signal)))
+        next_ms = next_ms || RETRY_MS;
     } catch (error) {
       if (error.name === "AbortError") return;
       next_ms = RETRY_MS;
@@ -56,10 +57,17 @@
       }
       const made = document.createElement("template");
       made.innerHTML = html;
+      const inner = [...part.querySelectorAll("[id]")].filter(({ id }) => id in found.stamps);
       refill(part, ...made.content.childNodes);
+      for (const old of inner) {
+        const fresh = document.getElementById(old.id);
+        if (fresh) fresh.replaceWith(old);
+      }
       // The new field gets its input in a microtask that is queued before this one (fields.js).
       if (field) queueMicrotask(() => part.querySelector(`#${field.id} input`).focus({ preventScroll: true }));
     }
+    for (const [name, figure] of Object.entries(found ? found.figures : {}))
+      radt.plot(document.getElementById(name), figure);
     const filled = radt.filled[root.dataset.follow];
     if (filled) filled(root, found);
     return isLeft;
@@ -70,12 +78,19 @@
     if (link && !event.defaultPrevented) radt.follow(event, link);
   });
 
+  /* Figures have the colours of the scheme. */
+  new MutationObserver(() => document.querySelectorAll("[data-follow]").forEach((root) => {
+    if (root.querySelector(".plot")) fill(root);
+  })).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+
+  radt.fill = fill;
   radt.register({
     follow: (view, revision) => {
       radt.view = view || {};
       if (view)
         for (const root of document.querySelectorAll("[data-follow]"))
-          (radt.drawn[root.dataset.follow] || fill)(root, revision);
+          if (radt.drawn[root.dataset.follow]) radt.drawn[root.dataset.follow](root, revision);
+          else if (revision) fill(root);
       return radt.noUpdate();
     },
   });

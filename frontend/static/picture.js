@@ -23,7 +23,6 @@
   const text = (words, x, y, size, more) =>
     svg("text", { x, y, "font-size": size, fill: TEXT, ...more }, words);
 
-  /* Return the chart in this slot, or all charts, at their positions on the page. */
   function placed(subject) {
     const { cards, charts, root } = radt.compare;
     const chosen = charts().map(({ slot }) => cards.get(slot))
@@ -36,7 +35,6 @@
     });
   }
 
-  /* Return one chart: title, unit and notes above Plotly's drawing. */
   async function drawn({ asked, spec }, { left, top, width, height }) {
     const [width_px, height_px] = [Math.round(width), Math.round(height) - TITLE_PX];
     const found = await post("compare/figure", {

@@ -22,7 +22,6 @@
   const isWhole = () => end() + log.rest >= log.size;
   const lines = (texts) => texts.map((text) => h("div", {}, text || "\n"));
 
-  /* Fetch JSON from a route of the shown run. */
   async function fetchFrom(name, query) {
     const mine = run;
     const answer = await window.radt.media.ask(mine, name, query);
@@ -48,7 +47,6 @@
     byId("run-log-last").hidden = isWhole();
   }
 
-  /* Show another position of the log. */
   async function jump(query) {
     const part = await ask(query);
     byId("run-log").replaceChildren(part.element);
@@ -93,7 +91,6 @@
     byId("run-log").scrollTop = byId("run-log").scrollHeight;
   }
 
-  /* Run an action unless another one is in progress. */
   async function alone(action) {
     if (busy || !log) return;
     busy = true;
@@ -112,9 +109,6 @@
     else if (box.scrollHeight - box.scrollTop - box.clientHeight < NEAR_PX && !isWhole()) quietly(later);
   }
 
-  /* ---- search ---------------------------------------------------------------------------------- */
-
-  /* Continue a search where the last answer stopped. */
   async function search(text) {
     if (!found || found.text !== text) found = { text, matches: [], scanned: 0, lines: 0, size: 1 };
     const current = found;
@@ -126,7 +120,6 @@
     if (!answer.matches.length && answer.scanned < answer.size) await search(text);
   }
 
-  /* A line with its matches marked. */
   function marked(line, text) {
     const pieces = [];
     const lowered = line.toLowerCase();
@@ -180,8 +173,6 @@
       else show();
     }, event.type === "change" ? 0 : 250);
   }
-
-  /* ---- another run, and new lines ------------------------------------------------------------ */
 
   async function begin(shown) {
     run = shown;

@@ -4,12 +4,12 @@
 "use strict";
 
 (function () {
-  const { h, setText, setAttribute, refill, address, follow, open, post, change, setPart, noUpdate } = window.radt;
+  const { radt } = window;
+  const { h, setText, setAttribute, refill, address, follow, open, post, change, setPart } = radt;
 
   const ON = 1;
   const OFF = 0;
   const TYPING_PAUSE_MS = 150;
-  const RETRY_MS = 2000;
 
   /* The state of the page while it is shown. */
   let page = null;
@@ -17,10 +17,8 @@
   /* ---- the frame ----------------------------------------------------------------------------- */
 
   /* The frame comes from the server (frontend/templates/runs.html). */
-  function build(root, frame) {
-    page = { root, view: {}, revision: null, asked: null, answer: null, toggled: new Set(),
-      steps: [], sending: null, asking: null, timer: null, setColumns };
-    root.innerHTML = frame;
+  function build(root) {
+    page = { root, answer: null, toggled: new Set(), steps: [], sending: null, timer: null, setColumns };
     for (const element of root.querySelectorAll("[data-name]")) page[element.dataset.name] = element;
     Object.assign(page.search, { oninput: typed, onkeydown: searchKey });
     page.experiment.onchange = () => change((view) => {
@@ -35,12 +33,12 @@
       page.toggled.clear();
       setOptions({ "runs.open": isOpen() ? "no" : "yes" });
     };
-    page.columns.onclick = () => window.radt.chooseColumns(page);
+    page.columns.onclick = () => radt.chooseColumns(page);
     page.clear.onclick = () => pick([]);
     page.archive.onclick = archive;
     page.undo.onclick = undo;
     page.compare.onclick = compare;
-    page.grid = new window.radt.Grid({ tick, tickAll, star, edit: editNotes, toggle, ask, sort, setColumns, setNameWidth });
+    page.grid = new radt.Grid({ tick, tickAll, star, edit: editNotes, toggle, ask, sort, setColumns, setNameWidth });
     root.append(page.grid.element);
   }
 
@@ -91,7 +89,7 @@
   });
 
   function toggleStatus(value) {
-    const { options = {} } = window.radt.view;
+    const { options = {} } = radt.view;
     const on = new Set((options["runs.status"] || "").split(",").filter(Boolean));
     if (!on.delete(value)) on.add(value);
     setOptions({ "runs.status": [...on].join(",") });
@@ -100,7 +98,7 @@
   /* Cycle through best first, worst first, and the default order, newest first. `add` keeps
      the columns by which the table is already sorted, even if it is not drawn yet. */
   function sort(column, add) {
-    const { options = {} } = window.radt.view;
+    const { options = {} } = radt.view;
     const sorted = (options["runs.sort"] || "").split(",")
       .map((text) => ({ key: decodeURIComponent(text.replace(/^-/, "")), descending: text.startsWith("-") }))
       .filter(({ key }) => page.answer.columns.some((one) => one.key === key));
@@ -129,7 +127,7 @@
   }
 
   const isOpen = () => {
-    const { options = {} } = window.radt.view;
+    const { options = {} } = radt.view;
     return (options["runs.open"] || (options["runs.group"] ? "no" : "yes")) !== "no";
   };
 
@@ -158,7 +156,7 @@
   /* Change notes of runs (notes.js). Users who may not change them get the reason. */
   async function edit(runs, change_) {
     try {
-      await window.radt.editRuns(runs, change_);
+      await radt.editRuns(runs, change_);
       showProblem("");
       return true;
     } catch (error) {
@@ -176,7 +174,7 @@
     const { key = "" } = page.answer.columns[place] || {};
     const at = key.startsWith("tag.") ? { tag: `${key.slice(4)}=${row.cells[place]}` }
       : { field: key === "description" ? "textarea" : ".notes-name" };
-    window.radt.openNotes(button, row, at, (problem) => {
+    radt.openNotes(button, row, at, (problem) => {
       showProblem(problem);
       ask();
     });
@@ -184,7 +182,7 @@
 
   /* Archived runs are ticked no longer, until the user takes it back. */
   async function archive() {
-    const { picks } = page.view;
+    const { picks } = radt.view;
     const { runs } = page.answer.picked;
     if (!await edit(runs, { archived: true })) return;
     pick([]);
@@ -209,8 +207,8 @@
     mine.sending = true;
     while (mine.steps.length) {
       const steps = mine.steps.splice(0);
-      const found = await post("runs/tick", { view: window.radt.view, steps,
-        picks: window.radt.view.picks || [] }).catch(() => null);
+      const found = await post("runs/tick", { view: radt.view, steps,
+        picks: radt.view.picks || [] }).catch(() => null);
       if (mine !== page || !mine.root.isConnected) return;
       showProblem(found ? found.refused : "The dashboard does not answer.");
       if (found && found.picks) change((view) => {
@@ -231,56 +229,54 @@
   async function compare(event) {
     if (page.compare.dataset.found !== "yes") return follow(event);
     event.preventDefault();
-    const found = await post("runs/found", { view: window.radt.view });
+    const found = await post("runs/found", { view: radt.view });
     if (found.query !== undefined) open(address("compare", found.query));
     return undefined;
   }
 
   /* ---- requests ------------------------------------------------------------------------------ */
 
-  /* The part of a view that the table depends on. */
-  function concern(view) {
-    const options = Object.entries(view.options || {}).filter(([name]) => name.startsWith("runs."));
-    return JSON.stringify([view.picks ?? null, view.search || "", view.experiment || "",
-      view.columns ?? null, options.sort()]);
-  }
+  const ask = () => radt.fill(page.root);
 
-  async function ask() {
-    if (page.asking) page.asking.abort();
-    const mine = (page.asking = new AbortController());
-    const { root, view } = page;
-    page.asked = { concern: concern(view), revision: page.revision };
+  const isOf = (root) => page !== null && page.root === root;
+
+  radt.asked["runs/rows"] = (root) =>
+    (isOf(root) ? { toggled: [...page.toggled], ...page.grid.request() } : {});
+
+  radt.filled["runs/rows"] = (root, found) => {
+    if (!isOf(root)) build(root);
+    draw(found);
+  };
+
+  /* Paper gets all rows, up to the most of one answer. Browsers do not wait for other requests
+     than synchronous ones before they print. */
+  window.addEventListener("beforeprint", () => {
+    if (!page || !page.root.isConnected || !page.answer) return;
+    const request = new XMLHttpRequest();
+    request.open("POST", address("runs/rows"), false);
+    request.setRequestHeader("Content-Type", "application/json");
     try {
-      const found = await post("runs/rows",
-        { view, toggled: [...page.toggled], ...page.grid.request() }, mine.signal);
-      if (mine !== page.asking || !root.isConnected) return;
-      if (found.problem) return; // the router shows the error; the rows stay
-      draw(found);
-    } catch (error) {
-      if (error.name === "AbortError" || mine !== page.asking) return;
-      setTimeout(() => mine === page.asking && root.isConnected && ask(), RETRY_MS);
+      request.send(JSON.stringify({ view: radt.view, toggled: [...page.toggled],
+        list: page.answer.list, start: 0, count: page.answer.total }));
+      const { rows } = JSON.parse(request.responseText);
+      if (rows) page.grid.print(rows);
+    } catch {
+      // The dashboard does not answer: paper gets the rows in sight.
     }
-  }
-
-  function followView(view, revision) {
-    page.view = view;
-    page.revision = revision;
-    const isNews = revision && page.asked.revision !== revision && !revision.startsWith("!");
-    if (page.asked.concern !== concern(view) || isNews) ask();
-  }
+  });
+  window.addEventListener("afterprint", () => page && page.grid.printed && page.grid.print(null));
 
   /* ---- drawing ------------------------------------------------------------------------------- */
 
   function draw(answer) {
     page.answer = answer;
-    window.radt.Grid.aheadMs = answer.now_ms - Date.now();
-    page.asked.revision = answer.revision;
+    radt.Grid.aheadMs = answer.now_ms - Date.now();
     if (document.activeElement !== page.search && page.timer === null)
       page.search.value = answer.search;
     setText(page.count, answer.count);
     fill(page.experiment, [["", `All ${answer.experiments.length}`],
       ...answer.experiments.map(({ name, count }) => [name, `${name} (${count.toLocaleString("en")})`])],
-      page.view.experiment || "");
+      radt.view.experiment || "");
     page.experiment.parentElement.hidden = answer.experiments.length < 2;
     fill(page.group, answer.groups.map(({ key, label }) => [key, label]), answer.grouped_by);
     page.fold.hidden = answer.grouped_by === "none";
@@ -315,7 +311,7 @@
     page.undo.hidden = !count;
     setText(page.picked, texts.filter(Boolean).join(" · "));
     setAttribute(page.picked, "data-refused", page.refused && "yes");
-    page.clear.hidden = !(page.view.picks || []).length;
+    page.clear.hidden = !(radt.view.picks || []).length;
     page.archive.hidden = !picked.runs.length;
     const isFound = !picked.count && narrowed;
     setText(page.compare, picked.count ? "Compare ticked →"
@@ -329,20 +325,4 @@
   setInterval(() => {
     if (page && page.root.isConnected && !document.hidden && page.answer) page.grid.paint();
   }, 1000);
-
-  window.radt.register({
-    runsFollow: (view, revision, first) => {
-      const root = document.getElementById("runs-root");
-      if (!root || !first) return noUpdate();
-      window.radt.view = view || {};
-      if (!page || page.root !== root || !root.firstChild) {
-        build(root, first.frame);
-        page.view = window.radt.view;
-        page.asked = { concern: concern(page.view), revision: first.revision };
-        draw(first);
-      }
-      followView(view || {}, revision);
-      return noUpdate();
-    },
-  });
 })();

@@ -30,7 +30,7 @@
   class Grid {
     constructor(actions) {
       Object.assign(this, { actions, list: null, total: 0, active: -1, columns: [],
-        namePx: NAME_PX, rows: new Map(), drawn: new Map() });
+        namePx: NAME_PX, rows: new Map(), drawn: new Map(), printed: 0 });
       this.head = h("div", { class: "runs-row runs-columns", role: "row", "aria-rowindex": 1 });
       this.body = h("div", { class: "runs-body", role: "rowgroup" });
       this.none = h("div", { class: "runs-none", hidden: true });
@@ -39,7 +39,8 @@
         "aria-multiselectable": "true",
         onscroll: () => this.scrolled(), onkeydown: (event) => this.key(event),
         onfocus: (event) => event.target === this.element && this.activate(Math.max(0, this.active)),
-      }, h("div", { role: "rowgroup", class: "runs-columns-box" }, this.head), this.body, this.none);
+      }, h("div", { role: "rowgroup", class: "runs-columns-box" }, this.head), this.body, this.none,
+        this.rest = h("p", { class: "runs-rest" }));
       this.all = h("span", {
         class: "runs-box", role: "checkbox", tabindex: 0, "aria-label": "All runs listed",
         title: "All runs listed", onclick: () => actions.tickAll(),
@@ -269,10 +270,24 @@
 
     /* ---- rows ---------------------------------------------------------------------------- */
 
+    /* Draw the rows for paper; with null, those for the screen again. */
+    print(rows) {
+      if (rows) {
+        this.scrolledTo = this.element.scrollTop;
+        rows.forEach((row, index) => this.rows.set(index, row));
+      }
+      this.printed = rows ? rows.length : 0;
+      this.body.style.height = `${(this.printed || this.total) * ROW_PX}px`;
+      if (!rows) this.element.scrollTop = this.scrolledTo;
+      setText(this.rest, rows && rows.length < this.total && `The first ${rows.length} of `
+        + `${this.total.toLocaleString("en")} rows. The CSV file has all of them.`);
+      this.paint();
+    }
+
     /* Draw the visible rows from the received data. The rest of the table is only a height. */
     paint() {
-      const first = Math.max(0, this.first - SPARE_DRAWN);
-      const last = Math.min(this.total, first + this.inSight + 2 * SPARE_DRAWN);
+      const first = this.printed ? 0 : Math.max(0, this.first - SPARE_DRAWN);
+      const last = this.printed || Math.min(this.total, first + this.inSight + 2 * SPARE_DRAWN);
       for (const [index, element] of this.drawn)
         if (index < first || index >= last) {
           element.remove();

@@ -20,8 +20,6 @@
   const WHOLE = ["link", "python", "save", "open", null, "picture", "shown", "full"];
   const CHART = ["picture", null, "shown", "full", null, "python"];
 
-  /* -- actions ------------------------------------------------------------------------------ */
-
   const ask = async (path, body, type) =>
     (await request(path, { method: "POST", headers: { "Content-Type": type }, body })).json();
 
@@ -81,8 +79,6 @@
     link.remove();
   }
 
-  /* -- opening a view ----------------------------------------------------------------------- */
-
   function choose() {
     const field = h("input", {
       type: "file", accept: ".json,application/json", hidden: true, class: "share-file",
@@ -107,8 +103,6 @@
     else note([`${file.name} is open.`]);
   }
 
-  /* -- results ------------------------------------------------------------------------------ */
-
   let shown = null;
   function note(lines, { bad, text, stays } = {}) {
     if (shown) shown.remove();
@@ -129,8 +123,6 @@
     const cause = error.cause || String(error);
     note([sentence(cause), sentence(error.remedy)], { bad: true });
   }
-
-  /* -- the menu ----------------------------------------------------------------------------- */
 
   let menu = null;
   let button = null;

@@ -3,14 +3,11 @@
 "use strict";
 
 (function () {
-  const { change, clock, number, open, runLog, setPart, setWindow, noUpdate, tip } = window.radt;
+  const { change, clock, filled, number, open, runLog, setPart, setWindow, tip } = window.radt;
   const frameOf = () => document.querySelector(".workload-time");
-  const axis = () => (frameOf() && frameOf().dataset.axis) || "barrier";
-
-  const triggered = () => {
-    const [one] = window.dash_clientside.callback_context.triggered;
-    return one || {};
-  };
+  const axis = () => frameOf().dataset.axis;
+  /* The newest answer of the page's route. */
+  let answer = {};
 
   /* Another workload starts unzoomed. */
   const goTo = (workload) =>
@@ -32,76 +29,53 @@
     } else if (end > start) zoomTo([start, end]);
   };
 
-  window.radt.register({
-    workloadPick: (chosen, shown) => {
-      if (chosen && shown && chosen !== shown.id) goTo(chosen);
-      return noUpdate();
-    },
+  /* A click starts from the window of earlier clicks, which may not be drawn yet. */
+  function move(action, [first, last]) {
+    const chosen = (window.radt.view.windows || {})[axis()];
+    const [from, to] = chosen ? chosen.split(",").map(Number) : [first, last];
+    const length = to - from;
+    const moved = { earlier: -length / 2, later: length / 2, in: 0, out: 0 }[action];
+    if (action === "all") return zoomTo(null);
+    const grown = { in: -length / 4, out: length / 2 }[action] || 0;
+    const start = Math.max(first, Math.min(from + moved - grown, last - length / 2));
+    const end = Math.min(last, start + length + 2 * grown);
+    return zoomTo(start <= first && end >= last ? null : [start, end]);
+  }
 
-    workloadStep: () => {
-      const one = triggered();
-      if (!one.value) return noUpdate();
-      goTo(JSON.parse(one.prop_id.replace(/\.n_clicks$/, "")).to);
-      return noUpdate();
-    },
+  filled["timeline/data"] = filled["workload/data"] = (_root, found) => {
+    answer = found || answer;
+    followLog();
+  };
 
-    /* Zoom all rows to the range that was drawn on one. */
-    workloadZoom: () => {
-      const change = triggered().value || {};
-      const start = change["xaxis.range[0]"];
-      const end = change["xaxis.range[1]"];
-      if (typeof start === "number" && typeof end === "number" && end > start)
-        zoomTo([start, end]);
-      return noUpdate();
-    },
+  document.addEventListener("click", ({ target }) => {
+    const button = target.closest(".workload-panel-head [data-zoom]");
+    if (button) move(button.dataset.zoom, answer.whole);
+    const step = target.closest(".workload-step");
+    if (step) goTo(step.dataset.workload);
+  });
 
-    /* A click starts from the window of earlier clicks, which may not be drawn yet. */
-    workloadMove: (_clicks, seen) => {
-      const one = triggered();
-      if (!one.value || !seen) return noUpdate();
-      const { action } = JSON.parse(one.prop_id.replace(/\.n_clicks$/, ""));
-      const [first, last] = seen.whole;
-      const chosen = (window.radt.view.windows || {})[axis()];
-      const [from, to] = chosen ? chosen.split(",").map(Number) : [first, last];
-      const length = to - from;
-      const moved = { earlier: -length / 2, later: length / 2, in: 0, out: 0 }[action];
-      if (action === "all") zoomTo(null);
-      else {
-        const grown = { in: -length / 4, out: length / 2 }[action] || 0;
-        const start = Math.max(first, Math.min(from + moved - grown, last - length / 2));
-        const end = Math.min(last, start + length + 2 * grown);
-        const whole = start <= first && end >= last;
-        zoomTo(whole ? null : [start, end]);
-      }
-      return noUpdate();
-    },
+  document.addEventListener("choice", ({ target, detail }) => {
+    if (target.id === "workload-pick") goTo(detail);
+    if (target.id !== "timeline-pick") return;
+    // Another experiment or day starts unzoomed.
+    const [kind, name] = detail.split(/ (.*)/s);
+    change((view) => {
+      if (kind === "experiment") view.experiment = name;
+      setPart(view, "options", { "timeline.day": kind === "day" ? name : null });
+      setPart(view, "windows", { wall: null });
+    });
+  });
 
-    workloadFollow: (_tick, shown) => {
-      if (shown) liveRuns = shown.live;
-      followLog();
-      return noUpdate();
-    },
-
-    /* Another experiment or day starts unzoomed. */
-    timelinePick: (chosen) => {
-      const { experiment, options } = window.radt.view;
-      const day = (options || {})["timeline.day"];
-      const known = day ? `day ${day}` : `experiment ${experiment}`;
-      if (!chosen || chosen === known) return noUpdate();
-      const [kind, name] = chosen.split(/ (.*)/s);
-      change((view) => {
-        if (kind === "experiment") view.experiment = name;
-        setPart(view, "options", { "timeline.day": kind === "day" ? name : null });
-        setPart(view, "windows", { wall: null });
-      });
-      return noUpdate();
-    },
-
-    timelineOpen: (click) => {
-      const [point] = (click && click.points) || [];
-      if (point) openBar(point.customdata);
-      return noUpdate();
-    },
+  /* Zoom all rows to the range that was drawn on one. */
+  document.addEventListener("plotted", ({ target: plot }) => {
+    if (plot.isLinked) return;
+    plot.isLinked = true;
+    plot.on("plotly_relayout", (change_) => {
+      const [start, end] = [change_["xaxis.range[0]"], change_["xaxis.range[1]"]];
+      if (typeof start === "number" && typeof end === "number" && end > start) zoomTo([start, end]);
+    });
+    if (plot.id === "timeline-graph")
+      plot.on("plotly_click", ({ points: [point] }) => point && openBar(point.customdata));
   });
 
   /* One hairline across all rows, with the time. The plots share their left and right margins. */
@@ -118,10 +92,9 @@
     const cursor = document.querySelector(".workload-cursor");
     if (!cursor) return;
     const pointer = { x: event.clientX, y: event.clientY };
-    const graph = event.target.closest && event.target.closest(".workload-time .dash-graph");
-    const plot = graph && graph.querySelector(".js-plotly-plot");
+    const plot = event.target.closest && event.target.closest(".workload-time .js-plotly-plot");
     const range = plot && plot.layout && plot.layout.xaxis && plot.layout.xaxis.range;
-    const box = graph && graph.getBoundingClientRect();
+    const box = plot && plot.getBoundingClientRect();
     const x = box ? event.clientX - box.left : -1;
     const inside = range && x >= LEFT && x <= box.width - RIGHT;
     cursor.hidden = !inside;
@@ -134,8 +107,8 @@
     const frame = frameOf();
     const digits = digitsOf(range[1] - range[0]);
     cursor.style.left = `${event.clientX - frame.getBoundingClientRect().left}px`;
-    cursor.dataset.time = frame.dataset.offset
-      ? timeOfDay(seconds + Number(frame.dataset.offset), digits)
+    cursor.dataset.time = axis() === "wall"
+      ? timeOfDay(seconds + answer.offset_s, digits)
       : clock(seconds, digits);
     const { hovermode, meta } = plot.layout;
     if (!meta) tip.hide(); // nothing is drawn yet
@@ -267,25 +240,25 @@
     "mousedown",
     (event) => {
       const twice = event.button === 0 && event.detail === 2;
-      if (twice && event.target.closest(".workload-time .dash-graph")) zoomTo(null);
+      if (twice && event.target.closest(".workload-time .js-plotly-plot")) zoomTo(null);
     },
     true,
   );
 
   /* Show the log of the chosen run (run_log.js), which follows a running one. */
   let logged = {};
-  let liveRuns = [];
   function followLog() {
     const tab = document.querySelector("#workload-log-tabs [aria-pressed=true]");
     if (!tab) return;
-    const live = liveRuns.includes(tab.dataset.run);
+    const live = answer.live.includes(tab.dataset.run);
     const box = document.getElementById("run-log");
     const isNew = logged.id !== tab.dataset.run || logged.box !== box;
     if (isNew) logged = { id: tab.dataset.run, box, live };
     else if (!logged.live) return;
     logged.live = live; // once more after it has ended
-    (isNew ? runLog.begin(logged) : runLog.follow()).catch(() => {}); // the next tick retries
+    (isNew ? runLog.begin(logged) : runLog.follow()).catch(() => {}); // retried a second later
   }
+  setInterval(() => document.hidden || followLog(), 1000);
 
   document.addEventListener("click", (event) => {
     const tab = event.target.closest("#workload-log-tabs button");

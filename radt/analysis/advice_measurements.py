@@ -254,7 +254,7 @@ def _places(
 def _card_of_driver(index: int) -> MigState | None:
     """Return a GPU without instances, as reported by this machine's driver; None without MIG."""
     try:
-        gpu = read_inventory([index]).gpu(index)
+        gpu = read_inventory().gpu(index)
     except DeviceError:  # the tables also list the GPU by its name
         return None
     if gpu is None or gpu.mig is None or not gpu.mig.profiles:

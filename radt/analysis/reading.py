@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from radt.analysis.stretches import Stretch, Within
 from radt.model import MarkerKind
 from radt.store import chunks
-from radt.store.chunks import decoded
+from radt.store.codec import EncodedSamples, decode
 from radt.store.points import fetch
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, Samples, SeriesRecord
@@ -141,7 +141,7 @@ def gauge_stats(
     """Return mean and highest value of gauges, mostly from chunk headers.
 
     Series without finite values are left out. The mean of a thinned series is exact at the edges of
-    the stretches (`radt.store.thinning`); elsewhere a chunk's remaining points represent all of it.
+    the stretches (`radt.store.pruning`); elsewhere a chunk's remaining points represent all of it.
 
     Args:
         reader: The store.
@@ -173,7 +173,7 @@ def gauge_stats(
             if header.finite_count and within.holds(header.first_ns, header.last_ns):
                 add(header.key, header.finite_count, header.total, header.largest)
             continue
-        samples = chunk.samples()
+        samples = decode([chunk])
         finite = np.isfinite(samples.values)
         inside = finite & within.mask(samples.times_ns)
         if not inside.any():
@@ -206,7 +206,7 @@ def points_of(
     parts: dict[Key, list[Samples]] = {}
     for header, chunk in _stored(reader, dict.fromkeys(wanted), metrics, lambda _: True):
         if chunk is not None:
-            parts.setdefault(header.key, []).append(decoded([chunk]))
+            parts.setdefault(header.key, []).append(decode([chunk]))
     return {key: chunks.time_sorted(chunks.joined(samples)) for key, samples in parts.items()}
 
 
@@ -215,7 +215,7 @@ def _stored(
     wanted: Collection[Key],
     metrics: Sequence[str],
     is_cut: Callable[[_Header], bool],
-) -> Iterator[tuple[_Header, chunks.ChunkData | None]]:
+) -> Iterator[tuple[_Header, EncodedSamples | None]]:
     """Yield the headers of series, with the data of chunks that are cut.
 
     Header and data come from one snapshot of the store.
@@ -243,7 +243,7 @@ def _header(row: Any) -> _Header:
 
 def _fetched(
     connection: Connection, headers: Sequence[_Header]
-) -> list[tuple[_Header, chunks.ChunkData]]:
+) -> list[tuple[_Header, EncodedSamples]]:
     # SQLite and Postgres both look up many keys fast this way. The keys are integers, so they can
     # be inlined.
     values = ", ".join(
@@ -260,7 +260,7 @@ def _fetched(
         f"run{place}": header.key[0] for place, header in enumerate(headers)
     }
     rows = fetch(connection, statement, parameters, (int, *chunks.DATA_KINDS))
-    return [(headers[int(row[0] or 0)], chunks.ChunkData._make(row[1:])) for row in rows]
+    return [(headers[int(row[0] or 0)], EncodedSamples._make(row[1:])) for row in rows]
 
 
 def _groups(items: Sequence[ItemT], size: int) -> Iterator[list[ItemT]]:

@@ -19,7 +19,7 @@ from radt.cli.recovery import leftover_processes, lost_runs
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import CollectorStatus
 from radt.collector.recovery import unfinished
-from radt.collector.start import worker_lock
+from radt.collector.start import log_path, worker_lock
 from radt.collocation.ledger import Ledger
 from radt.delivery.backlog import backlogs
 from radt.devices.gpus import Gpus
@@ -188,7 +188,7 @@ def collector_status() -> tuple[CollectorStatus | None, Check]:
     )
     if status.problems:
         return status, Check(
-            "collector", CheckState.WRONG, "; ".join(status.problems), f"See {_log()}"
+            "collector", CheckState.WRONG, "; ".join(status.problems), f"See {log_path()}"
         )
     if status.guardian_pid is None:
         text += "; no guardian restarts it after a crash"
@@ -208,14 +208,8 @@ def _no_collector(error: CollectorError) -> Check:
         "collector",
         CheckState.WRONG,
         f"pid {holder} is running but does not answer: {error.message}",
-        error.remedy or f"See {_log()}",
+        error.remedy or f"See {log_path()}",
     )
-
-
-def _log() -> Path:
-    from radt.collector.start import log_path
-
-    return log_path()
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,13 +86,9 @@ def _text(setting_value: FoundSetting[Any]) -> str:
     if setting_value.problem is not None:
         return "not valid, see below"
     value = setting_value.value
-    return (
-        printable(shown_path(value) if _is_own_path(setting_value) else setting_value.shown) or "–"
-    )
-
-
-def _is_own_path(setting_value: FoundSetting[Any]) -> bool:
-    return isinstance(setting_value.value, Path) and setting_value.level is not SettingLevel.DEFAULT
+    if isinstance(value, Path) and setting_value.level is not SettingLevel.DEFAULT:
+        return printable(shown_path(value)) or "–"
+    return printable(setting_value.shown) or "–"
 
 
 def _origin(setting_value: FoundSetting[Any], settings: Settings) -> str:

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.text import Text
 
 from radt.cli.options import (
-    ChosenStore,
     all_stores,
+    data_folder,
     given_store,
     home_option,
     json_option,
+    places_of,
     print_json,
     setting_option,
-    shared_store,
 )
 from radt.cli.render import print_folded
 from radt.errors import TrackingError, UsageError
@@ -83,8 +83,8 @@ def check(
         )
     reports = []
     for store in all_stores(home, store_uri):
-        with StoreReader(store.address) as reader:
-            report = _Report(str(store.address), count(reader))
+        with StoreReader(store) as reader:
+            report = _Report(str(store), count(reader))
             reports.append(report)
             shown: Counter[Trouble] = Counter()
             if not as_json:
@@ -103,16 +103,17 @@ def check(
 
 def _findings(
     reader: StoreReader,
-    store: ChosenStore,
+    store: StoreAddress,
     report: _Report,
     tracking_uri: str,
     *,
     deep: bool,
 ) -> Iterator[Defect]:
-    report.notes += [f"run {run}: {lost}" for run, lost in losses(reader, store.home).items()]
+    home = data_folder(store)
+    report.notes += [f"run {run}: {lost}" for run, lost in losses(reader, home).items()]
     yield from check_store(reader)
-    if store.home is not None:
-        yield from check_spools(reader, store.home)
+    if home is not None:
+        yield from check_spools(reader, home)
     if deep:
         with Console(stderr=True).status("0 points decoded", spinner="line") as status:
             yield from check_deep(
@@ -125,7 +126,7 @@ def _findings(
         from radt.cli.db_mlflow import check_mlflow
 
         try:
-            yield from check_mlflow(reader, tracking_uri, store.home)
+            yield from check_mlflow(reader, tracking_uri, home)
         except TrackingError as error:
             report.notes.append(masked(str(error)))
 
@@ -201,14 +202,14 @@ def upgrade(public_views: bool, store_uri: str | None, home: Path | None) -> Non
 
     console = Console(highlight=False)
     for store in all_stores(home, store_uri):
-        done = upgrade_store(store.address, public_views=public_views)
+        done = upgrade_store(store, public_views=public_views)
         if done.before == 0:
             text = f"set up, schema version {done.after}"
         elif done.before == done.after:
             text = f"schema version {done.after}, nothing to do"
         else:
             text = f"schema version {done.before} → {done.after}"
-        console.print(Text(f"{store.address}  {text}"), soft_wrap=True)
+        console.print(Text(f"{store}  {text}"), soft_wrap=True)
         if done.source is not None:
             where = "in schemas radt and public" if public_views else "in schema radt"
             what = f"views fe_* {where} read {done.source}"
@@ -285,12 +286,12 @@ def revoke_reader(name: str, store_uri: str | None, home: Path | None) -> None:
 def _shared(home: Path | None, store_uri: str | None) -> StoreAddress:
     """Return the Postgres store from the option or the settings."""
     chosen = given_store(home, store_uri)
-    if chosen.home is None:
-        return chosen.address
-    shared = shared_store()
+    if chosen.is_postgres:
+        return chosen
+    shared = places_of(None, None).shared
     if shared is None:
         raise UsageError(
-            f"Expected a Postgres store, got the file {chosen.address}",
+            f"Expected a Postgres store, got the file {chosen}",
             "Give a Postgres database with --store-uri, RADT_STORE_URI or store-uri in radt.toml",
         )
     return shared

@@ -13,13 +13,14 @@ from radt.cli.options import json_option, print_json
 from radt.cli.render import text_table
 from radt.collocation import permissions
 from radt.collocation.mps import Daemon
-from radt.collocation.overview import GpuView, Host, MachineOverview, NumaNode
+from radt.collocation.overview import GpuView, MachineOverview
 from radt.collocation.processes import Occupant
 from radt.collocation.topology import GpuInstance, MigState
-from radt.devices.cpus import cpu_list
 from radt.devices.gpus import ComputeMode
+from radt.devices.host import Host, NumaNode
 from radt.render.model import Block, Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.terminal import print_document
+from radt.units import ranges_text
 
 _SHORT_UUID = 12
 _Fact = tuple[str, str, Tone]
@@ -33,17 +34,13 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json("devices", asdict(overview))
         return
-    print_document(Console(highlight=False), devices_document(overview))
-
-
-def devices_document(overview: MachineOverview) -> Document:
-    """Return the whole machine."""
     blocks: list[Block] = [_facts("", _host(overview))]
     for view in overview.gpus:
         blocks += _gpu(view, overview)
     elsewhere = [daemon for daemon in overview.daemons if not _gpus_of(daemon, overview)]
     blocks.append(_facts("MPS", [("daemon", *_daemon(daemon)) for daemon in elsewhere]))
-    return Document(overview.host.name, [overview.host.cpu_model], blocks)
+    document = Document(overview.host.name, [overview.host.cpu_model], blocks)
+    print_document(Console(highlight=False), document)
 
 
 def _facts(title: str, facts: Sequence[_Fact]) -> Table:
@@ -70,7 +67,7 @@ def _cpus(host: Host) -> str:
     usable = len(host.usable_cpus)
     parts = [str(usable) if usable == len(host.cpus) else f"{usable} of {len(host.cpus)} usable"]
     if usable < len(host.cpus):
-        parts.append(f"numbers {cpu_list(host.usable_cpus)}")
+        parts.append(f"numbers {ranges_text(host.usable_cpus)}")
     if host.sockets and host.cores:
         parts.append(units.plural(host.sockets, "socket"))
         parts.append(units.plural(host.cores, "core"))
@@ -83,7 +80,7 @@ def _cpus(host: Host) -> str:
 
 def _node(node: NumaNode) -> str:
     free = f"{units.size(node.free_bytes)} of {units.size(node.memory_bytes)} free"
-    return f"CPUs {cpu_list(node.cpus) or 'none'} · {free}"
+    return f"CPUs {ranges_text(node.cpus) or 'none'} · {free}"
 
 
 def _memory(host: Host) -> str:
@@ -165,7 +162,9 @@ def _free_slices(mig: MigState) -> str:
     }
     free = [number for number in range(total) if number not in used]
     return (
-        f"memory slices {cpu_list(free)} of 0-{total - 1} free" if free else "no memory slice free"
+        f"memory slices {ranges_text(free)} of 0-{total - 1} free"
+        if free
+        else "no memory slice free"
     )
 
 

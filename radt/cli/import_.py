@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
 import click
 
+from radt.cli import print_error
 from radt.cli.options import home_option, setting_option
 from radt.delivery.archive.read import Archive, Imported, find_archives, import_archive
 from radt.delivery.process import block_pandas
@@ -76,16 +77,17 @@ def command(
 def _import_archives(places: list[str], data: Home, mlflow: str, address: StoreAddress) -> int:
     """Import archives, print a line for each, and return the exit code."""
     archives = [archive for place in places for archive in find_archives(_spelled(place), mlflow)]
-    failures: list[tuple[Archive, RadtError]] = []
+    failures: list[RadtError] = []
     if address.path is not None:
         data.create()
     with StoreWriter(address) as writer:
-        _print_header(address, archives)
+        total = size(sum(archive.size_bytes for archive in archives))
+        click.echo(f"{plural(len(archives), 'archive')}, {total} → {address}\n")
         for archive in archives:
             try:
                 imported = import_archive(archive, writer)
             except ArchiveError as error:
-                failures.append((archive, error))
+                failures.append(error)
                 click.echo(f"  {archive}  {click.style('✘ not imported', fg='red')}")
             else:
                 _print_line(imported)
@@ -96,11 +98,6 @@ def _spelled(place: str) -> str | Path:
     """Return a path if a folder of this name exists, whatever the name looks like."""
     path = Path(place)
     return path if path.is_dir() else place
-
-
-def _print_header(address: StoreAddress, archives: list[Archive]) -> None:
-    total = sum(archive.size_bytes for archive in archives)
-    click.echo(f"{plural(len(archives), 'archive')}, {size(total)} → {address}\n")
 
 
 def _print_line(imported: Imported) -> None:
@@ -119,13 +116,10 @@ def _what(imported: Imported) -> str:
     return click.style("already imported", dim=True)
 
 
-def _finish(
-    address: StoreAddress, archives: list[Archive], failures: list[tuple[Archive, RadtError]]
-) -> int:
+def _finish(address: StoreAddress, archives: list[Archive], failures: list[RadtError]) -> int:
     click.echo()
-    for _, error in failures:
-        for line in _paragraph(error):
-            click.echo(line, err=True)
+    for error in failures:
+        print_error(error)
     if failures:
         click.echo(f"{len(failures)} of {plural(len(archives), 'archive')} not imported", err=True)
         return 1
@@ -133,12 +127,6 @@ def _finish(
         experiments = len(reader.experiments())
     click.echo(f"  radt dashboard  {plural(experiments, 'experiment')} to compare in the browser")
     return 0
-
-
-def _paragraph(error: RadtError) -> Iterator[str]:
-    yield f"{click.style('radt:', fg='red', bold=True)} {error.message}"
-    if error.remedy:
-        yield f"  {error.remedy}"
 
 
 PREFIX = "mlflow:"

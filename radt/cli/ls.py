@@ -25,7 +25,7 @@ from radt.cli.options import (
     reading_options,
     unknown_experiment,
 )
-from radt.errors import UsageError
+from radt.errors import UsageError, cut
 from radt.experiment.columns import did_you_mean
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.connections import NothingRecordedError
@@ -321,7 +321,7 @@ def _document(listing: RunListing, places: Places) -> Document:
             Cell(_when(record.started_ns or record.created_ns, now)),
             Cell(units.duration(record.lasted_s(now_ns))),
             *(Cell(cells[place]) for _, cells in sorted_by),
-            *(Cell(_cut(run.params.get(name, ""))) for name in params[:_MAX_PARAMS]),
+            *(Cell(cut(run.params.get(name, ""), _WIDEST_PARAM)) for name in params[:_MAX_PARAMS]),
             *(
                 Cell(units.significant(run.metrics[name]) if name in run.metrics else "")
                 for name in metrics[:_MAX_METRICS]
@@ -378,10 +378,6 @@ def _most_common_first(values: Sequence[Mapping[str, object]]) -> list[str]:
 
 
 _WIDEST_PARAM = 24
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _WIDEST_PARAM else f"{text[: _WIDEST_PARAM - 1]}…"
 
 
 def _when(at_ns: int, now: datetime) -> str:

@@ -6,7 +6,6 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -203,41 +202,29 @@ def unknown_experiment(name: str, places: Places, wanted: str) -> UsageError:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenStore:
-    """A store; ``home`` is the data folder it is in, None for Postgres."""
-
-    address: StoreAddress
-    home: Home | None = None
+def data_folder(store: StoreAddress) -> Home | None:
+    """Return the data folder that a store is in; None for Postgres."""
+    return None if store.path is None else Home(store.path.parent)
 
 
-def given_store(home: Path | None, store_uri: str | None) -> ChosenStore:
+def given_store(home: Path | None, store_uri: str | None) -> StoreAddress:
     """Return the named store, else that of the data folder.
 
     Raises:
         UsageError: Both are named, or the address is not valid.
     """
-    return _chosen(_named_places(home, store_uri).stores[0])
+    return _named_places(home, store_uri).stores[0]
 
 
-def all_stores(home: Path | None, store_uri: str | None) -> Sequence[ChosenStore]:
+def all_stores(home: Path | None, store_uri: str | None) -> Sequence[StoreAddress]:
     """Return the named store, else those of the data folder and the shared one, if they exist.
 
     Raises:
         UsageError: Both are named, or an address is not valid.
     """
-    nearest, *others = map(_chosen, _named_places(home, store_uri).stores)
-    is_absent = nearest.home is not None and not nearest.home.store_path.exists()
+    nearest, *others = _named_places(home, store_uri).stores
+    is_absent = nearest.path is not None and not nearest.path.exists()
     return others if others and is_absent else [nearest, *others]
-
-
-def shared_store() -> StoreAddress | None:
-    """Return the Postgres store of the settings; None if they name none.
-
-    Raises:
-        UsageError: The address is not valid.
-    """
-    return places_of(None, None).shared
 
 
 def _named_places(home: Path | None, store_uri: str | None) -> Places:
@@ -247,7 +234,3 @@ def _named_places(home: Path | None, store_uri: str | None) -> Places:
     if store_uri and is_home_given:
         raise UsageError("Expected --home or --store-uri, got both", "Remove one of them")
     return places_of(str(home) if is_home_given else None, store_uri)
-
-
-def _chosen(address: StoreAddress) -> ChosenStore:
-    return ChosenStore(address, None if address.path is None else Home(address.path.parent))

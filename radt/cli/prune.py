@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import platform
 import sys
 import time
@@ -16,8 +15,9 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from radt.cli.options import ChosenStore, given_store, home_option
+from radt.cli.options import data_folder, given_store, home_option
 from radt.errors import DeclinedError, RadtError, UsageError
+from radt.experiment.columns import did_you_mean
 from radt.render.model import (
     Block,
     Cell,
@@ -33,6 +33,7 @@ from radt.render.model import (
 )
 from radt.render.terminal import print_document
 from radt.settings import STORE_URI
+from radt.store.backend import StoreAddress
 from radt.store.pruning import Keep, PrunableRun, candidates, give_back, prune_run
 from radt.store.reader import StoreReader
 from radt.store.spools import has_unread_journals, remove_spool
@@ -105,7 +106,7 @@ def command(
     store = given_store(home, store_uri)
     kept = Keep(keep)
     before_ns = time.time_ns() - round(parse_duration_s(age) * _NS_PER_S)
-    with StoreReader(store.address) as reader:
+    with StoreReader(store) as reader:
         if experiment is not None:
             _check_experiment(reader, experiment)
         plan = _plan(candidates(reader, before_ns, kept, experiment), store, force=force)
@@ -113,31 +114,29 @@ def command(
         if dry_run or not plan.due:
             return 0
         _ask(plan, kept, yes=yes)
-        with StoreWriter(store.address) as writer:
+        with StoreWriter(store) as writer:
             failures = _prune(plan.due, reader, writer, store, kept, console)
-    if store.home is not None:
-        _give_back(store, console)
+    if store.path is not None:
+        _give_back(store.path, console)
     return EXIT_FAILED if failures else 0
 
 
 def _check_experiment(reader: StoreReader, experiment: str) -> None:
     names = [known.name for known in reader.experiments()]
     if experiment not in names:
-        near = difflib.get_close_matches(experiment, names, n=1)
         raise UsageError(
             f"{reader.address} has no experiment {experiment!r}",
-            f"Did you mean {near[0]!r}?"
-            if near
-            else f"It has {', '.join(names[:_NAMED]) or 'no experiments'}",
+            did_you_mean(experiment, names)
+            or f"It has {', '.join(names[:_NAMED]) or 'no experiments'}",
         )
 
 
-def _plan(runs: Sequence[PrunableRun], store: ChosenStore, *, force: bool) -> _Plan:
-    plan = _Plan()
+def _plan(runs: Sequence[PrunableRun], store: StoreAddress, *, force: bool) -> _Plan:
+    plan, home = _Plan(), data_folder(store)
     for run in runs:
         reason = run.held_back
         # Unread journals are not in the store, so --force does not apply to them.
-        if store.home is not None and has_unread_journals(store.home, run.run_id):
+        if home is not None and has_unread_journals(home, run.run_id):
             plan.held_back["their last values are not in the store yet; run radt sync"] += 1
         elif reason and not force:
             plan.held_back[f"{reason}; --force prunes them anyway"] += 1
@@ -146,7 +145,7 @@ def _plan(runs: Sequence[PrunableRun], store: ChosenStore, *, force: bool) -> _P
     return plan
 
 
-def _show(plan: _Plan, store: ChosenStore, keep: Keep, console: Console) -> None:
+def _show(plan: _Plan, store: StoreAddress, keep: Keep, console: Console) -> None:
     fate = "thinned to summaries" if keep is Keep.SUMMARIES else "deleted"
     points = plural(sum(run.point_count for run in plan.due), "point")
     amount = f"{points}, {size(sum(run.size_bytes for run in plan.due))}"
@@ -170,7 +169,7 @@ def _show(plan: _Plan, store: ChosenStore, keep: Keep, console: Console) -> None
     ]
     facts = [f"{plural(len(plan.due), 'run')} to be {fate}, {amount}"]
     blocks: list[Block] = [Table(_COLUMNS, rows), Notes(notes)]
-    print_document(console, Document(str(store.address), facts, blocks))
+    print_document(console, Document(str(store), facts, blocks))
 
 
 def _day(time_ns: int) -> str:
@@ -193,7 +192,7 @@ def _prune(
     due: Sequence[PrunableRun],
     reader: StoreReader,
     writer: StoreWriter,
-    store: ChosenStore,
+    store: StoreAddress,
     keep: Keep,
     console: Console,
 ) -> int:
@@ -222,18 +221,16 @@ def _prune(
     return failures
 
 
-def _remove_files(run: PrunableRun, store: ChosenStore, keep: Keep) -> None:
+def _remove_files(run: PrunableRun, store: StoreAddress, keep: Keep) -> None:
     """Delete a run's folder, unless it holds the only copy of something to keep."""
-    here = store.home is not None and run.host in ("", platform.node())
-    if here and (keep is Keep.NOTHING or run.files_elsewhere):
-        assert store.home is not None
-        remove_spool(store.home, run.run_id)
+    home, is_here = data_folder(store), run.host in ("", platform.node())
+    if home is not None and is_here and (keep is Keep.NOTHING or run.files_elsewhere):
+        remove_spool(home, run.run_id)
 
 
-def _give_back(store: ChosenStore, console: Console) -> None:
-    assert store.address.path is not None
+def _give_back(store: Path, console: Console) -> None:
     try:
-        space = give_back(store.address.path)
+        space = give_back(store)
     except RadtError as error:
         console.print(Text.assemble(("!", "yellow"), f"  {printable(str(error))}"), soft_wrap=True)
         return

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from radt.environments.spec import LOCAL
 from radt.errors import ExperimentError, Problem
-from radt.experiment.plan import ExperimentPlan, RowAction, RunPlan, WorkloadPlan, actions
-from radt.model import RunStatus
+from radt.experiment.plan import FAILURES, ExperimentPlan, RowAction, RunPlan, WorkloadPlan, actions
 from radt.render.model import (
     Cell,
     ColumnHead,
@@ -114,16 +113,12 @@ def render_plan(
     head = Text.assemble((printable(plan.name), "bold"), *(f" · {part}" for part in parts))
     console.print(head, soft_wrap=True)
     notes = list(plan.warnings)
-    failed = list(dict.fromkeys(str(run.status) for run in plan.runs if run.status in _RERUN))
+    failed = list(dict.fromkeys(str(run.status) for run in plan.runs if run.status in FAILURES))
     if failed and not rerun:
         notes.append(f"--rerun runs {' and '.join(failed)} rows again")
     table = _plan_table(plan, rows, columns, details)
     dim = Notes([Note(note, Tone.DIM) for note in notes])
     print_document(console, Document("", (), [table, dim]))
-
-
-#: Statuses that ``--rerun`` applies to.
-_RERUN = (RunStatus.FAILED, RunStatus.OOM, RunStatus.TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import click
 from radt import settings
 from radt.cli.options import setting_option
 from radt.cli.original import WITH_VALUE, translated
-from radt.cluster.opened import executor_of, refuse_open_submission
+from radt.cluster.opened import executor_of
 from radt.cluster.settings import LOCAL, ClusterSettings
 from radt.collector.client import CollectorClient
 from radt.devices.machine import Machine
@@ -255,14 +255,12 @@ class _Start:
         options = StartOptions.of(
             values, rerun=self.rerun, only=self.only, devices=self.cells[Column.DEVICES]
         )
-        executor = executor_of(values)
+        executor = executor_of(values, None if dry_run else path)
         if dry_run:
             from radt.cli.start_plan import show_plan
 
             show_plan(path, options, executor)
             return 0
-        if not executor.outlives_start:
-            refuse_open_submission(path)
         if detach:
             with ExperimentLock(path):  # which may end the leftovers of a dead runner
                 work = executor.begin(path, options, lambda text: click.echo(f"  {text}"))
@@ -278,6 +276,7 @@ class _Start:
 
         from radt.runner.console import shown_path
         from radt.runner.detach import start_detached
+        from radt.runner.start import hint_lines
 
         detached = start_detached(path, self.own_arguments, home)
         console = Console(highlight=False)
@@ -288,15 +287,13 @@ class _Start:
             Text.assemble((name, "bold"), f" runs in the background, pid {detached.holder.pid}")
         )
         console.print(Text(f"  output in {shown_path(detached.log)}\n", "dim"), soft_wrap=True)
-        for name, purpose in (
-            ("status", "progress and estimated end"),
-            ("attach", "follow its output; Ctrl-C detaches"),
-            ("stop", "stop it"),
-        ):
-            console.print(
-                Text.assemble("  ", (call(path, f"{name:<6}"), "cyan"), (f"   {purpose}", "dim")),
-                soft_wrap=True,
-            )
+        hints = {
+            call(path, "status"): "progress and estimated end",
+            call(path, "attach"): "follow its output; Ctrl-C detaches",
+            call(path, "stop"): "stop it",
+        }
+        for line in hint_lines(hints, console.width):
+            console.print(line, soft_wrap=True)
         return 0
 
     def of_program(

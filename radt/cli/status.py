@@ -23,6 +23,7 @@ from radt.model import RunStatus
 from radt.render.model import printable
 from radt.runner.console import shown_path
 from radt.runner.live import label_width, live_table, progress_line, runs_text, workload_line
+from radt.runner.local_watch import LocalWatcher
 from radt.runner.progress import (
     ExperimentProgress,
     RowProgress,
@@ -30,7 +31,7 @@ from radt.runner.progress import (
     WorkloadState,
     repeated,
 )
-from radt.runner.watch import LocalWatcher, Watcher
+from radt.runner.watch import Watcher
 from radt.settings import Settings
 
 #: Number of finished and of waiting workloads that are listed around the running one.

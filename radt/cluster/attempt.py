@@ -90,10 +90,7 @@ class Attempt:
         return {int(name): Attempt(folder / name, self.number) for name in names}
 
     def begin(self, start: Start) -> None:
-        fields = asdict(start)
-        if start.beat_s == BEAT_S:
-            del fields["beat_s"]  # unknown to followers started before an upgrade
-        put(self.path / "start.json", json.dumps(fields))
+        put(self.path / "start.json", json.dumps(asdict(start)))
 
     def beat(self) -> None:
         """Write a heartbeat."""

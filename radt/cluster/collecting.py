@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from radt.cluster.attempt import Attempt
-from radt.cluster.shipping import ARTIFACTS, OUTPUT_LOG, sent_files
+from radt.cluster.shipping import archives_in, bundles_in
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
 from radt.collector.client import CollectorClient
@@ -27,7 +27,7 @@ from radt.home import Home, RunDir
 from radt.model import RunStatus
 from radt.store import bundle
 from radt.store.applying import OwnershipTransfer, apply
-from radt.store.copy import Batch, Position, RunRows, position_of
+from radt.store.copy import Batch, Position, position_of
 from radt.store.reader import StoreReader
 from radt.store.records import MARKERS_OF_A_NODE, SERIES_OF_A_NODE, RunRecord
 from radt.store.writer import StoreWriter
@@ -259,17 +259,15 @@ class Collection:
             RadtError: Some of it cannot be stored now.
             OSError: The same.
         """
-        waiting = sent_files(folder)
         run_dir = self._home.run_dir(folder.name)
+        bundles = bundles_in(folder)
         # Files before the run's end: after that, the deliverers look for them.
-        for sent_file in waiting:
-            if not sent_file.is_bundle:
-                self._take_files(folder / sent_file.name, run_dir, node)
-                look.runs[folder.name] = None
-        for sent_file in waiting:
-            if sent_file.is_bundle:
-                self._take_bundle(folder / sent_file.name, run_dir, node)
-                look.runs[folder.name] = None
+        for archive in archives_in(folder):
+            self._take_files(archive, run_dir, node)
+            look.runs[folder.name] = None
+        for bundle_file in bundles:
+            self._take_bundle(bundle_file, run_dir, node)
+            look.runs[folder.name] = None
         with suppress(OSError):  # not empty: the node has sent more
             folder.rmdir()
 
@@ -278,10 +276,11 @@ class Collection:
         run_dir.create()
         with _unpacked(file, run_dir) as unpacked:
             for source in filter(Path.is_file, sorted(unpacked.rglob("*"))):
-                name = str(source.relative_to(unpacked))
-                target = run_dir.output_log if name == OUTPUT_LOG else run_dir.path / name
+                target = run_dir.path / source.relative_to(unpacked)
                 if node:
-                    target = _of_node(run_dir, node) / name.removeprefix(f"{ARTIFACTS}/")
+                    inside = target.is_relative_to(run_dir.artifacts)
+                    base = run_dir.artifacts if inside else run_dir.path
+                    target = _of_node(run_dir, node) / target.relative_to(base)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 source.replace(target)
         self._deliver_again(run_dir.path.name)
@@ -297,7 +296,7 @@ class Collection:
                 raise ArchiveError(f"{file} is of run {rows.run.run_id}")
             part = None
             if node and PARENT not in rows.tags:  # a child run belongs to one node's process
-                part = NodePart.of(rows, node)
+                part = NodePart(rows.tags.get(CLUSTER_NODE, ""), node)
             since = opened.since if part is None else part.position(opened.since)
             if not position_of(self._reader, run_id).covers(since):
                 raise ArchiveError(f"{file} continues a file that is not there yet")
@@ -345,15 +344,10 @@ def _unpacked(file: Path, run_dir: RunDir) -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class NodePart:
-    """The part of a run that one node has recorded; ``number`` is the node's, from 1."""
+    """The part of a run that one node has recorded, with the node's name and number from 1."""
 
     node: str
     number: int
-
-    @classmethod
-    def of(cls, rows: RunRows, number: int) -> NodePart:
-        """Return the part described by these rows of the node."""
-        return cls(rows.tags.get(CLUSTER_NODE, ""), number)
 
     def batch(self, batch: Batch) -> Batch:
         """Convert a batch of the node to a batch of the whole run."""

@@ -7,7 +7,7 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -21,22 +21,19 @@ from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings, RecordMode
-from radt.cluster.settle import Patience, SubmittedRow
+from radt.cluster.settle import Patience
 from radt.cluster.shaping import arrays_for, ask_about, on_one_node
 from radt.cluster.slurm import Slurm
 from radt.cluster.spool import Spool
-from radt.cluster.submission import JobArray, Request, Submission
+from radt.cluster.submission import JobArray, Request, Submission, SubmittedRow
 from radt.cluster.submit import Submitter
 from radt.devices.machine import Machine
 from radt.errors import ClusterError, UsageError
-from radt.experiment.check import positions_of, read_header
-from radt.experiment.columns import Column, parse_repeats, parse_role
 from radt.experiment.files import table_path
 from radt.experiment.lock import user_name
-from radt.experiment.plan import ExperimentPlan, WorkloadKey, WorkloadPlan
+from radt.experiment.plan import ExperimentPlan, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusSink, StatusWriter
-from radt.experiment.table import CsvTable
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 from radt.paths import sqlite_file
 from radt.runner.context import RunnerContext
@@ -55,11 +52,7 @@ def monitor_of(
     *,
     observes_only: bool = False,
 ) -> SubmissionMonitor:
-    """Return a monitor of a submission; see `SubmissionMonitor`.
-
-    Raises:
-        RadtError: Its experiment file cannot be read.
-    """
+    """Return a monitor of a submission; see `SubmissionMonitor`."""
     submission = spool.submission
     name = plan_of(spool).name
 
@@ -81,7 +74,6 @@ def monitor_of(
         spool,
         engine,
         submitter,
-        submitted_rows(spool),
         Patience(outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value),
         observes_only=observes_only,
         poll_s=radt_settings.variable(radt_settings.CLUSTER_POLL_S, os.environ).value,
@@ -208,8 +200,7 @@ class SlurmExecutor:
         rerun = context.options.rerun
         if rerun:
             context.console.say("  failed rows run again when they have ended", "dim")
-        statuses = StatusWriter(table_path(spool.submission.file), submitted_table(spool))
-        self._follow(context, spool, monitor, statuses)
+        self._follow(context, spool, monitor, status_writer(spool))
         if context.stop or self._found.problem is not None:
             return False
         if not (self._found.settled_at_once or rerun):
@@ -224,6 +215,8 @@ class SlurmExecutor:
         return spool.is_closed
 
     def _submission(self, context: RunnerContext, work: Work) -> Submission:
+        asked = work.options.repeat
+        plans = {workload.plan.key: workload.plan for workload in work.pending}
         return Submission(
             submission_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
             engine=self._on,
@@ -236,6 +229,13 @@ class SlurmExecutor:
             options=work.options.for_nodes(),
             settings=self._node_settings(context),
             home=str(context.home.path.absolute()),
+            rows={
+                key: tuple(
+                    SubmittedRow(run.line, run.repeats_done, asked, run.letter, run.label, run.role)
+                    for run in plan.runs
+                )
+                for key, plan in plans.items()
+            },
         )
 
     def _node_settings(self, context: RunnerContext) -> dict[str, str]:
@@ -281,51 +281,12 @@ class SlurmExecutor:
         self._found.workloads[:0] = before.workloads
 
 
-def submitted_table(spool: Spool) -> CsvTable:
-    """Return the experiment file as it was submitted.
+def status_writer(spool: Spool) -> StatusWriter:
+    """Return a writer of statuses for the rows of a submission into its experiment file.
 
     Raises:
-        ExperimentError: It cannot be read.
+        ExperimentError: The copy of the file as it was submitted cannot be read.
+        StatusError: The file cannot be read.
     """
-    return ExperimentFile.read(spool.experiment_csv).table
-
-
-def submitted_rows(spool: Spool) -> Mapping[WorkloadKey, Sequence[SubmittedRow]]:
-    """Return the rows of each workload of a submission.
-
-    Raises:
-        ExperimentError: The file cannot be read.
-        ClusterError: The file does not match the submission.
-    """
-    file = ExperimentFile.read(spool.experiment_csv)
-    header = read_header(file.shown, file.table)
-    default = Path(spool.submission.file).stem
-    asked = int(spool.submission.options.get("repeat", 1))
-    records = file.table.rows
-    cells = [
-        (
-            header.value(record, Column.EXPERIMENT).strip() or default,
-            header.value(record, Column.WORKLOAD).strip(),
-        )
-        for record in records
-    ]
-    rows: dict[WorkloadKey, list[SubmittedRow]] = {}
-    for record, spot in zip(records, positions_of(cells), strict=True):
-        names = (header.value(record, column).strip() for column in (Column.NAME, Column.MODEL))
-        program = Path(header.value(record, Column.FILE).strip()).stem
-        row = SubmittedRow(
-            line=record.line,
-            done=parse_repeats(header.value(record, Column.STATUS)),
-            asked=asked,
-            letter=spot.letter,
-            name=next(filter(None, names), program),
-            role=parse_role(header.value(record, Column.ROLE)),
-        )
-        rows.setdefault(WorkloadKey(spot.experiment, spot.workload), []).append(row)
-    wanted = {key for job in spool.submission.jobs for key in spool.submission.workloads(job)}
-    if missing := wanted - rows.keys():
-        raise ClusterError(
-            f"{spool.experiment_csv} lacks workload {min(missing).label} of its submission",
-            f"Restore the file, or close the submission: touch {spool.path / 'closed'}",
-        )
-    return {key: rows[key] for key in wanted}
+    submitted = ExperimentFile.read(spool.experiment_csv).table
+    return StatusWriter(table_path(spool.submission.file), submitted)

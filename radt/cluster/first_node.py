@@ -23,7 +23,6 @@ from radt.cluster.multinode import (
     MEET_S,
     MEETING,
     SETTLE_S,
-    Hello,
     Kind,
     MultiNodeSide,
     lost,
@@ -113,15 +112,19 @@ class FirstNode(MultiNodeSide):
         """Accept a node that knows the secret; one that disconnects or is silent tries again."""
         try:
             link = Link(connection)
-            hello = self._hello(link)
-        except (OSError, ClusterError, TypeError) as error:
+            hello = link.receive(GREETING_S)
+            number, name, problem = hello["node"], hello["name"], hello["problem"]
+        except (OSError, ClusterError, KeyError) as error:
             self._note(error)
             connection.close()
             return
-        number, name = hello.node, hello.name
-        if hello.problem:
+        if number not in range(1, self._nodes) or number in self._links:
+            self._note(ClusterError(f"expected another node of the job, found node {number}"))
             link.close()
-            raise ClusterError(self._unfit(hello.problem))
+            return
+        if problem:
+            link.close()
+            raise ClusterError(self._unfit(problem))
         rows = {line: asdict(row) for line, row in self._rows.items()}
         link.send({"rows": rows, "wall_ns": Clock.at_hand().offset_ns})
         with self._news:
@@ -131,12 +134,6 @@ class FirstNode(MultiNodeSide):
             lambda message: self._hear(number, message),
             lambda problem: self._lose(number, lost(name, problem)),
         )
-
-    def _hello(self, link: Link) -> Hello:
-        hello = Hello(**link.receive(GREETING_S))
-        if hello.node not in range(1, self._nodes) or hello.node in self._links:
-            raise ClusterError(f"expected another node of the job, found node {hello.node}")
-        return hello
 
     # Called by a workload -------------------------------------------------------------------------
 

@@ -16,12 +16,10 @@ from pathlib import Path
 from radt.cluster.collecting import Collection
 from radt.cluster.monitor import Changes, MonitoredJob, SubmissionMonitor
 from radt.cluster.opened import close
-from radt.cluster.overview import Overview, cluster_table
-from radt.cluster.settle import SubmittedRow
+from radt.cluster.overview import Overview, cluster_table, workload_progress
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
 from radt.errors import ClusterError, RadtError, StatusError
-from radt.experiment.columns import parse_repeats, parse_status
 from radt.experiment.plan import WorkloadKey, WorkloadPlan
 from radt.experiment.status import RowStatus, StatusSink, merged
 from radt.home import Home
@@ -30,7 +28,7 @@ from radt.runner.active import FileWait, StopRequest
 from radt.runner.console import SHOWN_TAIL_LINES, RunConsole
 from radt.runner.live import label_width
 from radt.runner.notify import Notification, Notifier
-from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress, repeated
+from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.units import plural
@@ -289,48 +287,34 @@ class Follower:
             self._found.settled_at_once = self._monitor.is_settled
 
     def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadProgress:
-        rows = job.workloads[key]
-        runs = [self._run_outcome(job, row, job.status(row)) for row in rows]
-        done = min((parse_repeats(job.status(row).text) for row in rows), default=0)
-        asked = max(row.asked for row in rows)
+        outcome = workload_progress(key, job.workloads[key], self._monitor.statuses)
+        outcome.repeats_done -= 1  # as before the current run, which has ended
+        for run in outcome.runs:
+            self._complete(job, run)
+        runs = outcome.runs
         has_all = job.has_reported_end and all(run.status is RunStatus.FINISHED for run in runs)
         if self._collection is not None and not has_all:
             with suppress(RadtError, OSError):  # the next collection reports it
                 self._collection.end_lost(job.key, runs[0].reason)
-        return WorkloadProgress(
-            experiment=key.experiment,
-            label=repeated(key.label, done, asked),
-            runs=runs,
-            start_skew_s=self._skew_s(runs[0].run_id) if len(runs) > 1 else None,
-            elapsed_s=max((run.elapsed_s or 0.0 for run in runs), default=0.0),
-        )
+        outcome.start_skew_s = self._skew_s(runs[0].run_id) if len(runs) > 1 else None
+        outcome.elapsed_s = max(run.elapsed_s or 0.0 for run in runs)
+        return outcome
 
-    def _run_outcome(self, job: MonitoredJob, row: SubmittedRow, status: RowStatus) -> RowProgress:
-        run = self._recorded(status.run_id)
-        log = self._home.run_dir(run.run_id).output_log if run is not None else None
-        if log is not None and not log.exists():
-            log = None
+    def _complete(self, job: MonitoredJob, progress: RowProgress) -> None:
+        """Add what was recorded of an ended run."""
+        if progress.status is RunStatus.SCHEDULED:
+            progress.status = RunStatus.SKIPPED
+        run = self._recorded(progress.run_id)
+        logs = [] if run is None else [self._home.run_dir(run.run_id).output_log]
         with suppress(OSError):  # its last lines are not essential
-            if log is None and (attempts := self._spool.attempts(job.key)):
-                own = attempts[-1].output_log
-                log = own if own.exists() else None
-        ended = parse_status(status.text) or RunStatus.SKIPPED
-        is_bad = ended is not RunStatus.FINISHED
-        progress = RowProgress(
-            letter=row.letter,
-            name=row.name,
-            run_id=run.run_id if run is not None else status.run_id or "",
-            status=ended,
-            reason=status.text.partition(": ")[2],
-            tail=_tail(log) if is_bad and log is not None else (),
-            log=log,
-            role=row.role,
-        )
+            logs += [attempt.output_log for attempt in self._spool.attempts(job.key)[-1:]]
+        progress.log = next((log for log in logs if log.exists()), None)
+        if progress.status is not RunStatus.FINISHED and progress.log is not None:
+            progress.tail = _tail(progress.log)
         if run is not None and run.ended_ns is not None:
             progress.set_times(run)
-        return progress
 
-    def _recorded(self, run_id: str | None) -> RunRecord | None:
+    def _recorded(self, run_id: str) -> RunRecord | None:
         if not run_id or not self._home.store_path.exists():
             return None
         try:

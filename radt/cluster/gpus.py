@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 
 from radt.devices.gpus import Device, Gpus
 from radt.devices.machine import Machine
-from radt.devices.visible import VISIBLE_VARIABLE, entries_of
+from radt.devices.visible import VISIBLE_VARIABLE, Visible, entries_of
 from radt.errors import DeviceError
 from radt.units import plural
 
@@ -34,10 +34,8 @@ def allocated_machine(asked: int, environ: Mapping[str, str] = os.environ) -> Ma
         DeviceError: The job was given fewer GPUs, the driver does not show them, or the site has
             set up MPS for the job.
     """
-    cpus = frozenset(os.sched_getaffinity(0))
     if asked == 0:
-        reason = "the job has asked for none"
-        return Machine(len(cpus), no_gpu_reason=reason, cpus=cpus, by_place=True)
+        return Machine.of(Gpus(), Visible(reason="the job has asked for none"), by_place=True)
     _refuse_mps(environ)
     present = Gpus.read()
     devices = _allocated(present, environ)
@@ -46,16 +44,7 @@ def allocated_machine(asked: int, environ: Mapping[str, str] = os.environ) -> Ma
             f"the job has asked for {plural(asked, 'GPU')}, and Slurm has given it none",
             "Tell the cluster's administrators: gres.conf has no device files",
         )
-    gpus = tuple(device.gpu for device in devices)
-    return Machine(
-        len(cpus),
-        gpus,
-        tuple(gpu for gpu in present.working if gpu not in gpus),
-        cpus=cpus,
-        by_place=True,
-        mig_devices=tuple(device.mig for device in devices if device.mig is not None),
-        broken=tuple(gpu for gpu in present.every if gpu.problem),
-    )
+    return Machine.of(present, Visible(tuple(devices)), by_place=True)
 
 
 def _allocated(present: Gpus, environ: Mapping[str, str]) -> Sequence[Device]:

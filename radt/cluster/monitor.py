@@ -24,11 +24,10 @@ from radt.cluster.settle import (
     Next,
     Patience,
     Settlement,
-    SubmittedRow,
     settle,
 )
 from radt.cluster.spool import MOST_UNFIT, Spool
-from radt.cluster.submission import JobKey
+from radt.cluster.submission import JobKey, SubmittedRow
 from radt.cluster.submit import Submitter
 from radt.errors import EngineAwayError
 from radt.experiment.columns import QUEUED
@@ -60,7 +59,6 @@ class MonitoredJob:
     workloads: Mapping[WorkloadKey, Sequence[SubmittedRow]]
     state: JobState | None = None
     views: Sequence[AttemptView] = ()
-    settlement: Settlement = field(default_factory=lambda: Settlement(Next.WAIT))
     changed_s: float = 0.0
     scanned_at_poll: int = 0
     submitted_s: float | None = None
@@ -69,10 +67,6 @@ class MonitoredJob:
     @property
     def rows(self) -> list[SubmittedRow]:
         return [row for rows in self.workloads.values() for row in rows]
-
-    def status(self, row: SubmittedRow) -> RowStatus:
-        """Return the known status of one of its rows; empty before the first."""
-        return self.settlement.rows.get(row.line) or RowStatus("")
 
     @property
     def has_reported_end(self) -> bool:
@@ -104,13 +98,14 @@ class SubmissionMonitor:
         spool: The submission's folder.
         engine: Its cluster.
         submitter: Submits the jobs.
-        rows: The rows of each workload.
         patience: How long to wait for reports.
         observes_only: Do not submit, cancel or hold: another process does.
         poll_s: Seconds between queries of the engine.
 
     Attributes:
         jobs: Those that are not settled yet.
+        statuses: The current status of all rows, by line.
+        held: Why no further job starts; "" if jobs may start.
         away: Why the engine does not answer; "" while it does.
         remedy: What to do about that.
         folder_problem: What fails in the shared folder; "" while it works. Failed operations are
@@ -122,7 +117,6 @@ class SubmissionMonitor:
         spool: Spool,
         engine: Engine,
         submitter: Submitter,
-        rows: Mapping[WorkloadKey, Sequence[SubmittedRow]],
         patience: Patience = PATIENCE,
         *,
         observes_only: bool = False,
@@ -133,16 +127,19 @@ class SubmissionMonitor:
         self._engine = engine
         self._submitter = submitter
         self._patience = patience
+        submission = spool.submission
         self.jobs = {
-            key: MonitoredJob(key, {name: rows[name] for name in spool.submission.workloads(key)})
-            for key in spool.submission.jobs
+            key: MonitoredJob(
+                key, {name: submission.rows[name] for name in submission.workloads(key)}
+            )
+            for key in submission.jobs
         }
         asked_for = submitter.asked_for
         #: Jobs still to be submitted.
         self._waiting = {
             key for key in self.jobs if submitter.job_id(key) is None and key not in asked_for
         }
-        self._statuses: dict[int, RowStatus] = {}
+        self.statuses: dict[int, RowStatus] = {}
         self._touched: set[JobKey] = set(self.jobs)
         self._next_poll_s = self._next_scan_s = 0.0
         self._usual_poll_s = self._poll_s = poll_s
@@ -152,7 +149,7 @@ class SubmissionMonitor:
         self._releases = False
         self._was_held = False
         self._cancels: list[JobId] = []
-        self._held = self._stopped = ""
+        self.held = self._stopped = ""
         #: False if attempts could not be read.
         self._is_readable = True
         #: The failure of the shared folder in this step; "" for none.
@@ -168,7 +165,7 @@ class SubmissionMonitor:
     @property
     def is_stuck(self) -> bool:
         """Return True if the rest is held and none of its jobs runs any more."""
-        if not self._held or self._stopped:
+        if not self.held or self._stopped:
             return False
         waiting = self._waiting
         return self._engine_answers and all(
@@ -177,23 +174,17 @@ class SubmissionMonitor:
         )
 
     @property
-    def held(self) -> str:
-        """Return in one line why no further job starts; "" if jobs may start."""
-        return " ".join(self._held.split())
-
-    @property
-    def unsubmitted(self) -> int:
-        """Return the number of jobs to be submitted or submitted again."""
-        return len(self._unsubmitted)
-
-    @property
-    def statuses(self) -> Mapping[int, RowStatus]:
-        """Return the current status of all rows, by line."""
-        return self._statuses
+    def unsubmitted(self) -> set[JobKey]:
+        """Return jobs that were not requested from the engine, or without an answer."""
+        return self._waiting | self._submitter.asked_for
 
     def unended(self) -> list[JobId]:
         """Return the engine's ids of jobs that wait or run."""
         return self._ids(Phase.QUEUED, Phase.HELD, Phase.RUNNING)
+
+    def status(self, row: SubmittedRow) -> str:
+        """Return the current text of a row's Status cell; "" before the first."""
+        return self.statuses[row.line].text if row.line in self.statuses else ""
 
     def job_id(self, job: MonitoredJob) -> str:
         """Return the engine's id of a job; "" while it has none."""
@@ -312,10 +303,10 @@ class SubmissionMonitor:
             if key in self._waiting:
                 self._waiting.remove(key)
                 job = self.jobs[key]
-                self._end(job, _unless_over(job, RunStatus.FAILED, error.message), changes)
+                self._end_rest(job, RunStatus.FAILED, error.message, changes)
 
     def _take(self, states: Mapping[JobId, JobState], now_s: float) -> None:
-        unsubmitted = self._unsubmitted
+        unsubmitted = self.unsubmitted
         # One state per array is enough: all jobs of an array belong to one request.
         arrays = {job_id.array: state for job_id, state in states.items()}
         for key, job in self.jobs.items():
@@ -340,14 +331,9 @@ class SubmissionMonitor:
                 job.state, job.changed_s = state, now_s
                 self._touched.add(key)
 
-    @property
-    def _unsubmitted(self) -> set[JobKey]:
-        """Return jobs that were not requested from the engine, or without an answer."""
-        return self._waiting | self._submitter.asked_for
-
     def _ask_for_the_past(self, now_s: float) -> None:
         """Query the accounting for silent jobs that the engine has forgotten."""
-        unsubmitted = self._unsubmitted
+        unsubmitted = self.unsubmitted
         forgotten = {
             job_id: job
             for key, job in self.jobs.items()
@@ -421,9 +407,9 @@ class SubmissionMonitor:
     # Settling jobs --------------------------------------------------------------------------------
 
     def _settle(self, now_s: float, changes: Changes, *, all_silent: bool) -> None:
-        self._held, self._stopped = self._spool.held, self._spool.stopped
-        holds = [reason for reason in (self._held, self._spool.released) if reason]
-        unsubmitted, touched = self._unsubmitted, self._touched & self.jobs.keys()
+        self.held, self._stopped = self._spool.held, self._spool.stopped
+        holds = [reason for reason in (self.held, self._spool.released) if reason]
+        unsubmitted, touched = self.unsubmitted, self._touched & self.jobs.keys()
         if all_silent:
             touched |= {k for k, job in self.jobs.items() if job.state is None or _has_ended(job)}
         for key in sorted(touched):
@@ -447,8 +433,8 @@ class SubmissionMonitor:
         if not is_in or job_id is None:
             if self._stopped and job.key in self._waiting:
                 self._waiting.remove(job.key)
-                self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
-            elif not job.settlement.rows:
+                self._end_rest(job, RunStatus.KILLED, self._stopped, changes)
+            elif any(row.line not in self.statuses for row in job.rows):
                 self._say({row.line: RowStatus(row.text(QUEUED)) for row in job.rows}, changes)
             return
         facts = JobFacts(
@@ -462,11 +448,11 @@ class SubmissionMonitor:
             "" if job.has_reported_end or not _has_ended(job) else self._last_line(job),
             job.is_forgotten,
         )
-        job.settlement = settle(facts, job.rows, self._patience)
-        self._follow_up(job, job_id, changes)
+        self._follow_up(job, settle(facts, job.rows, self._patience), job_id, changes)
 
-    def _follow_up(self, job: MonitoredJob, job_id: JobId, changes: Changes) -> None:
-        settlement = job.settlement
+    def _follow_up(
+        self, job: MonitoredJob, settlement: Settlement, job_id: JobId, changes: Changes
+    ) -> None:
         if settlement.next is not Next.WAIT and not self._observes_only:
             log = self._spool.job_log(job.key.array, str(job_id))
             with suppress(OSError):  # there may be none; one per job would be a lot of files
@@ -475,12 +461,13 @@ class SubmissionMonitor:
         match settlement.next:
             case Next.WAIT:
                 self._say(settlement.rows, changes)
-            case Next.SUBMIT if self._stopped:
-                self._end(job, _unless_over(job, RunStatus.KILLED, self._stopped), changes)
             case Next.SUBMIT:
                 self._say(settlement.rows, changes)
-                self._waiting.add(job.key)
-                job.state, job.is_forgotten = None, False
+                if self._stopped:
+                    self._end_rest(job, RunStatus.KILLED, self._stopped, changes)
+                else:
+                    self._waiting.add(job.key)
+                    job.state, job.is_forgotten = None, False
             case Next.DONE | Next.CANCEL:
                 if settlement.next is Next.CANCEL:
                     self._cancels.append(job_id)
@@ -488,22 +475,28 @@ class SubmissionMonitor:
                 self._count_failure(settlement.never_began)
 
     def _end(self, job: MonitoredJob, rows: Mapping[int, RowStatus], changes: Changes) -> None:
-        job.settlement = Settlement(Next.DONE, rows)
         self._say(rows, changes)
         changes.ended.append(job)
         del self.jobs[job.key]
 
+    def _end_rest(
+        self, job: MonitoredJob, status: RunStatus, reason: str, changes: Changes
+    ) -> None:
+        """End a job, and its rows with this status, except those that have ended already."""
+        left = [row for row in job.rows if not row.is_over(self.status(row))]
+        self._end(job, {row.line: RowStatus(row.text(status, reason)) for row in left}, changes)
+
     def _say(self, rows: Mapping[int, RowStatus], changes: Changes) -> None:
         for line, status in rows.items():
-            if self._statuses.get(line) != status:
-                self._statuses[line] = changes.statuses[line] = status
+            if self.statuses.get(line) != status:
+                self.statuses[line] = changes.statuses[line] = status
 
     def _count_failure(self, reason: str) -> None:
         """Hold the rest after several jobs in a row ended before running anything."""
         if self._poll_count <= 1:
             return  # an old failure: the user who follows now may have fixed the cause
         self._failures = self._failures + 1 if reason else 0
-        if self._failures >= MOST_UNFIT and not (self._held or self._observes_only):
+        if self._failures >= MOST_UNFIT and not (self.held or self._observes_only):
             self._spool.hold(reason)
 
     def _note_hold(self, changes: Changes) -> None:
@@ -542,10 +535,3 @@ def last_line(path: Path) -> str:
 
 def _has_ended(job: MonitoredJob) -> bool:
     return job.state is not None and job.state.phase is Phase.ENDED
-
-
-def _unless_over(job: MonitoredJob, status: RunStatus, reason: str) -> dict[int, RowStatus]:
-    """Return a job's rows with this status, except those that have ended already."""
-    left = [row for row in job.rows if not row.is_over(job.status(row).text)]
-    rows = {row.line: RowStatus(row.text(status, reason)) for row in left}
-    return {**job.settlement.rows, **rows}

@@ -50,15 +50,6 @@ LOOK_S = 0.2
 MEETING = "meeting.json"
 
 
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """A node's first message to the first node; ``problem`` is why it cannot run the job, or ""."""
-
-    node: int
-    name: str
-    problem: str
-
-
 class Kind(StrEnum):
     """The kind of a message between nodes; its ``round`` counts workloads."""
 
@@ -242,7 +233,7 @@ class OtherNode(MultiNodeSide):
         try:
             prove(connection, where["secret"], is_server=False, timeout_s=_CONNECT_S)
             link = Link(connection)
-            link.send(asdict(Hello(number, node_name(), problem)))
+            link.send({"node": number, "name": node_name(), "problem": problem})
             if problem:
                 link.close()
                 return None

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,11 +64,13 @@ from radt.home import (
 from radt.listeners import registry
 from radt.model import RunStatus
 from radt.paths import is_database
+from radt.runner.active import status_text
 from radt.runner.console import RunConsole
 from radt.runner.context import RunnerContext
 from radt.runner.delivering import PendingUploads
 from radt.runner.notify import Notifier
 from radt.runner.options import StartOptions, Work, pending_workloads
+from radt.runner.outcome import RunEnd
 from radt.runner.schedule import LocalSchedule
 from radt.runner.start import print_header
 from radt.tags import (
@@ -347,7 +349,7 @@ class NodeRunner:
             context.home.store_path, [context.tracking_uri], context.store_uri
         )
         limit_s = settings.variable(settings.COLLECTOR_DELIVERY_S, os.environ).value
-        delivery.wait(Deadline(self._stop, time.monotonic() + limit_s))
+        delivery.wait(self._deadline(limit_s))
 
     def _hand_over(
         self,
@@ -383,20 +385,12 @@ class NodeRunner:
         if not heartbeat.finish(reason or unsent, lambda: max(least_s, deadline_s())):
             print(f"radt: {reason or unsent}", file=sys.stderr, flush=True)  # noqa: T201
 
-    def _deadline(self) -> Deadline:
-        patience_s = settings.variable(settings.CLUSTER_PATIENCE_S, os.environ).value
-        return Deadline(self._stop, time.monotonic() + patience_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Deadline:
-    """A deadline on the monotonic clock; it moves closer once the job is asked to end."""
-
-    stop: NodeStop
-    at_most_s: float
-
-    def __call__(self) -> float:
-        return min(self.at_most_s, self.stop.deadline_s)
+    def _deadline(self, limit_s: float | None = None) -> Callable[[], float]:
+        """Return a deadline on the monotonic clock; it moves closer once the job is to end."""
+        if limit_s is None:
+            limit_s = settings.variable(settings.CLUSTER_PATIENCE_S, os.environ).value
+        at_most_s = time.monotonic() + limit_s
+        return lambda: min(at_most_s, self._stop.deadline_s)
 
 
 def _exit_code(rows: Mapping[int, RowStatus]) -> int:
@@ -409,16 +403,16 @@ def _cut_off(row: RowStatus, attempt: int) -> RowStatus | None:
         return row
     if not parse_repeats(row.text):
         return None  # as if it had not begun
-    asked = parse_repeats_asked(row.text)
-    done = parse_repeats(row.text)
-    reason = f"attempt {attempt} was cut off"
-    return replace(row, text=f"{RunStatus.KILLED} {done + 1}/{asked}: {reason}")
+    ending = RunEnd(RunStatus.KILLED, f"attempt {attempt} was cut off")
+    repeat, asked = parse_repeats(row.text) + 1, parse_repeats_asked(row.text)
+    return replace(row, text=status_text(ending, repeat, asked))
 
 
 def work_of(spool: Spool, job: JobKey, machine: Machine, rows: Mapping[int, RowStatus]) -> Work:
     """Return the remaining work of a job's workloads on this node.
 
     Relative paths are resolved beside the experiment file, which may have changed since.
+
     Raises:
         ExperimentError: The rows cannot run here.
         ClusterError: The submission's file lacks them.

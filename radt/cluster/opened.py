@@ -8,7 +8,6 @@ run is started twice.
 from __future__ import annotations
 
 import os
-import pwd
 import shlex
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from radt.cluster.spool import Spool
 from radt.errors import ClusterError, UsageError
 from radt.experiment.files import table_path
 from radt.home import Home
+from radt.procfs import name_of_uid
 from radt.setting_values import find_settings
 from radt.settings import ON, Settings
 
@@ -27,14 +27,23 @@ if TYPE_CHECKING:
     from radt.runner.executor import Executor
 
 
-def executor_of(values: Settings) -> Executor:
+def executor_of(values: Settings, file: Path | None = None) -> Executor:
     """Return the executor that ``on`` names.
 
+    Args:
+        values: The settings.
+        file: The experiment file to start, None for a plan only. It cannot be run here while its
+            jobs are on a cluster.
+
     Raises:
-        UsageError: There is no such cluster, or one of its settings is invalid.
+        UsageError: There is no such cluster, one of its settings is invalid, or the file has an
+            open submission.
+        ClusterError: It may have one; see `open_submission`.
     """
     cluster = ClusterSettings.chosen(values)
     if cluster is None:
+        if file is not None:
+            refuse_open_submission(file)
         from radt.runner.schedule import LocalExecutor  # imports are slow: load only what is used
 
         return LocalExecutor()
@@ -59,7 +68,8 @@ def open_submission(file: Path, home: Home | None = None) -> Spool | None:
         owner = mark.stat().st_uid
         if owner != os.getuid():  # other users cannot read what that user's jobs report
             raise ClusterError(
-                f"{file} was submitted to a cluster by {_user(owner)}, and that is not settled yet",
+                f"{file} was submitted to a cluster by {name_of_uid(owner)}, and that is not "
+                "settled yet",
                 f"Wait for it, or copy the file. If it was given up, remove {mark}",
             )
         folder = Path(mark.read_text(encoding="utf-8"))
@@ -179,10 +189,3 @@ def _open(file: Path, spool: Spool) -> str:
 
 def _command(file: Path, spool: Spool) -> str:
     return f"radt {shlex.quote(str(file))} --on {spool.submission.engine}"
-
-
-def _user(number: int) -> str:
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"user {number}"

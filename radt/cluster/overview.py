@@ -15,12 +15,14 @@ from radt.cluster.engine import Phase
 from radt.cluster.monitor import MonitoredJob, SubmissionMonitor
 from radt.cluster.slurm import waits_for
 from radt.cluster.spool import Spool
-from radt.experiment.columns import parse_status
+from radt.cluster.submission import SubmittedRow
+from radt.experiment.columns import QUEUED, parse_repeats, parse_status
 from radt.experiment.plan import WorkloadKey
+from radt.experiment.status import RowStatus
 from radt.model import Role, RunStatus
 from radt.runner.console import shown_path
 from radt.runner.live import NAME_COLUMNS, progress_line, runs_text
-from radt.runner.progress import ProgressView
+from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress, WorkloadState
 
 _LABEL_COLUMNS = 12
 #: Number of reasons shown for queued jobs, the most frequent ones.
@@ -51,7 +53,7 @@ class JobView:
     def of(cls, monitor: SubmissionMonitor, job: MonitoredJob) -> JobView:
         """Describe a job that the engine has."""
         assert job.state is not None
-        key = current_workload(job)
+        key = current_workload(monitor, job)
         newest = job.views[-1] if job.views else None
         start = newest.start if newest is not None else None
         reason = "held" if job.state.phase is Phase.HELD else job.state.reason
@@ -99,12 +101,13 @@ class Overview:
         jobs = list(monitor.jobs.values())
         running = [JobView.of(monitor, job) for job in jobs if job.is_running]
         queued = [JobView.of(monitor, job) for job in jobs if job.is_queued]
+        unsubmitted = len(monitor.unsubmitted)
         return cls(
             engine=engine,
             running=running,
             queued=dict(Counter(job.reason for job in queued)),  # `asdict` cannot copy a Counter
-            unsubmitted=monitor.unsubmitted,
-            ending=len(jobs) - len(running) - len(queued) - monitor.unsubmitted,
+            unsubmitted=unsubmitted,
+            ending=len(jobs) - len(running) - len(queued) - unsubmitted,
             starts=min((job.starts for job in queued if job.starts), default=""),
             held=monitor.held,
             away=bool(monitor.away),
@@ -125,12 +128,42 @@ class Overview:
         return {"headline": headline(self).plain.strip(), **asdict(self)}
 
 
-def current_workload(job: MonitoredJob) -> WorkloadKey:
+def workload_progress(
+    key: WorkloadKey, rows: Sequence[SubmittedRow], statuses: Mapping[int, RowStatus]
+) -> WorkloadProgress:
+    """Return the progress of a workload, from the statuses of its rows by line."""
+    known = [statuses.get(row.line, RowStatus("")) for row in rows]
+    details = [status.text.partition(": ")[2] for status in known]
+    runs = []
+    for row, status, detail in zip(rows, known, details, strict=True):
+        parsed = parse_status(status.text) or RunStatus.SCHEDULED
+        reason, run_id = detail if parsed.ended else "", status.run_id or ""
+        runs.append(RowProgress(row.letter, row.name, parsed, reason, run_id, row.role))
+    present = {run.status for run in runs}
+    state = WorkloadState.WAITING if RunStatus.SCHEDULED in present else WorkloadState.DONE
+    places = [
+        detail
+        for begin in (RunStatus.RUNNING, QUEUED)
+        for status, detail in zip(known, details, strict=True)
+        if status.text.startswith(begin)
+    ]
+    return WorkloadProgress(
+        experiment=key.experiment,
+        label=key.label,
+        state=WorkloadState.RUNNING if RunStatus.RUNNING in present else state,
+        runs=runs,
+        repeats_done=min(parse_repeats(status.text) for status in known),
+        repeats=max(row.asked for row in rows),
+        place=next(iter(places), ""),
+    )
+
+
+def current_workload(monitor: SubmissionMonitor, job: MonitoredJob) -> WorkloadKey:
     """Return the workload of a job that is running, or runs next."""
     for wanted in (RunStatus.RUNNING, None):
         for key, rows in job.workloads.items():
             for row in rows:
-                text = job.status(row).text
+                text = monitor.status(row)
                 if parse_status(text) is wanted or (wanted is None and not row.is_over(text)):
                     return key
     return list(job.workloads)[-1]

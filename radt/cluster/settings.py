@@ -165,13 +165,11 @@ class ClusterSettings:
         tables = {} if file is None else _tables(file)
         if name != SLURM and name not in tables:
             raise _unknown_cluster(name, tables, file)
-        settings = cls()
+        settings = cls(name=name)
         if file is not None and CLUSTER_TABLE in file.table:
             settings = _with(settings, file, (CLUSTER_TABLE,), file.table[CLUSTER_TABLE])
-            settings = replace(settings, source=_source(file, CLUSTER_TABLE))
         if file is not None and name in tables:
             settings = _with(settings, file, (CLUSTER_TABLE, name), tables[name])
-            settings = replace(settings, name=name, source=_source(file, CLUSTER_TABLE, name))
         return replace(settings, partition=partition) if partition else settings
 
 
@@ -181,26 +179,27 @@ def all_clusters(file: SettingsFile | None) -> Iterable[ClusterSettings]:
     Raises:
         UsageError: A setting is not valid.
     """
-    names = dict.fromkeys((SLURM, *(() if file is None else _tables(file))))
-    found = (ClusterSettings.named(name, file) for name in names)
+    found = (ClusterSettings.named(name, file) for name in _names(file))
     return [cluster for cluster in found if cluster is not None]
 
 
 def cluster_problems(file: SettingsFile | None) -> Iterable[UsageError]:
-    """Yield the problems of a settings file's clusters: one for each."""
-    if file is None or CLUSTER_TABLE not in file.table:
-        return
+    """Return the problems of a settings file's clusters: one for each."""
+    found: dict[str, UsageError] = {}
     try:
-        ClusterSettings.named(SLURM, file)
-        names = [name for name in _tables(file) if name != SLURM]
+        names = _names(file)
     except UsageError as error:
-        yield error
-        return
+        names, found = [], {str(error): error}
     for name in names:
         try:
             ClusterSettings.named(name, file)
-        except UsageError as error:
-            yield error
+        except UsageError as error:  # one of [cluster] itself concerns every cluster
+            found.setdefault(str(error), error)
+    return list(found.values())
+
+
+def _names(file: SettingsFile | None) -> list[str]:
+    return list(dict.fromkeys((SLURM, *(() if file is None else _tables(file)))))
 
 
 def _source(file: SettingsFile, *names: str) -> str:
@@ -219,17 +218,21 @@ def _unknown_cluster(name: str, tables: Mapping[str, Any], file: SettingsFile | 
 
 def _tables(file: SettingsFile) -> Mapping[str, Any]:
     """Return the tables of individual clusters by name."""
-    table = file.table.get(CLUSTER_TABLE, {})
-    if not isinstance(table, dict):
-        raise UsageError(
-            f"{_source(file, CLUSTER_TABLE)} is not a table",
-            f"Write {file.key(CLUSTER_TABLE)} on a line of its own",
-        )
+    table = _table(file, (CLUSTER_TABLE,), file.table.get(CLUSTER_TABLE, {}))
     return {
         name: value
         for name, value in table.items()
         if isinstance(value, dict) and name != GPUS_TABLE
     }
+
+
+def _table(file: SettingsFile, names: tuple[str, ...], value: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(
+            f"{_source(file, *names)} is not a table",
+            f"Write {file.key(*names)} on a line of its own",
+        )
+    return value
 
 
 #: The keys of ``[cluster]`` and ``[cluster.NAME]``, besides the table `GPUS_TABLE`. Values in the
@@ -262,13 +265,9 @@ def _with(
     settings: ClusterSettings, file: SettingsFile, names: tuple[str, ...], table: object
 ) -> ClusterSettings:
     """Return the settings, updated from a table."""
-    if not isinstance(table, dict):
-        raise UsageError(
-            f"{_source(file, *names)} is not a table", f"Write {file.key(*names)} on its own line"
-        )
-    values: dict[str, Any] = {}
+    values: dict[str, Any] = {"source": _source(file, *names)}
     is_whole = len(names) == 1
-    for key, value in table.items():
+    for key, value in _table(file, names, table).items():
         if key == GPUS_TABLE:
             values["gpus"] = {**settings.gpus, **_gpus(file, (*names, key), value)}
         elif key in CLUSTER_KEYS:
@@ -340,10 +339,8 @@ def _check_option(option: str, place: str) -> None:
 def _gpus(file: SettingsFile, names: tuple[str, ...], table: object) -> dict[str, str]:
     """Return the gres types by MIG profile, in lower case and without ``gpu:``."""
     where = _source(file, *names)
-    if not isinstance(table, dict):
-        raise UsageError(f"{where} is not a table", f"Write {file.key(*names)} on its own line")
     types: dict[str, str] = {}
-    for profile, gres in table.items():
+    for profile, gres in _table(file, names, table).items():
         match = _GRES.fullmatch(gres) if isinstance(gres, str) else None
         if match is None:
             raise UsageError(

@@ -18,10 +18,10 @@ from enum import StrEnum
 from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptView
 from radt.cluster.engine import End, JobState, Phase
 from radt.cluster.spool import MOST_ATTEMPTS
-from radt.experiment.columns import QUEUED, parse_repeats, parse_repeats_asked, parse_status
-from radt.experiment.plan import FAILURES
+from radt.cluster.submission import SubmittedRow
+from radt.experiment.columns import QUEUED, parse_status
 from radt.experiment.status import RowStatus
-from radt.model import Role, RunStatus
+from radt.model import RunStatus
 
 NO_REPORT = "the job ended without reporting a result"
 STARTED_TOO_OFTEN = f"started {MOST_ATTEMPTS} times"
@@ -49,35 +49,6 @@ class Next(StrEnum):
     DONE = "done"
     SUBMIT = "submit again"
     CANCEL = "cancel"  # its rows are done, but the engine still has it
-
-
-@dataclass(frozen=True, slots=True)
-class SubmittedRow:
-    """A row of a job. At submission, ``done`` of ``asked`` repeats had finished."""
-
-    line: int
-    done: int = 0
-    asked: int = 1
-    letter: str = "a"
-    name: str = ""
-    role: Role = Role.TRAINING
-
-    def text(self, status: str, reason: str = "", before: str = "") -> str:
-        """Return the text of its Status cell; its repeat follows those in ``before``."""
-        done = max(self.done, parse_repeats(before))
-        asked = max(self.asked, parse_repeats_asked(before))
-        count = f" {min(done + 1, asked)}/{asked}" if asked > 1 else ""
-        return f"{status}{count}: {reason}" if reason else f"{status}{count}"
-
-    def is_over(self, text: str) -> bool:
-        """Return True if a job with this status of the row has nothing left to do for it."""
-        match parse_status(text):
-            case RunStatus.FINISHED:
-                return parse_repeats(text) >= self.asked
-            case RunStatus.SKIPPED:
-                return True
-            case status:
-                return status in FAILURES
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 import tarfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,43 +41,32 @@ if TYPE_CHECKING:
 
 #: With this many uncollected files, no process is collecting: the next file replaces all of them.
 MOST_WAITING = 30
-OUTPUT_LOG = "output.log"
-ARTIFACTS = "artifacts"
 _LONGEST_BACKOFF_S = 10.0
 _LOOK_S = 0.1
 #: Seconds between copies of the output to the shared folder, where the user may be following it.
 OUTPUT_S = 2.0
-_FILES = re.compile(r"files\.(\d+)\.tar")
+_ARCHIVE = re.compile(r"files\.\d+\.tar")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class SentFile:
-    """A file of a run in transit: a bundle, or an archive of its output.log and artifacts.
-
-    ``number`` increases within the run.
-    """
-
-    number: int
-    name: str
-    is_bundle: bool
-
-
-def sent_files(folder: Path) -> list[SentFile]:
-    """Return the existing files of a run, by number; none if there is no such folder."""
-    try:
-        names = [entry.name for entry in os.scandir(folder)]
-    except FileNotFoundError:
-        return []
+def bundles_in(folder: Path) -> list[Path]:
+    """Return the bundles of a run in transit, by number; none if there is no such folder."""
     # Imported here: it loads NumPy, which a node does not need to start its runs.
     from radt.store import bundle
 
-    found = []
-    for name in names:
-        if (named := bundle.number_of(name)) is not None:
-            found.append(SentFile(named[1], name, is_bundle=True))
-        elif match := _FILES.fullmatch(name):
-            found.append(SentFile(int(match[1]), name, is_bundle=False))
-    return sorted(found)
+    numbers = {name: found[1] for name in _names(folder) if (found := bundle.number_of(name))}
+    return [folder / name for name in sorted(numbers, key=numbers.__getitem__)]
+
+
+def archives_in(folder: Path) -> list[Path]:
+    """Return the archives of a run's output and artifacts in transit."""
+    return [folder / name for name in sorted(_names(folder)) if _ARCHIVE.fullmatch(name)]
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in os.scandir(folder)]
+    except FileNotFoundError:
+        return []
 
 
 @dataclass(slots=True)
@@ -145,8 +135,6 @@ class Shipper(_Sender):
         self._sent: dict[str, _Sent] = {}
         #: Why runs cannot be sent; "" if they can.
         self.problem = ""
-        #: Unreadable artifacts.
-        self.left_out: list[str] = []
 
     def finish(self, deadline_s: Callable[[], float], is_hurried: Callable[[], bool]) -> str:
         """Send the rest, retrying until the deadline; return why it failed, "" on success.
@@ -201,7 +189,7 @@ class Shipper(_Sender):
             sent.until is None or progress_of(reader, run.run_id).revision != sent.until.revision
         )
         if is_new or is_tidy:
-            waiting = [sent_file for sent_file in sent_files(folder) if sent_file.is_bundle]
+            waiting = bundles_in(folder)
             if len(waiting) >= ((1 if is_new else 2) if is_tidy else MOST_WAITING):
                 self._send_bundle(reader, run, sent, folder, replaced=waiting)
             elif is_new:
@@ -215,7 +203,7 @@ class Shipper(_Sender):
         run: RunRecord,
         sent: _Sent,
         folder: Path,
-        replaced: Sequence[SentFile] = (),
+        replaced: Sequence[Path] = (),
     ) -> None:
         """Send new data; with ``replaced``, send the whole run in place of these files.
 
@@ -237,40 +225,28 @@ class Shipper(_Sender):
             self._on_arrived(run.run_id)
         # Newest first, so that the remaining files have no gap.
         for old in reversed(replaced):
-            (folder / old.name).unlink(missing_ok=True)
+            old.unlink(missing_ok=True)
 
     def _send_files(self, run: RunRecord, sent: _Sent, folder: Path) -> None:
-        run_dir = RunDir(Path(run.spool))
-        if files := list(self._readable(files_of(run_dir))):
+        files = {}
+        for file in RunDir(Path(run.spool)).files():
+            name = str(file.relative_to(run.spool))
+            if os.access(file, os.R_OK):
+                files[name] = file
+            else:
+                print(  # noqa: T201 - the job's own log
+                    f"radt: {run.run_id}: {name} cannot be read, and is not sent",
+                    file=sys.stderr,
+                    flush=True,
+                )
+        if files:
             sent.number += 1
             pack(folder / f"files.{sent.number}.tar", files)
         sent.files = True
 
-    def _readable(self, files: Iterable[tuple[Path, str]]) -> Iterator[tuple[Path, str]]:
-        for file, name in files:
-            if os.access(file, os.R_OK):
-                yield file, name
-            else:
-                self.left_out.append(name)
 
-
-def files_of(run_dir: RunDir) -> Iterator[tuple[Path, str]]:
-    """Yield the output and the artifacts of a run, with their paths in its folder.
-
-    Regular files only: opening a named pipe could block forever.
-    """
-    if run_dir.output_log.is_file():
-        yield run_dir.output_log, OUTPUT_LOG
-    for folder, folders, names in os.walk(run_dir.artifacts):
-        folders.sort()
-        for name in sorted(names):
-            file = Path(folder) / name
-            if file.is_file():
-                yield file, f"{ARTIFACTS}/{file.relative_to(run_dir.artifacts)}"
-
-
-def pack(path: Path, files: Iterable[tuple[Path, str]]) -> None:
-    """Write files into an archive in ``runs/RUN``, atomically.
+def pack(path: Path, files: Mapping[str, Path]) -> None:
+    """Write files, by name, into an archive in ``runs/RUN``, atomically.
 
     Raises:
         OSError: A file cannot be read, the disk is full, or the folder ``runs`` is missing.
@@ -281,7 +257,7 @@ def pack(path: Path, files: Iterable[tuple[Path, str]]) -> None:
         whole_file(path, mode=0o600, durable=True, temporary=alone) as temporary,
         tarfile.open(temporary, mode="w", dereference=True) as tar,
     ):
-        for file, name in files:
+        for name, file in files.items():
             tar.add(file, name, recursive=False)
 
 
@@ -435,17 +411,12 @@ class AttemptHeartbeat(_Sender):
                 self._turn(last_reason)
             except OSError:
                 # The folder is full or unreachable; missing writes are made up for later.
-                self._pause(backoff.next_s())
+                self._wake.wait(backoff.next_s())
                 continue
             backoff.reset()
             if last_reason is not None:
                 return
             self._wake.wait(min(OUTPUT_S, self._beat_s))
-
-    def _pause(self, pause_s: float) -> None:
-        end_s = time.monotonic() + pause_s
-        while not self._is_dropped and (left_s := end_s - time.monotonic()) > 0:
-            time.sleep(min(_LOOK_S, left_s))
 
     def _turn(self, last_reason: str | None) -> None:
         if last_reason is not None or time.monotonic() >= self._beat_at_s:

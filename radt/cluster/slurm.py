@@ -11,12 +11,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 
 from radt.cluster.engine import INTENT, REST, ArrayRequest, End, JobId, JobState, Phase, Shape
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
+from radt.processes import run_command
+from radt.units import ranges_text
 
 #: Maximum seconds before the time limit at which steps get a signal; Slurm may be 60 s early.
 _NOTICE_S = 120
@@ -179,7 +181,7 @@ def _options(request: ArrayRequest) -> list[str]:
     return [
         f"--job-name={request.name}",
         f"--comment={request.intent}",
-        f"--array={ranges(request.indices)}",
+        f"--array={ranges_text(sorted(request.indices), ',')}",
         f"--output={request.output}",
         "--open-mode=append",  # a requeued job continues the file
         "--requeue",
@@ -214,28 +216,13 @@ def _notice_s(time_s: float | None) -> int:
     return _NOTICE_S if time_s is None else max(1, min(_NOTICE_S, int(time_s / 4)))
 
 
-def ranges(indices: Iterable[int]) -> str:
-    """Write indices as Slurm does.
-
-    >>> ranges([3, 0, 1, 2, 7])
-    '0-3,7'
-    """
-    found: list[list[int]] = []
-    for index in sorted(indices):
-        if found and index == found[-1][1] + 1:
-            found[-1][1] = index
-        else:
-            found.append([index, index])
-    return ",".join(f"{a}-{b}" if a != b else f"{a}" for a, b in found)
-
-
 def _expressions(jobs: Collection[JobId]) -> list[str]:
     """Write jobs as ``1234_[0-3,7]``, split into words short enough for a command line."""
     words = []
     for array in sorted({job.array for job in jobs}, key=int):
         indices = sorted(job.index for job in jobs if job.array == array)
         words += [
-            f"{array}_[{ranges(indices[start : start + _MOST_IN_ARGUMENT])}]"
+            f"{array}_[{ranges_text(indices[start : start + _MOST_IN_ARGUMENT], ',')}]"
             for start in range(0, len(indices), _MOST_IN_ARGUMENT)
         ]
     return words
@@ -386,16 +373,7 @@ def run(
         )
     timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
     try:
-        done = subprocess.run(
-            [program, *arguments],
-            input=script,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=_environment(),
-            timeout=timeout_s,
-            check=False,
-        )
+        done = run_command([program, *arguments], timeout_s, text=script, env=_environment())
     except subprocess.TimeoutExpired as error:
         words = (error.stderr or b"").decode(errors="replace")
         if _WAITS_FOR_ROOM in words:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from radt.cluster.engine import Shape
-from radt.experiment.plan import WorkloadKey
+from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
+from radt.experiment.plan import FAILURES, WorkloadKey
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
+from radt.model import Role, RunStatus
 
 _KEY = re.compile(r"(\d+)-(\d+)")
 
@@ -41,13 +43,43 @@ class JobKey:
 
 
 @dataclass(frozen=True, slots=True)
+class SubmittedRow:
+    """A row of a job. At submission, ``done`` of ``asked`` repeats had finished."""
+
+    line: int
+    done: int = 0
+    asked: int = 1
+    letter: str = "a"
+    name: str = ""
+    role: Role = Role.TRAINING
+
+    def text(self, status: str, reason: str = "", before: str = "") -> str:
+        """Return the text of its Status cell; its repeat follows those in ``before``."""
+        done = max(self.done, parse_repeats(before))
+        asked = max(self.asked, parse_repeats_asked(before))
+        count = f" {min(done + 1, asked)}/{asked}" if asked > 1 else ""
+        return f"{status}{count}: {reason}" if reason else f"{status}{count}"
+
+    def is_over(self, text: str) -> bool:
+        """Return True if a job with this status of the row has nothing left to do for it."""
+        match parse_status(text):
+            case RunStatus.FINISHED:
+                return parse_repeats(text) >= self.asked
+            case RunStatus.SKIPPED:
+                return True
+            case status:
+                return status in FAILURES
+
+
+@dataclass(frozen=True, slots=True)
 class Submission:
     """A submission with all information that a node needs.
 
     ``file`` is the experiment file on the submit host; ``options`` are those of the start
     (`StartOptions.for_nodes`); ``settings`` are environment variables for the nodes: with
     ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among them, nodes upload runs there, otherwise the
-    submit host does. ``home`` is the data folder on the submit host, which gets the runs.
+    submit host does. ``home`` is the data folder on the submit host, which gets the runs. ``rows``
+    are those of each workload.
     """
 
     submission_id: str
@@ -61,6 +93,7 @@ class Submission:
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
     home: str = ""
+    rows: Mapping[WorkloadKey, Sequence[SubmittedRow]] = field(default_factory=dict)
 
     def workloads(self, job: JobKey) -> tuple[WorkloadKey, ...]:
         return self.arrays[job.array].jobs[job.index]
@@ -97,10 +130,19 @@ class Submission:
             )
             for array in values.pop("arrays")
         )
-        return cls(**values, arrays=arrays)
+        rows = {
+            WorkloadKey(workload["experiment"], workload["label"]): tuple(
+                SubmittedRow(**row | {"role": Role(row["role"])}) for row in workload["rows"]
+            )
+            for workload in values.pop("rows")
+        }
+        return cls(**values, arrays=arrays, rows=rows)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        rows = [
+            asdict(key) | {"rows": [asdict(row) for row in rows]} for key, rows in self.rows.items()
+        ]
+        return json.dumps(asdict(replace(self, rows={})) | {"rows": rows}, indent=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ again.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby
 
@@ -52,9 +53,8 @@ class Submitter:
         self._window: int | None = None
         self._searched: dict[Request, int] = {}
         self._seen: set[Request] = set()
-        self._ids: dict[JobKey, JobId] = {}
-        self._intents: dict[JobKey, str] = {}
-        self._counts: dict[JobKey, int] = {}
+        #: Requests with an id, by job.
+        self._answered: defaultdict[JobKey, list[Request]] = defaultdict(list)
         self._arrays: set[str] = set()
         #: Requests whose ids are unknown.
         self.unanswered: list[Request] = []
@@ -83,18 +83,20 @@ class Submitter:
 
     def job_id(self, job: JobKey) -> JobId | None:
         """Return the engine's id of a job's last submission; None if there is none."""
-        return self._ids.get(job)
+        requests = self._answered.get(job)
+        return JobId(requests[-1].job_id, job.index) if requests else None
 
     def is_of(self, job: JobKey, state: JobState) -> bool:
         """Return True if a state is that of the job, by its intent.
 
         A controller that lost its newest state may have given the job's number to a later job.
         """
-        return state.intent in (None, self._intents.get(job))
+        requests = self._answered.get(job)
+        return state.intent in (None, self._spool.intent(requests[-1]) if requests else None)
 
     def submissions(self, job: JobKey) -> int:
         """Return the number of times a job was submitted."""
-        return self._counts.get(job, 0)
+        return len(self._answered.get(job, ()))
 
     @property
     def asked_for(self) -> set[JobKey]:
@@ -198,9 +200,7 @@ class Submitter:
         self._seen.add(request)
         self._arrays.add(request.job_id)
         for key in _jobs(request):
-            self._ids[key] = JobId(request.job_id, key.index)
-            self._intents[key] = self._spool.intent(request)
-            self._counts[key] = self._counts.get(key, 0) + 1
+            self._answered[key].append(request)
 
 
 def _jobs(request: Request) -> list[JobKey]:

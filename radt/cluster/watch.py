@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from radt import settings
 from radt.cluster.collecting import Collection
-from radt.cluster.executor import monitor_of, plan_of, reopened, submitted_rows, submitted_table
+from radt.cluster.executor import monitor_of, plan_of, reopened, status_writer
 from radt.cluster.follow import Follower
 from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import open_submission
-from radt.cluster.overview import Overview, current_workload
-from radt.cluster.settle import SubmittedRow
+from radt.cluster.overview import Overview, current_workload, workload_progress
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
 from radt.collector.client import CollectorClient
 from radt.errors import EngineAwayError, HeldError, UsageError
-from radt.experiment.columns import QUEUED, parse_repeats, parse_status
-from radt.experiment.files import call, table_path
+from radt.experiment.files import call
 from radt.experiment.lock import ExperimentLock, Holder
-from radt.experiment.plan import WorkloadKey
-from radt.experiment.status import RowStatus, StatusWriter
 from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.active import StopRequest
@@ -31,12 +27,7 @@ from radt.runner.console import RunConsole
 from radt.runner.notify import Notifier
 from radt.runner.outcome import STOPPED
 from radt.runner.output import LogTail
-from radt.runner.progress import (
-    ExperimentProgress,
-    RowProgress,
-    WorkloadProgress,
-    WorkloadState,
-)
+from radt.runner.progress import ExperimentProgress
 from radt.runner.watch import Watcher
 from radt.settings import Settings
 
@@ -113,9 +104,8 @@ class ClusterWatcher(Watcher):
         monitor = monitor_of(spool, cluster, engine, observes_only=True)
         changes = monitor.step(time.monotonic())
         if writes:
-            writer = StatusWriter(table_path(self.file), submitted_table(spool))
-            writer.set_many(changes.statuses)
-        rows = sorted(submitted_rows(spool).items(), key=lambda item: item[1][0].line)
+            status_writer(spool).set_many(changes.statuses)
+        rows = sorted(spool.submission.rows.items(), key=lambda item: item[1][0].line)
         if monitor.is_settled:
             hint = f"{call(self.file, 'attach')} collects what the jobs have recorded"
         elif monitor.held:
@@ -130,7 +120,7 @@ class ClusterWatcher(Watcher):
             name=plan_of(spool).name,
             is_running=not monitor.is_settled,
             holder=holder,
-            workloads=[_workload(key, of_key, monitor.statuses) for key, of_key in rows],
+            workloads=[workload_progress(key, of_key, monitor.statuses) for key, of_key in rows],
             place=f"on {spool.submission.engine}",
             hint=hint,
             jobs=Overview.of(monitor, cluster.name, spool),
@@ -180,9 +170,7 @@ class ClusterWatcher(Watcher):
                 self.home,
                 console,
                 collection=collection,
-                statuses=StatusWriter(table_path(self.file), submitted_table(spool))
-                if is_ours
-                else None,
+                statuses=status_writer(spool) if is_ours else None,
                 notifier=notifier,
                 stop=stop,
                 on_look=tails.relay if with_output else lambda _monitor: None,
@@ -260,7 +248,7 @@ class OutputTails:
     def relay(self, monitor: SubmissionMonitor) -> None:
         """Print the output since the last call, including that of jobs that have ended since."""
         now = {
-            job.key: f"{current_workload(job).label} on {job.state.nodes}"
+            job.key: f"{current_workload(monitor, job).label} on {job.state.nodes}"
             for job in monitor.jobs.values()
             if job.is_running and job.state is not None
         }
@@ -272,41 +260,3 @@ class OutputTails:
                         if text := line.strip():
                             self._console.relay(f"  {where} │ {text}")
         self._running = now
-
-
-def _workload(
-    key: WorkloadKey, rows: Sequence[SubmittedRow], statuses: Mapping[int, RowStatus]
-) -> WorkloadProgress:
-    runs, texts = [], []
-    for row in rows:
-        status = statuses.get(row.line, RowStatus(""))
-        texts.append(status.text)
-        parsed = parse_status(status.text) or RunStatus.SCHEDULED
-        runs.append(
-            RowProgress(
-                row.letter,
-                row.name,
-                parsed,
-                status.text.partition(": ")[2] if parsed.ended else "",
-                role=row.role,
-                run_id=status.run_id or "",
-            )
-        )
-    details = [text.partition(": ")[2] for text in texts]
-    running = [
-        detail for run, detail in zip(runs, details, strict=True) if run.status is RunStatus.RUNNING
-    ]
-    waiting = any(run.status is RunStatus.SCHEDULED for run in runs)
-    queued = [
-        detail for text, detail in zip(texts, details, strict=True) if text.startswith(QUEUED)
-    ]
-    state = WorkloadState.WAITING if waiting else WorkloadState.DONE
-    return WorkloadProgress(
-        experiment=key.experiment,
-        label=key.label,
-        state=WorkloadState.RUNNING if running else state,
-        runs=runs,
-        repeats_done=min(map(parse_repeats, texts)),
-        repeats=max(row.asked for row in rows),
-        place=next(iter([*running, *queued]), ""),
-    )

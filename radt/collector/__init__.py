@@ -9,8 +9,8 @@ over a socket (`protocol`). Its threads:
   journals (`recorder`, `journal_import`) and the position in them;
 - a finder (`run_finder`) looks for runs that no collector records.
 
-`recovery` ends runs that a reboot interrupted, `ledger` counts what was expected and received, and
-`delivery` starts the processes that upload.
+`recovery` ends runs that no collector finished, with the same `recorder`; `ledger` counts what was
+expected and received; `delivery` starts the processes that upload.
 
 `client`, `protocol`, `manifest` and `start` import the standard library only, because training
 processes use them.

@@ -26,6 +26,7 @@ from radt.collector.protocol import (
     LiveView,
     Op,
     RefusalCode,
+    RefusedError,
     Registration,
     RunRequest,
     decode,
@@ -72,14 +73,6 @@ class _StoppedError(TimeoutError):
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} is stopped")
         self.pid = pid
-
-
-class _RefusedError(CollectorError):
-    """The collector refused a request."""
-
-    def __init__(self, message: str, remedy: str | None, code: RefusalCode) -> None:
-        super().__init__(message, remedy)
-        self.code = code
 
 
 class CollectorClient:
@@ -185,7 +178,7 @@ class CollectorClient:
         """
         try:
             answer = self._ask(Op.REGISTER, {"registration": asdict(registration)})
-        except _RefusedError:
+        except RefusedError:
             raise
         except CollectorError:
             self._registrations[registration.run_id] = registration
@@ -267,7 +260,7 @@ class CollectorClient:
         }
         try:
             self._ask(Op.FINISH, arguments, patience_s=timeout_s)
-        except _RefusedError as refusal:
+        except RefusedError as refusal:
             if refusal.code is not RefusalCode.UNFINISHED:
                 self.forget(run_id)
             raise
@@ -333,7 +326,7 @@ class CollectorClient:
             timeout_s = min(timeout_s, _RETRY_TIMEOUT_S)
         try:
             answer = self._persistently(talk, now_s + timeout_s)
-        except _RefusedError:
+        except RefusedError:
             self._away = None
             raise
         except CollectorError as error:
@@ -376,7 +369,7 @@ class CollectorClient:
         line, _, self._received = self._received.partition(b"\n")
         answer = decode(line)
         if not answer.get("ok"):
-            raise _RefusedError(
+            raise RefusedError(
                 str(answer.get("error")), answer.get("remedy"), RefusalCode(answer.get("code", ""))
             )
         return answer
@@ -418,7 +411,7 @@ class CollectorClient:
         for registration in list(self._registrations.values()):
             # A run that is refused now (its store was deleted) must not prevent the recording of
             # the others; the call that finishes it raises the error.
-            with suppress(_RefusedError):
+            with suppress(RefusedError):
                 self._exchange(
                     Op.REGISTER, {"registration": asdict(registration)}, _ANSWER_TIMEOUT_S
                 )

@@ -19,13 +19,18 @@ MAX_GAPS = 1000
 
 
 class ListenerState(StrEnum):
-    """State of a listener in a run, as in the ledger."""
+    """State of a listener, and its state in a run as in the ledger."""
 
     OPENING = "opening"
     RUNNING = "running"
     UNAVAILABLE = "unavailable"
     DROPPED = "dropped"
     ENDED = "ended"
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether readings are to be expected."""
+        return self in (ListenerState.OPENING, ListenerState.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +47,8 @@ class MissedStretch:
 class Account:
     """One listener's account in one run; times are monotonic.
 
-    ``explanation`` is the reason for the next missed stretch.
+    ``explanation`` is the reason for the next missed stretch; ``last_ns`` is the time of the last
+    reading, or of the start, 0 before that.
     """
 
     listener: str
@@ -59,14 +65,14 @@ class Account:
     explanation: str = ""
     stretches: list[MissedStretch] = field(default_factory=list)
     changed: bool = True
-    _last_ns: int = 0
+    last_ns: int = 0
     _before_ns: int | None = None
     _listed: int = 0
 
     def start(self, start_ns: int) -> None:
         """Expect readings from now on."""
         if self.start_ns is None:
-            self.start_ns = self._last_ns = start_ns
+            self.start_ns = self.last_ns = start_ns
             self.changed = True
             self._miss_before()
 
@@ -97,9 +103,9 @@ class Account:
         self.late_ns += late_ns
         self.late_max_ns = max(self.late_max_ns, late_ns)
         self.state = ListenerState.RUNNING
-        self._miss(self._last_ns, now_ns, self.explanation or "no reading", inclusive=False)
+        self._miss(self.last_ns, now_ns, self.explanation or "no reading", inclusive=False)
         self.explanation = ""
-        self._last_ns = now_ns
+        self.last_ns = now_ns
         self.changed = True
 
     def end(self, end_ns: int) -> None:
@@ -110,15 +116,10 @@ class Account:
             return  # it was never available, so no readings were expected
         # A tick that is just due and may be in progress is not missed.
         due_ns = end_ns - self.interval_ns // 4
-        self._miss(self._last_ns, due_ns, self.explanation or self.reason or "no reading")
-        if self.state in (ListenerState.RUNNING, ListenerState.OPENING):
+        self._miss(self.last_ns, due_ns, self.explanation or self.reason or "no reading")
+        if self.state.is_open:
             self.state = ListenerState.ENDED
         self.changed = True
-
-    @property
-    def last_ns(self) -> int:
-        """Return the time of the last reading, or of the start; 0 before that."""
-        return self._last_ns
 
     def take_stretches(self) -> Sequence[MissedStretch]:
         taken, self.stretches = self.stretches, []

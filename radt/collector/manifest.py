@@ -217,13 +217,18 @@ class Claim:
         self._path = folder / MANIFEST_FILE
         self._descriptor = -1
 
+    @property
+    def is_locked(self) -> bool:
+        """Return whether the kernel enforces the claim; not without a manifest."""
+        return self._descriptor >= 0
+
     def take(self) -> bool:
         """Return whether the caller now has the claim; also True for a run without a manifest.
 
         Raises:
             OSError: The file exists but cannot be opened.
         """
-        if self._descriptor >= 0:
+        if self.is_locked:
             return True
         try:
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -244,7 +249,7 @@ class Claim:
 
     def release(self) -> None:
         """Release the claim. Idempotent."""
-        if self._descriptor >= 0:
+        if self.is_locked:
             os.close(self._descriptor)
             self._descriptor = -1
 

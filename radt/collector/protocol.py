@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+from radt.errors import CollectorError
 from radt.home import runtime_dir
 from radt.model import ListenerChoice, RunStatus
 from radt.paths import may_exist
@@ -105,6 +106,16 @@ class RefusalCode(StrEnum):
     NONE = ""
     UNKNOWN_RUN = "unknown-run"
     UNFINISHED = "unfinished"
+
+
+class RefusedError(CollectorError):
+    """The collector refuses a request; the client handles ``code``."""
+
+    def __init__(
+        self, message: str, remedy: str | None = None, code: RefusalCode = RefusalCode.NONE
+    ) -> None:
+        super().__init__(message, remedy)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from radt.collector.processes import ProcessTable
 from radt.collector.protocol import RunRequest
 from radt.collector.routing import Gap, PendingSamples
 from radt.collector.rows import put_rows
-from radt.collector.runs import Ending, RecordedRun, Resumed
+from radt.collector.runs import Ending, RecordedRun
 from radt.collector.totals import LastReading, total_batches
 from radt.errors import JournalError, RunNotFoundError, StoreError
 from radt.home import RunDir
@@ -36,6 +36,7 @@ from radt.store.records import (
     GapRecord,
     JournalCursor,
     MarkerRecord,
+    RunRecord,
     Samples,
     SeriesBatch,
     SeriesRecord,
@@ -64,12 +65,22 @@ class Pending:
         return self.samples.empty and self.journal.empty and not self.announce
 
 
+class ClaimedError(StoreError):
+    """Another process stores the run's journals."""
+
+
 class RunRecorder:
     """Records one run. For the store's thread only.
 
+    Attributes:
+        problem: Why the run's journals could not be read; empty if they were.
+        points: Number of values from the journals that this recorder has stored.
+        markers: Number of markers from the journals, likewise.
+
     Raises:
         RunNotFoundError: The run has no row although its runner should have created one.
-        StoreError: The store cannot be written, or another process stores the run's journals.
+        ClaimedError: Another process stores the run's journals.
+        StoreError: The store cannot be written.
     """
 
     def __init__(
@@ -81,12 +92,13 @@ class RunRecorder:
         table: ProcessTable,
     ) -> None:
         self.run = run
+        self.problem = ""
+        self.points = self.markers = 0
         self._writer = writer
+        self._reader = reader
         self._clock = clock
         self._table = table
         self._pending: Pending | None = None
-        self._announced = False
-        self._journal_failed = False
         self._pids: set[int] = set()
         #: Markers added at the end, created once because the store may fail in between.
         self._last_markers: list[MarkerRecord] | None = None
@@ -95,28 +107,30 @@ class RunRecorder:
         self._last_reading: LastReading | None = None
         if standalone is not None and not run.parent_id:  # a child's totals are its parent's
             self._last_reading = LastReading(standalone.pid)
-        self._workload_id = ""
         self._spool = RunDir(Path(run.registration.spool))
         self._claim = Claim(self._spool.path)
         if not self._claim.take():
-            raise StoreError(f"another process reads the journals of run {run.run_id}")
+            raise ClaimedError(f"another process reads the journals of run {run.run_id}")
         try:
-            self._begin(reader)
+            self._begin()
         except BaseException:
             self.close()
             raise
 
-    def _begin(self, reader: StoreReader) -> None:
-        run = self.run
-        self.ended_already = self._put_rows(reader)
-        if self.ended_already:
+    def _begin(self) -> None:
+        run, reader = self.run, self._reader
+        row = self._put_rows()
+        self._workload_id = row.workload_id
+        #: Whether the store has the run's start.
+        self._announced = row.started_ns is not None
+        if self._announced or row.status.ended:
             run.recorded.set()
-        self._resume(reader)
+        self._resume()
         #: Position up to which each journal was read.
         self._cursors = reader.cursors(run.run_id)
-        journals = JournalReader(self._spool.journal, self._cursors)
+        self._journals = JournalReader(self._spool.journal, self._cursors)
         store = Path(run.registration.store_path)
-        self._import = JournalImport(run.run_id, journals, self._clock, reader, store)
+        self._import = JournalImport(run.run_id, self._journals, self._clock, reader, store)
         self._numbering = self._import.numbering
 
     def close(self) -> None:
@@ -125,23 +139,19 @@ class RunRecorder:
 
     # Beginning -------------------------------------------------------------------------------
 
-    def _put_rows(self, reader: StoreReader) -> bool:
-        """Ensure that the run has its row; return whether that row has an end.
+    def _put_rows(self) -> RunRecord:
+        """Return the run's row, which is created unless it exists.
 
         Raises:
             RunNotFoundError: There is no row although its runner should have created one.
         """
-        known = reader.runs(run_ids=[self.run.run_id])
-        standalone = self.run.standalone
-        row = (
-            known[0]
-            if known
-            else put_rows(self._writer, reader, standalone or self._description(), self._clock)
-        )
-        self._workload_id = row.workload_id
+        run_id, standalone = self.run.run_id, self.run.standalone
+        (row,) = self._reader.runs(run_ids=[run_id]) or [
+            put_rows(self._writer, self._reader, standalone or self._description(), self._clock)
+        ]
         if standalone is not None:
             self.run.standalone = replace(standalone, name=row.name)
-        return row.status.ended
+        return row
 
     def _description(self) -> RunRequest:
         """Return a run's description from its manifest, if its runner could not write its rows."""
@@ -153,8 +163,8 @@ class RunRecorder:
             raise RunNotFoundError(f"run {self.run.run_id} is not in the store {self._writer.path}")
         return manifest.run
 
-    def _resume(self, reader: StoreReader) -> None:
-        run_id = self.run.run_id
+    def _resume(self) -> None:
+        run_id, reader = self.run.run_id, self._reader
         ledgers = {row.listener: row for row in reader.ledger([run_id])}
         last_ns: dict[str, int] = {}
         for summary in reader.summary([run_id]):
@@ -166,7 +176,7 @@ class RunRecorder:
         any_ns = max(last_ns.values(), default=None)
         self.run.resume(
             {
-                listener: Resumed(row, last_ns.get(listener, any_ns if row.received else None))
+                listener: (row, last_ns.get(listener, any_ns if row.received else None))
                 for listener, row in ledgers.items()
             }
         )
@@ -214,6 +224,8 @@ class RunRecorder:
         self._numbering.stored(pending.series)
         self.run.stored(pending.samples)
         self.run.logged(pending.journal.update)
+        self.points += pending.journal.update.points
+        self.markers += len(pending.journal.markers)
         if new := pending.journal.pids - self._pids:
             self._pids |= new
             self._table.add(self.run.run_id, new)
@@ -229,8 +241,8 @@ class RunRecorder:
             if is_shortage(error):  # it is read as soon as possible, even after the run's end
                 raise StoreError(f"the journal of run {self.run.run_id}: {error}") from error
             # A damaged journal must affect neither the hardware samples nor the run's end.
-            if not self._journal_failed:
-                self._journal_failed = True
+            if not self.problem:
+                self.problem = str(error)
                 log.exception("the journal of run %s", self.run.run_id)
                 self.run.note("journal unreadable", str(error))
             return JournalPart()
@@ -271,8 +283,7 @@ class RunRecorder:
             batches=batches,
             markers=markers,
             gaps=gaps,
-            announce=not (self._announced or self.ended_already)
-            and self.run.started_ns is not None,
+            announce=not self._announced and self.run.started_ns is not None,
         )
 
     def _gap(
@@ -283,10 +294,16 @@ class RunRecorder:
 
     # End -------------------------------------------------------------------------------------
 
-    def finish(self, ending: Ending) -> RunStatus:
-        """Write the rest, seal it, and record the outcome in the run's row.
+    @property
+    def unreadable(self) -> frozenset[str]:
+        """Return the journals that are damaged or of a later version."""
+        return self._journals.unreadable
+
+    def write_rest(self) -> None:
+        """Write all that is left once no process writes to the run any more.
 
         Raises:
+            ClaimedError: Another process has stored some of it.
             StoreError: The store cannot be written; retry later.
         """
         more = True
@@ -295,9 +312,24 @@ class RunRecorder:
             more = self._pending is not None
             pending = self.prepare(final=True)
             with self._writer.transaction():
+                # No other process can write now, but one may have before, if there is no lock.
+                if not self._claim.is_locked and self._cursors != self._reader.cursors(
+                    self.run.run_id
+                ):
+                    raise ClaimedError(
+                        f"another process has read the journals of {self.run.run_id}"
+                    )
                 self.write(pending)
             self.written(pending)
             more = more or pending.journal.more
+
+    def finish(self, ending: Ending) -> RunStatus:
+        """Write the rest, seal it, and record the outcome in the run's row.
+
+        Raises:
+            StoreError: The store cannot be written; retry later.
+        """
+        self.write_rest()
         ended_ns = self._clock.to_wall_ns(self._ended_ns(ending))
         if self._last_markers is None:
             self._last_markers = list(self._import.close_open(ended_ns))

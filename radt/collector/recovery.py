@@ -13,24 +13,24 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from radt.clock import Clock
-from radt.collector.journal_import import JournalImport
 from radt.collector.ledger import ListenerState
 from radt.collector.manifest import (
     MANIFEST_FILE,
-    Claim,
     Manifest,
     RunnersEnd,
-    forget,
     has_ended,
     has_journals,
 )
-from radt.collector.rows import put_rows, row_of
-from radt.collector.runs import NO_REPORT, RunStates
-from radt.collector.totals import total_batches
+from radt.collector.processes import ProcessTable
+from radt.collector.protocol import Registration
+from radt.collector.recorder import ClaimedError, RunRecorder
+from radt.collector.rows import row_of
+from radt.collector.runs import NO_REPORT, Ending, RecordedRun, RunStates
 from radt.errors import JournalError
 from radt.home import Home, runtime_dir
 from radt.journal.reader import JournalReader
@@ -41,7 +41,6 @@ from radt.store.place import COPIED
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.store.writer import StoreWriter
-from radt.usage import discard_usage
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ REASON = "the machine was restarted"
 RUNNER_KILLED = "its runner was killed"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Recovered:
     """The result of `recover_runs`; runs by their ids.
 
@@ -62,12 +61,12 @@ class Recovered:
     other machines with journals, which may still be running, by machine name.
     """
 
-    ended: tuple[str, ...] = ()
-    drained: tuple[str, ...] = ()
+    ended: list[str] = field(default_factory=list)
+    drained: list[str] = field(default_factory=list)
     points: int = 0
-    unknown: tuple[str, ...] = ()
+    unknown: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    waiting: tuple[str, ...] = ()
+    waiting: list[str] = field(default_factory=list)
     elsewhere: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -99,75 +98,67 @@ def drain(writer: StoreWriter, reader: StoreReader, clock: Clock, home: Home) ->
     """Do the work of `recover_runs` with an open store. A failing run does not stop others."""
     states = RunStates(runtime_dir() / "runs")
     left_ids = set(unfinished(home))
-    waiting = [
-        run_id  # ended by its collector; until then, its data stays in the journal
-        for run_id in left_ids
-        if states.has(run_id, home.store_path)
-        and (
-            has_ended(home.run_dir(run_id).path)  # the run's owner may be waiting here
+    recorded = {run_id for run_id in left_ids if states.has(run_id, home.store_path)}
+    result = Recovered(
+        waiting=[
+            run_id  # ended by its collector; until then, its data stays in the journal
+            for run_id in recorded
+            if has_ended(home.run_dir(run_id).path)  # the run's owner may be waiting here
             or (not states.owned(run_id) and has_journals(home.run_dir(run_id).path))
-        )
-    ]
-    left_ids = {run_id for run_id in left_ids if not states.has(run_id, home.store_path)}
-    runs = {run.run_id: run for run in reader.runs(run_ids=sorted(left_ids))}
-    boot_ns = clock.now_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    described, unknown, failed = _described(home, left_ids - runs.keys())
-    runs |= described
+        ]
+    )
+    left_ids -= recorded
+    manifests, unreadable = _manifests(home, left_ids)
+    runs = {run_id: row_of(each.run, each.clock) for run_id, each in manifests.items()}
+    # Runs in the store do not need their manifests.
+    runs |= {run.run_id: run for run in reader.runs(run_ids=sorted(left_ids))}
     runs |= {run.run_id: run for run in reader.unended_runs()}
-    runs = {run_id: run for run_id, run in runs.items() if not states.has(run_id, home.store_path)}
-    elsewhere: dict[str, list[str]] = {}
-    for run_id in [run_id for run_id, run in runs.items() if not _can_see_end(run, home)]:
-        if run_id in left_ids:
-            elsewhere.setdefault(runs[run_id].host, []).append(run_id)
-        del runs[run_id]
-    ended: list[str] = []
-    drained: list[str] = []
-    points = 0
+    result.failed = {run_id: why for run_id, why in unreadable.items() if run_id not in runs}
+    result.unknown = sorted(left_ids - runs.keys() - result.failed.keys())
+    boot_ns = clock.now_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     # Parents first: a workload must begin with its own runs, not with their children.
     for run_id, run in sorted(runs.items(), key=lambda item: family_of(item[1].letter)[1] != ""):
-        folder = home.run_dir(run_id).path
-        claim = Claim(folder)
+        if states.has(run_id, home.store_path):
+            continue
+        manifest = manifests.get(run_id)
+        if _can_see_end(run, manifest, home):
+            with _failing_alone(run_id, result):
+                left = _UnendedRun(run, manifest, home, reader, clock)
+                if left.is_over(boot_ns):
+                    left.store(writer, result)
+        elif run_id in left_ids:
+            result.elsewhere.setdefault(run.host, []).append(run_id)
+    result.waiting.sort()
+    return result
+
+
+def _manifests(home: Home, run_ids: Iterable[str]) -> tuple[dict[str, Manifest], dict[str, str]]:
+    """Return the manifests of these runs, and why some cannot be read."""
+    manifests: dict[str, Manifest] = {}
+    unreadable: dict[str, str] = {}
+    for run_id in sorted(run_ids):
         try:
-            recovered = _UnendedRun(run, home, writer, reader, clock)
-            if not recovered.is_over(boot_ns):
-                continue
-            if not claim.take():
-                waiting.append(run_id)
-                continue
-            recovered.make_row()
-            recovered.drain()
-            recovered.end()
-            if recovered.any_data:
-                writer.deliver_again(run_id)
-            recovered.journal_import.discard()
-            discard_usage(home.run_dir(run_id).path)
-            forget(folder)
-        # A damaged journal or a full disk must not make the store unusable.
-        except Exception as error:
-            log.exception("the remaining data of run %s is not in the store yet", run_id)
-            failed[run_id] = str(error)
+            manifest = Manifest.read(home.run_dir(run_id).path)
+        except JournalError as error:
+            unreadable[run_id] = str(error)
         else:
-            points += recovered.points
-            if run.ended_ns is None:
-                ended.append(run_id)
-            if recovered.any_data:
-                drained.append(run_id)
-            if unreadable := recovered.journals.unreadable:
-                failed[run_id] = f"unreadable: {', '.join(sorted(unreadable))}"
-        finally:
-            claim.release()
-    return Recovered(
-        tuple(ended),
-        tuple(drained),
-        points,
-        tuple(unknown),
-        failed,
-        tuple(sorted(waiting)),
-        elsewhere,
-    )
+            manifests |= {} if manifest is None else {run_id: manifest}
+    return manifests, unreadable
 
 
-def _can_see_end(run: RunRecord, home: Home) -> bool:
+@contextmanager
+def _failing_alone(run_id: str, result: Recovered) -> Iterator[None]:
+    """Keep a damaged journal or a full disk from making the store unusable."""
+    try:
+        yield
+    except ClaimedError:
+        result.waiting.append(run_id)
+    except Exception as error:
+        log.exception("the remaining data of run %s is not in the store yet", run_id)
+        result.failed[run_id] = str(error)
+
+
+def _can_see_end(run: RunRecord, manifest: Manifest | None, home: Home) -> bool:
     """Return whether this process can determine that a run has ended.
 
     It cannot for a run of another machine. For a script in another container on this machine it
@@ -175,7 +166,6 @@ def _can_see_end(run: RunRecord, home: Home) -> bool:
     """
     if run.host == platform.node():
         return True
-    manifest = _manifest(home, run.run_id)
     return (
         manifest is not None
         and manifest.boot == boot_id()
@@ -188,27 +178,28 @@ class _UnendedRun:
     """A run that no collector records."""
 
     def __init__(
-        self, run: RunRecord, home: Home, writer: StoreWriter, reader: StoreReader, clock: Clock
+        self,
+        run: RunRecord,
+        manifest: Manifest | None,
+        home: Home,
+        reader: StoreReader,
+        clock: Clock,
     ) -> None:
         self._run = run
-        self._writer = writer
+        self._manifest = manifest
+        self._home = home
         self._reader = reader
         self._folder = home.run_dir(run.run_id).path
-        self._began_ns = run.started_ns or run.created_ns
-        #: Number of values that `drain` has stored, and whether it has stored anything.
-        self.points = 0
-        self.any_data = False
-        self._manifest = _manifest(home, run.run_id)
         self._end = RunnersEnd.read(self._folder)
-        self.journals = JournalReader(home.run_dir(run.run_id).journal, reader.cursors(run.run_id))
-        metas = self.journals.metas()
+        self._journals = JournalReader(home.run_dir(run.run_id).journal, {})
+        metas = self._journals.metas()
         self._boots = {meta.boot_id for meta in metas}
         # The machine may have been rebooted or suspended since, so its offset may differ now.
-        self._clock = clock = Clock(metas[0].offset_ns) if metas else clock
-        self.journal_import = JournalImport(
-            run.run_id, self.journals, clock, reader, home.store_path
-        )
-        self._numbering = self.journal_import.numbering
+        if metas:
+            clock = Clock(metas[0].offset_ns)
+        elif manifest is not None:
+            clock = manifest.clock
+        self._clock = clock
 
     def is_over(self, boot_ns: int) -> bool:
         """Return whether no process writes to the run any more.
@@ -216,7 +207,7 @@ class _UnendedRun:
         A run without an end is over if it is from an earlier boot. Its journals record the boot;
         without any, its creation time decides, which is wrong if the clock was set since.
         """
-        if self.journals.being_written:
+        if self._journals.being_written:
             return False
         if self._run.ended_ns is not None or self._run.end_reason == COPIED:
             return True
@@ -229,74 +220,71 @@ class _UnendedRun:
             return boot_id() not in self._boots
         return self._run.created_ns < boot_ns
 
-    def make_row(self) -> None:
-        """Create the run's rows from its manifest if no collector has."""
-        manifest = self._manifest
-        if manifest is None or self._run.started_ns is not None:
-            return
-        put_rows(self._writer, self._reader, manifest.run, manifest.clock)
-        pid, started_ns = manifest.run.pid, manifest.run.started_monotonic_ns
-        if manifest.run.has_runner:
-            end = self._end or RunnersEnd(RunStatus.KILLED, 0)
-            self._writer.put_tags(self._run.run_id, end.tags)
-            if end.pid is None or end.started_ns is None:
-                return
-            pid, started_ns = end.pid, end.started_ns
-        began_ns = self._began_ns = manifest.clock.to_wall_ns(started_ns)
-        self._writer.begin_run(self._run.run_id, pid, began_ns)
-        if self._reader.workload(self._run.workload_id).barrier_ns is None:
-            self._writer.update_workload(self._run.workload_id, barrier_ns=began_ns)
+    def store(self, writer: StoreWriter, result: Recovered) -> None:
+        """Write the run's remaining data, end it unless it has ended, and add it to the result.
 
-    def drain(self) -> None:
-        """Store the journals' new data; raise JournalError or StoreError."""
-        more = True
-        while more:
-            with self._writer.transaction():
-                # No other process can write now; an earlier drain would have stored its position.
-                if not self.journals.stands_at(self._reader.cursors(self._run.run_id)):
-                    break
-                part = self.journal_import.read(final=True)
-                series = self._numbering.new_series()
-                part.write(self._writer, self._run.run_id, series)
-            self._numbering.stored(series)
-            self.points += part.update.points
-            self.any_data = self.any_data or bool(part.batches or part.markers)
-            more = part.more
-
-    def end(self) -> None:
-        """End the run and its open markers, unless they have ended; then seal it."""
-        run, writer = self._run, self._writer
-        last_ns = self._last_ns()
-        with writer.transaction():
-            writer.put_markers(self.journal_import.close_open(last_ns))
-            totals = list(total_batches(self._folder, self._numbering, self._began_ns, last_ns))
-            writer.add_series(self._numbering.new_series())
-            writer.append(run.run_id, totals)
-            if run.ended_ns is None:
-                status, reason = self._outcome()
-                log.warning("run %s: %s", run.run_id, reason or status)
-                exit_code = None if self._end is None else self._end.exit_code
-                writer.end_run(run.run_id, status, last_ns, exit_code, reason)
-                for ledger in self._reader.ledger([run.run_id]):
+        Raises:
+            ClaimedError: Another process stores the run.
+            JournalError: Its journals cannot be read.
+            StoreError: The store cannot be written.
+        """
+        run, run_id = self._recorded(), self._run.run_id
+        recorder = RunRecorder(run, writer, self._reader, self._clock, ProcessTable())
+        with closing(recorder):
+            if self._end is not None:
+                writer.put_tags(run_id, self._end.tags)
+            if run.started_ns is not None and self._run.started_ns is None:
+                self._put_barrier(writer, self._clock.to_wall_ns(run.started_ns))
+            recorder.write_rest()
+            if recorder.problem:
+                raise JournalError(recorder.problem)
+            if self._run.ended_ns is None:
+                for ledger in self._reader.ledger([run_id]):
                     if ledger.state in (ListenerState.RUNNING, ListenerState.OPENING):
-                        writer.put_ledger(
-                            replace(ledger, state=str(ListenerState.ENDED), reason=self._why)
-                        )
-                writer.end_workload(run.workload_id)
-        writer.seal(run.run_id)
+                        state = str(ListenerState.ENDED)
+                        writer.put_ledger(replace(ledger, state=state, reason=self._why))
+            status = recorder.finish(self._ending())
+        log.warning("run %s: %s", run_id, status)
+        result.points += recorder.points
+        if self._run.ended_ns is None:
+            result.ended.append(run_id)
+        if recorder.points or recorder.markers:
+            result.drained.append(run_id)
+        if recorder.unreadable:
+            result.failed[run_id] = f"unreadable: {', '.join(sorted(recorder.unreadable))}"
 
-    def _outcome(self) -> tuple[RunStatus, str]:
-        """Return the outcome noted by the runner, else that in the script's journal, if any."""
-        if self._end is not None:
-            return self._end.status, self._end.reason
-        finish = self.journal_import.finish()
-        if finish is not None:
-            return finish.status, finish.reason
+    def _recorded(self) -> RecordedRun:
+        """Return the run for a recorder, with its start as far as known."""
+        row, manifest, end = self._run, self._manifest, self._end
+        registration = Registration(row.run_id, str(self._home.store_path), str(self._folder))
+        standalone = None
+        if manifest is not None:
+            registration = manifest.run.registration
+            standalone = None if manifest.run.has_runner else manifest.run
+        run = RecordedRun(registration, None, standalone=standalone, buffered_points=0)
+        if row.started_ns is not None:
+            run.started(row.pid, row.started_ns - self._clock.offset_ns)
+        elif standalone is not None:
+            run.started(standalone.pid, standalone.started_monotonic_ns)
+        elif end is not None and end.started_ns is not None:
+            run.started(end.pid, end.started_ns)
+        return run
+
+    def _put_barrier(self, writer: StoreWriter, started_ns: int) -> None:
+        """Record the start of a workload whose runner could not."""
+        if self._reader.workload(self._run.workload_id).barrier_ns is None:
+            writer.update_workload(self._run.workload_id, barrier_ns=started_ns)
+
+    def _ending(self) -> Ending:
+        """Return the end noted by the runner, else one for a script without its own."""
+        last_ns = self._last_ns() - self._clock.offset_ns
+        if (end := self._end) is not None:
+            return Ending(last_ns, end.status, end.exit_code, end.reason)
         parent_id = "" if self._manifest is None else self._manifest.run.parent_id
         for parent in self._reader.runs(run_ids=[parent_id]) if parent_id else ():
             if parent.status.ended and parent.status is not RunStatus.FINISHED:
-                return parent.status, parent.end_reason  # a child without an end of its own
-        return RunStatus.KILLED, self._why
+                return Ending(last_ns, reason=parent.end_reason, fallback=parent.status)
+        return Ending(last_ns, reason=self._why, fallback=RunStatus.KILLED)
 
     @property
     def _why(self) -> str:
@@ -316,40 +304,9 @@ class _UnendedRun:
             marker.start_ns if marker.end_ns is None else marker.end_ns
             for marker in self._reader.markers([run.run_id])
         ]
-        if self._end is not None and self._manifest is not None and run.ended_ns is None:
-            times_ns.append(self._manifest.clock.to_wall_ns(self._end.ended_ns))
-        finish = self.journal_import.finish()
-        if finish is not None and finish.ended_ns is not None:
-            times_ns.append(self._clock.to_wall_ns(finish.ended_ns))
-        known_ns = run.ended_ns or run.started_ns or run.created_ns
-        return max([known_ns, *times_ns])
-
-
-def _described(
-    home: Home, run_ids: Iterable[str]
-) -> tuple[dict[str, RunRecord], list[str], dict[str, str]]:
-    """Return the rows of runs unknown to the store, the runs without a manifest, and errors."""
-    rows: dict[str, RunRecord] = {}
-    unknown: list[str] = []
-    failed: dict[str, str] = {}
-    for run_id in sorted(run_ids):
-        try:
-            manifest = Manifest.read(home.run_dir(run_id).path)
-        except (JournalError, OSError) as error:
-            failed[run_id] = str(error)
-        else:
-            if manifest is None:
-                unknown.append(run_id)
-            else:
-                rows[run_id] = row_of(manifest.run, manifest.clock)
-    return rows, unknown, failed
-
-
-def _manifest(home: Home, run_id: str) -> Manifest | None:
-    try:
-        return Manifest.read(home.run_dir(run_id).path)
-    except JournalError:
-        return None  # the run is in the store, so its manifest is not needed
+        if self._end is not None and run.ended_ns is None:
+            times_ns.append(self._clock.to_wall_ns(self._end.ended_ns))
+        return max([run.ended_ns or run.started_ns or run.created_ns, *times_ns])
 
 
 def unfinished(home: Home) -> Iterator[str]:

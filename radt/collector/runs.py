@@ -69,14 +69,6 @@ class Ending:
         return cls(time.monotonic_ns(), exit_code=code, reason=reason, fallback=fallback)
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
-    """A listener's ledger row, and the monotonic time of its last reading, if known."""
-
-    ledger: LedgerRecord
-    last_ns: int | None
-
-
 class RecordedRun:
     """One registered run. Thread-safe."""
 
@@ -101,7 +93,8 @@ class RecordedRun:
         self.exit_watch: ExitWatch | None = None
         #: CPU seconds of the tracker during the run; None if unknown.
         self.tracker_cpu_s: float | None = None
-        self._tracker_began_s: float | None = None
+        #: CPU seconds of the tracker at the run's start; None if an earlier collector began it.
+        self.tracker_began_s: float | None = None
         #: Whether the owner has died and the run's processes are being stopped.
         self.orphaned = False
         #: Set when the store has all of the run, or never will: ``failure`` gives the reason.
@@ -159,25 +152,21 @@ class RecordedRun:
 
     def dropped(self, listener: str, reason: str) -> None:
         """Record that a listener was dropped."""
-        self.trouble(listener, f"listener {listener} dropped", reason)
+        self.note(f"listener {listener} dropped", reason)
+        self.explain(listener, reason)
         with self._lock:
             self._live.silent(listener)
             account = self._accounts[listener]
             account.state, account.reason = ListenerState.DROPPED, reason
             account.changed = True
 
-    def trouble(self, listener: str, name: str, reason: str) -> None:
-        """Add an event for a listener that was restarted or dropped."""
-        with self._lock:
-            self._events.append(Event(name, time.monotonic_ns(), reason))
-            if (account := self._accounts.get(listener)) is not None:
-                account.explanation = reason
-
-    def started(self, pid: int, monotonic_ns: int, devices: tuple[str, ...] | None = None) -> None:
+    def started(
+        self, pid: int | None, monotonic_ns: int, devices: tuple[str, ...] | None = None
+    ) -> None:
         """Record that the run passed its barrier; expect readings from now on.
 
         Args:
-            pid: The run's process.
+            pid: The run's process, if it is known.
             monotonic_ns: The time of its start.
             devices: The run's GPUs, if they differ from those at registration.
         """
@@ -188,14 +177,10 @@ class RecordedRun:
             for account in self._accounts.values():
                 account.start(now_ns)
 
-    def tracker_begins(self, cpu_s: float) -> None:
-        """Record the tracker's CPU time at the run's start."""
-        self._tracker_began_s = cpu_s
-
     def tracker_ends(self, cpu_s: float) -> None:
         """Record the tracker's CPU time at the run's end, unless an earlier collector began it."""
-        if self._tracker_began_s is not None and self.ending is None:
-            self.tracker_cpu_s = max(0.0, cpu_s - self._tracker_began_s)
+        if self.tracker_began_s is not None and self.ending is None:
+            self.tracker_cpu_s = max(0.0, cpu_s - self.tracker_began_s)
 
     def end(self, ending: Ending) -> bool:
         """Accept no more readings; return False if the run has already ended."""
@@ -297,18 +282,23 @@ class RecordedRun:
 
     # Store -----------------------------------------------------------------------------------
 
-    def resume(self, before: Mapping[str, Resumed]) -> None:
-        """Continue from an earlier collector's data in the store; only the first call counts."""
+    def resume(self, before: Mapping[str, tuple[LedgerRecord, int | None]]) -> None:
+        """Continue from an earlier collector's data in the store; only the first call counts.
+
+        Args:
+            before: For each listener, its ledger row and the monotonic time of its last reading, if
+                known.
+        """
         with self._lock:
             if self._resumed:
                 return
             self._resumed = True
-            for listener, resumed in before.items():
+            for listener, (ledger, last_ns) in before.items():
                 if (account := self._accounts.get(listener)) is not None:
-                    account.resume(resumed.ledger, resumed.last_ns)
+                    account.resume(ledger, last_ns)
 
     def explain(self, listener: str, reason: str) -> None:
-        """Record why a listener does not read anything at present."""
+        """Record why a listener has not read anything since its last reading."""
         with self._lock:
             if (account := self._accounts.get(listener)) is not None:
                 account.explanation = reason

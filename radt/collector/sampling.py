@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from enum import Enum, auto
 
 from radt.collector.guardian import MAX_STRIKES, Heartbeat, ReadingMark
+from radt.collector.ledger import ListenerState
 from radt.collector.processes import ProcessTable
 from radt.collector.routing import SortedReadings
 from radt.collector.runs import RecordedRun
@@ -34,16 +34,6 @@ MAX_FAILURES = 3
 _PROVEN = 100
 #: Number of intervals that a reading may take (at least `CollectorSettings.hang_s`).
 HANG_INTERVALS = 10
-
-
-class SamplerState(Enum):
-    """A sampler's state."""
-
-    OPENING = auto()
-    READY = auto()
-    UNAVAILABLE = auto()
-    DROPPED = auto()
-    STOPPED = auto()
 
 
 class SamplerThread(threading.Thread):
@@ -98,7 +88,7 @@ class Sampler:
         self._has_counters = kind.counters is not Listener.counters
         self._begun: set[str] = set()
         self._last: dict[str, tuple[RecordedRun, threading.Event]] = {}
-        self.state = SamplerState.OPENING
+        self.state = ListenerState.OPENING
         self.availability = Availability(True)
         #: Set once the listener is open or has turned out not to work.
         self.settled = threading.Event()
@@ -124,7 +114,7 @@ class Sampler:
         with self._lock:
             if not self._has_counters or run.run_id not in self._begun:
                 return None
-            if self.state is not SamplerState.READY:
+            if self.state is not ListenerState.RUNNING:
                 return None
             _, done = self._last.setdefault(run.run_id, (run, threading.Event()))
             self._wake.notify_all()
@@ -138,8 +128,8 @@ class Sampler:
     def stop(self) -> None:
         """Tell the thread to end, which closes the listener; return at once."""
         with self._lock:
-            if self.state in (SamplerState.OPENING, SamplerState.READY):
-                self.state = SamplerState.STOPPED
+            if self.state.is_open:
+                self.state = ListenerState.ENDED
             self._wake.notify_all()
 
     def join(self, timeout_s: float) -> None:
@@ -151,7 +141,7 @@ class Sampler:
         """Replace a thread that hangs or has died. Called about every second."""
         with self._lock:
             thread = self._thread
-            if self.state not in (SamplerState.OPENING, SamplerState.READY):
+            if not self.state.is_open:
                 return
             since_ns = thread.busy_since_ns  # read once: the thread sets it to 0 without the lock
             busy_ns = time.monotonic_ns() - since_ns if since_ns else 0
@@ -179,23 +169,17 @@ class Sampler:
             runs = list(self._runs.values())
             again = self._failures < MAX_FAILURES
             if not again:
-                self.state = SamplerState.DROPPED
+                self.state = ListenerState.DROPPED
                 self.availability = Availability(False, reason)
                 self.settled.set()
         log.warning("listener %s %s", self.name, reason)
         for run in runs:
             if again:
-                run.trouble(self.name, f"listener {self.name} restarted", reason)
+                run.note(f"listener {self.name} restarted", reason)
+                run.explain(self.name, reason)
             else:
                 run.dropped(self.name, f"{reason} ({MAX_FAILURES} failures)")
         return again
-
-    def _lacks(self, reason: str) -> None:
-        """Record that this process lacks descriptors, which is not a failure of the listener."""
-        with self._lock:
-            runs = list(self._runs.values())
-        for run in runs:
-            run.explain(self.name, reason)
 
     # Thread ----------------------------------------------------------------------------------
 
@@ -223,7 +207,11 @@ class Sampler:
                     break
                 self._mark.idle()
                 if is_shortage(error):
-                    self._lacks(described(error))
+                    # This process lacks descriptors, which is not a failure of the listener.
+                    with self._lock:
+                        runs = list(self._runs.values())
+                    for run in runs:
+                        run.explain(self.name, described(error))
                 else:
                     log.exception("listener %s", self.name)
                     self._close_listener(thread)
@@ -232,7 +220,7 @@ class Sampler:
         self._close_listener(thread)
 
     def _over(self, thread: SamplerThread) -> bool:
-        return thread.abandoned or self.state not in (SamplerState.OPENING, SamplerState.READY)
+        return thread.abandoned or not self.state.is_open
 
     def _opened(self, thread: SamplerThread) -> Listener:
         thread.busy_since_ns = time.monotonic_ns()
@@ -262,14 +250,14 @@ class Sampler:
         if not availability.available:
             raise ListenerUnavailableError(availability.reason, availability.remedy)
         with self._lock:
-            if self.state is SamplerState.OPENING and not thread.abandoned:
-                self.state = SamplerState.READY
+            if self.state is ListenerState.OPENING and not thread.abandoned:
+                self.state = ListenerState.RUNNING
         self.settled.set()
         return listener
 
     def _unavailable(self, error: ListenerUnavailableError) -> None:
         with self._lock:
-            self.state = SamplerState.UNAVAILABLE
+            self.state = ListenerState.UNAVAILABLE
             self.availability = Availability(False, error.message, error.remedy or "")
             runs = list(self._runs.values())
         for run in runs:
@@ -411,7 +399,7 @@ class SamplerPool:
             if not sampler.settled.wait(max(0.0, deadline - time.monotonic())):
                 warnings.append(f"listener {sampler.name} is still opening and will join later")
                 continue
-            if sampler.state is SamplerState.READY:
+            if sampler.state is ListenerState.RUNNING:
                 continue
             reason, remedy = sampler.availability.reason, sampler.availability.remedy
             run.unavailable(sampler.name, reason)
@@ -449,7 +437,7 @@ class SamplerPool:
         return tuple(
             f"{sampler.name}@{sampler.interval_s:g}s"
             for sampler in self._all()
-            if sampler.state is SamplerState.READY
+            if sampler.state is ListenerState.RUNNING
         )
 
     def close(self) -> None:
@@ -469,7 +457,7 @@ class SamplerPool:
         run.expect(choice.name, interval_s)
         with self._lock:
             sampler = self._samplers.get(resolved)
-            if sampler is None or sampler.state not in (SamplerState.OPENING, SamplerState.READY):
+            if sampler is None or not sampler.state.is_open:
                 # A listener that was dropped is retried for a new run.
                 sampler = self._samplers[resolved] = Sampler(
                     kind,

@@ -15,14 +15,21 @@ from radt.collector.delivery import Deliverers
 from radt.collector.guardian import Heartbeat
 from radt.collector.manifest import Manifest, RunnersEnd
 from radt.collector.processes import ProcessTable, own_cpu_s
-from radt.collector.protocol import Begun, LiveView, RefusalCode, Registration, RunRequest
+from radt.collector.protocol import (
+    Begun,
+    LiveView,
+    RefusalCode,
+    RefusedError,
+    Registration,
+    RunRequest,
+)
 from radt.collector.rows import record_runs
 from radt.collector.run_finder import RunFinder, waiting
 from radt.collector.runs import Ending, RecordedRun, RunState, RunStates
 from radt.collector.sampling import SamplerPool
 from radt.collector.sink import StoreSink
 from radt.collector.start import CollectorSettings
-from radt.errors import CollectorError, RadtError
+from radt.errors import RadtError
 from radt.home import RunDir, runtime_dir
 from radt.journal.reader import JournalReader
 from radt.listeners import registry
@@ -40,16 +47,6 @@ log = logging.getLogger(__name__)
 _GRACE_S = 5.0
 
 _STOP_TIMEOUT_S = 10.0
-
-
-class RefusedError(CollectorError):
-    """Refusal of a request; the client handles ``code``."""
-
-    def __init__(
-        self, message: str, remedy: str | None = None, code: RefusalCode = RefusalCode.NONE
-    ) -> None:
-        super().__init__(message, remedy)
-        self.code = code
 
 
 class Service:
@@ -138,7 +135,7 @@ class Service:
             return
         if not run.parent_id:  # a child's processes are its parent's
             if not resumed:  # an earlier worker has already used CPU time for it
-                run.tracker_begins(own_cpu_s(self.deliverers.pids))
+                run.tracker_began_s = own_cpu_s(self.deliverers.pids)
             self._table.watch(run_id, pid, owns_group=run.standalone is None)
         run.started(pid, monotonic_ns, devices)
         self._remember(run)
@@ -326,13 +323,8 @@ class Service:
                 self.orphaned(run)
 
     @property
-    def busy(self) -> bool:
-        """Return whether any run is being recorded."""
-        with self._lock:
-            return bool(self._runs)
-
-    @property
     def run_ids(self) -> tuple[str, ...]:
+        """Return the runs that are being recorded."""
         with self._lock:
             return tuple(self._runs)
 

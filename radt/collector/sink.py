@@ -153,7 +153,7 @@ class StoreSink:
                 self._drain()
             for registration in left:
                 self._notify_deliverers(registration)
-            self._end_all(run for run in runs if run.ending is not None)
+            self._end_all(runs)
             self._sync()
         except StoreError as error:
             self._left += left
@@ -245,11 +245,8 @@ class StoreSink:
         recorders = [
             recorder
             for run in runs
-            if run.ending is None and (recorder := self._recorder(run)) is not None
+            if (recorder := self._recorder(run)) is not None and run.ending is None
         ]
-        for run in runs:
-            if run.ending is not None:
-                self._recorder(run)
         with_samples = self._samples_due(runs)
         work = [
             (recorder, pending)
@@ -331,10 +328,12 @@ class StoreSink:
         """End all runs; a failing one is retried and must not stop the others."""
         failed: Exception | None = None
         for run in runs:
-            if run.run_id not in self._recorders:
+            if run.run_id not in self._recorders or run.ending is None:
                 continue
             try:
-                self._end(run)
+                status = self._recorders[run.run_id].finish(run.ending)
+                log.info("run %s ended %s", run.run_id, status)
+                self._let_go(run)
             except StoreError:
                 raise
             except Exception as error:
@@ -342,13 +341,6 @@ class StoreSink:
                 failed = error
         if failed is not None:
             raise StoreError(f"{type(failed).__name__}: {failed}") from failed
-
-    def _end(self, run: RecordedRun) -> None:
-        assert run.ending is not None
-        recorder = self._recorders[run.run_id]
-        status = recorder.finish(run.ending)
-        log.info("run %s ended %s", run.run_id, status)
-        self._let_go(run)
 
     def _give_up(self, run: RecordedRun, why: str) -> None:
         log.error("run %s: %s", run.run_id, why)

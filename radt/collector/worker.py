@@ -27,6 +27,7 @@ from radt.collector.protocol import (
     CollectorStatus,
     Op,
     RefusalCode,
+    RefusedError,
     Registration,
     RunRequest,
     decode,
@@ -36,7 +37,7 @@ from radt.collector.protocol import (
     socket_path,
 )
 from radt.collector.runs import Ending
-from radt.collector.service import RefusedError, Service
+from radt.collector.service import Service
 from radt.collector.start import CollectorSettings, guardian_lock, worker_lock
 from radt.errors import RadtError
 from radt.model import RunStatus
@@ -327,14 +328,14 @@ class Worker:
             return False
         now_s = time.monotonic()
         self._orphaned_since_s = self._orphaned_since_s or now_s
-        if self._service.busy and now_s - self._orphaned_since_s < _OWNER_GRACE_S:
+        if self._service.run_ids and now_s - self._orphaned_since_s < _OWNER_GRACE_S:
             return False
         self._service.deliverers.kill()  # their successors continue
         return True
 
     def _nothing_left(self) -> bool:
         """Return whether there has been no request for a while and no upload makes progress."""
-        quiet = not self._service.busy and not self._server.connected
+        quiet = not self._service.run_ids and not self._server.connected
         if not quiet or time.monotonic() - self._server.last_used_s < self._settings.idle_s:
             return False
         return self._service.deliverers.close(self._settings.delivery_stall_s)
@@ -342,7 +343,7 @@ class Worker:
     def _close_door(self) -> bool:
         """Stop listening; listen again and return False if a client has just connected."""
         self._server.close()
-        if self._service.busy or self._server.connected:
+        if self._service.run_ids or self._server.connected:
             self._server.open()
             return False
         self._service.deliverers.kill()  # their successors continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from itertools import groupby
@@ -19,8 +18,6 @@ from radt.units import joined
 
 #: Seconds between two checks for processes.
 POLL_S = 1.0
-#: Maximum seconds until Ctrl-C ends the wait.
-_CANCEL_S = 0.1
 #: Maximum number of processes named per device.
 _NAMED = 3
 
@@ -37,9 +34,7 @@ def wait_until_free(
     gpus: Sequence[DeviceName],
     policy: BusyPolicy,
     say: Callable[[str], None],
-    cancelled: Callable[[], bool],
-    *,
-    poll_s: float = POLL_S,
+    wait: Callable[[float], bool],
 ) -> list[Occupant]:
     """Apply the policy to foreign processes on these devices; return those left at the end.
 
@@ -50,8 +45,7 @@ def wait_until_free(
         gpus: Indices of GPUs, or UUIDs of GPUs and MIG devices.
         policy: What to do about foreign processes.
         say: Called with each sentence.
-        cancelled: Returns whether to stop waiting.
-        poll_s: Seconds between two checks.
+        wait: Waits for some seconds; returns True if the wait was cancelled.
 
     Raises:
         DeviceError: The policy is FAIL and a device is in use, or NVIDIA's driver does not respond.
@@ -81,7 +75,7 @@ def wait_until_free(
             if facts != announced:
                 announced = facts
                 say(f"{facts}: waiting; --busy ignore starts anyway")
-            if not pause(poll_s, cancelled):
+            if wait(POLL_S):
                 return processes
 
 
@@ -108,14 +102,3 @@ def _facts(processes: Sequence[Occupant]) -> str:
         more = [f"{len(names) - _NAMED} more"] if len(names) > _NAMED else []
         parts.append(f"{device_text(gpu)} is used by {joined([*names[:_NAMED], *more])}")
     return "; ".join(parts)
-
-
-def pause(seconds: float, cancelled: Callable[[], bool]) -> bool:
-    """Sleep; return False as soon as waiting is cancelled."""
-    deadline_s = time.monotonic() + seconds
-    while not cancelled():
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            return True
-        time.sleep(min(left_s, _CANCEL_S))
-    return False

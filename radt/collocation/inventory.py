@@ -27,30 +27,24 @@ from radt.devices.visible import given_mig_uuids
 from radt.errors import DeviceError
 
 
-def read_inventory(only: Collection[int] | None = None, ledger: Ledger | None = None) -> Inventory:
-    """Query the driver, if there is one, for all GPUs or those with the given NVML indices.
+def read_inventory() -> Inventory:
+    """Query the driver, if there is one, for all GPUs.
 
     If ``CUDA_VISIBLE_DEVICES`` names MIG devices, as in a cluster job, only those are included.
 
     Raises:
         DeviceError: The driver is installed but does not work.
     """
-
-    def more(nvml: Nvml, gpu: Gpu) -> Gpu:
-        return _read_gpu(nvml, gpu) if only is None or gpu.index in only else gpu
-
-    gpus = Gpus.read(more)
+    gpus = Gpus.read(_read_gpu)
     if gpus.failed:
         raise DeviceError(gpus.reason, "Run nvidia-smi for details")
-    entries = (ledger if ledger is not None else Ledger()).entries()
-    created = [entry.thing for entry in entries if isinstance(entry.thing, MigInstance)]
+    created = [entry.thing for entry in Ledger().entries() if isinstance(entry.thing, MigInstance)]
     given = given_mig_uuids(gpus)
     found = []
     for gpu in gpus.every:
-        if only is None or gpu.index in only:
-            known = gpu if isinstance(gpu, GpuInventory) else GpuInventory.of(gpu)  # broken
-            known = _with_claims(known, created)
-            found.append(_limited_to(known, given) if given else known)
+        known = gpu if isinstance(gpu, GpuInventory) else GpuInventory.of(gpu)  # broken
+        known = _with_claims(known, created)
+        found.append(_limited_to(known, given) if given else known)
     return Inventory(tuple(found), gpus.driver, gpus.reason, is_given=bool(given))
 
 
@@ -89,12 +83,9 @@ def _read_mig(nvml: Nvml, handle: Any, gpu: Gpu) -> MigState | None:
         if gpu.mig_enabled:
             computes = {instance.instance_id: instance.computes for instance in instances}
             instances = [
-                GpuInstance(
-                    *(existing.instance_id, existing.profile, existing.placement),
-                    computes.get(existing.instance_id, ()),
-                )
+                replace(existing, computes=computes.get(existing.instance_id, ()))
                 for profile in profiles
-                for existing in mig.gpu_instances(nvml, handle, profile)
+                for _, existing in mig.gpu_instances(nvml, handle, profile)
             ]
         allowed = bool(profiles) and may_configure()
     except nvml.NVMLError_NoPermission:

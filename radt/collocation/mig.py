@@ -22,7 +22,7 @@ from radt.collocation import permissions
 from radt.collocation.instances import PlannedCompute, PlannedInstance
 from radt.collocation.ledger import Ledger, LedgerEntry, MigInstance
 from radt.collocation.processes import identify
-from radt.collocation.topology import InstanceProfile, Placement, profile_name
+from radt.collocation.topology import GpuInstance, InstanceProfile, Placement, profile_name
 from radt.devices.gpus import find_handles, mig_devices
 from radt.devices.nvml import opened
 from radt.errors import DeviceError
@@ -33,26 +33,21 @@ _NAME_PREFIX = "MIG "
 _MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class ExistingInstance:
-    """An existing GPU instance; ``profile`` is its profile's name."""
-
-    handle: Any
-    instance_id: int
-    profile: str
-    placement: Placement
-
-
 def read_profiles(
     nvml: Any, gpu: Any, gpu_memory_bytes: int | None = None
 ) -> list[InstanceProfile]:
     """Return the GPU's profiles without placements, which only privileged users can read.
 
-    If the driver does not report their names, they are derived from ``gpu_memory_bytes``.
+    If the driver does not report their names, they are derived from ``gpu_memory_bytes``; an
+    unprivileged user takes the memory of the largest profile for that.
     """
-    indices = range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT)
-    profiles = (_profile(nvml, gpu, index, gpu_memory_bytes) for index in indices)
-    return [profile for profile in profiles if profile is not None]
+    infos: dict[int, Any] = {}
+    for index in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
+            infos[index] = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index)
+    largest_mb = max((int(info.memorySizeMB) for info in infos.values()), default=0)
+    memory_bytes = gpu_memory_bytes or largest_mb * _MIB
+    return [_profile(nvml, gpu, index, info, memory_bytes) for index, info in infos.items()]
 
 
 def read_placements(nvml: Any, gpu: Any, profile_id: int) -> tuple[Placement, ...]:
@@ -66,8 +61,8 @@ def read_placements(nvml: Any, gpu: Any, profile_id: int) -> tuple[Placement, ..
     return tuple(sorted(places, key=lambda place: (place.start, place.size)))
 
 
-def gpu_instances(nvml: Any, gpu: Any, profile: InstanceProfile) -> list[ExistingInstance]:
-    """Return the GPU instances of a profile. Needs privileges."""
+def gpu_instances(nvml: Any, gpu: Any, profile: InstanceProfile) -> list[tuple[Any, GpuInstance]]:
+    """Return the handles of a profile's GPU instances, and what they are. Needs privileges."""
     count = ctypes.c_uint(profile.max_count)
     handles = (nvml.c_nvmlGpuInstance_t * max(profile.max_count, 1))()
     nvml.nvmlDeviceGetGpuInstances(gpu, profile.profile_id, handles, ctypes.byref(count))
@@ -75,19 +70,11 @@ def gpu_instances(nvml: Any, gpu: Any, profile: InstanceProfile) -> list[Existin
     for handle in handles[: count.value]:
         info = nvml.nvmlGpuInstanceGetInfo(handle)
         place = Placement(int(info.placement.start), int(info.placement.size))
-        instances.append(ExistingInstance(handle, int(info.id), profile.name, place))
+        instances.append((handle, GpuInstance(int(info.id), profile.name, place)))
     return instances
 
 
-def compute_profile_id(nvml: Any, instance: Any, slices: int) -> int | None:
-    """Return the driver's id of the compute instance profile of this size; None without one."""
-    for info in _compute_profiles(nvml, instance):
-        if info.sliceCount == slices:
-            return int(info.id)
-    return None
-
-
-def compute_instances(nvml: Any, instance: Any) -> list[Any]:
+def _compute_instances(nvml: Any, instance: Any) -> list[Any]:
     """Return handles of all compute instances in a GPU instance. Needs privileges."""
     instances: list[Any] = []
     for info in _compute_profiles(nvml, instance):
@@ -98,37 +85,11 @@ def compute_instances(nvml: Any, instance: Any) -> list[Any]:
     return instances
 
 
-def create_gpu_instance(nvml: Any, gpu: Any, profile_id: int, place: Placement) -> Any:
-    """Create a GPU instance at this place. Needs privileges."""
-    where = nvml.c_nvmlGpuInstancePlacement_t(place.start, place.size)
-    return nvml.nvmlDeviceCreateGpuInstanceWithPlacement(gpu, profile_id, ctypes.byref(where))
-
-
-def create_compute_instance(
-    nvml: Any, instance: Any, profile_id: int, place: Placement | None
-) -> Any:
-    """Create a compute instance, at this place if the driver accepts one. Needs privileges."""
-    if place is None:
-        return nvml.nvmlGpuInstanceCreateComputeInstance(instance, profile_id)
-    where = nvml.c_nvmlComputeInstancePlacement_t(place.start, place.size)
-    return nvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement(
-        instance, profile_id, ctypes.byref(where)
-    )
-
-
-def _profile(
-    nvml: Any, gpu: Any, index: int, gpu_memory_bytes: int | None
-) -> InstanceProfile | None:
-    """Return the profile of this index; None if the GPU offers none."""
-    try:
-        info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index)
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-        return None
+def _profile(nvml: Any, gpu: Any, index: int, info: Any, gpu_memory_bytes: int) -> InstanceProfile:
     if hasattr(info, "name"):
-        name = _text(info.name)
+        name = info.name.decode() if isinstance(info.name, bytes) else info.name
     else:  # an older driver does not report the name
-        memory_bytes = gpu_memory_bytes or _memory_bytes(nvml, gpu)
-        name = profile_name(index, info.sliceCount, info.memorySizeMB, memory_bytes)
+        name = profile_name(index, info.sliceCount, info.memorySizeMB, gpu_memory_bytes)
     try:
         remaining = int(nvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, info.id))
     except nvml.NVMLError:  # MIG is off, or the user is unprivileged
@@ -145,18 +106,6 @@ def _profile(
     )
 
 
-def _memory_bytes(nvml: Any, gpu: Any) -> int:
-    """Return the GPU's memory for an unprivileged user: that of its largest profile."""
-    largest = 0
-    for index in range(nvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
-        try:
-            info = nvml.nvmlDeviceGetGpuInstanceProfileInfo(gpu, index)
-        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
-            continue
-        largest = max(largest, int(info.memorySizeMB))
-    return largest * _MIB
-
-
 def _compute_profiles(nvml: Any, instance: Any) -> Iterator[Any]:
     """Yield NVML's description of each compute instance profile of a GPU instance."""
     for index in range(nvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
@@ -166,10 +115,6 @@ def _compute_profiles(nvml: Any, instance: Any) -> Iterator[Any]:
             )
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
             continue
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
 
 
 #: Seconds to wait for other clients of the driver, which notices the exit of a process late.
@@ -191,7 +136,6 @@ class CreatedInstance:
 
 def create_instance(
     planned: PlannedInstance,
-    ledger: Ledger,
     *,
     run_id: str = "",
     workload_id: str = "",
@@ -208,15 +152,17 @@ def create_instance(
     what = f"MIG instance {planned.profile.name} at {place} of GPU {planned.gpu}"
     with _driver(what, _create_command(planned, place)) as nvml:
         gpu, _ = find_handles(nvml, planned.gpu_uuid)
-        before = tuple(instance.instance_id for instance in _gpu_instances(nvml, gpu))
+        before = tuple(instance.instance_id for _, instance in _gpu_instances(nvml, gpu))
         thing = MigInstance(planned.gpu_uuid, planned.profile.name, place.start, place.size, before)
-        entry = ledger.intend(thing, run_id=run_id, workload_id=workload_id)
+        entry = Ledger().intend(thing, run_id=run_id, workload_id=workload_id)
         patience = _Patience(nvml, timeout_s, lambda: _held(nvml, gpu, what))
-        profile_id = planned.profile.profile_id
+        where = nvml.c_nvmlGpuInstancePlacement_t(place.start, place.size)
+        create = partial(
+            nvml.nvmlDeviceCreateGpuInstanceWithPlacement,
+            *(gpu, planned.profile.profile_id, ctypes.byref(where)),
+        )
         try:
-            instance = patience.once_free(
-                partial(create_gpu_instance, nvml, gpu, profile_id, place)
-            )
+            instance = patience.once_free(create)
         except nvml.NVMLError_InsufficientResources as error:
             entry.done()
             raise DeviceError(
@@ -268,14 +214,20 @@ def _furnish(
     ids: dict[str, int] = {}
     # Large ones first, for drivers that choose the places themselves.
     for compute in sorted(planned.computes, key=lambda compute: -compute.slices):
-        profile_id = compute_profile_id(nvml, instance, compute.slices)
+        assert compute.placement is not None, "only new instances are created"
+        profiles = _compute_profiles(nvml, instance)
+        profile_id = next((p.id for p in profiles if p.sliceCount == compute.slices), None)
         if profile_id is None:
             raise DeviceError(
                 f"the driver offers no compute instance {compute.profile}",
                 "Run nvidia-smi mig -lcip to list the profiles",
             )
+        where = nvml.c_nvmlComputeInstancePlacement_t(
+            compute.placement.start, compute.placement.size
+        )
+        create = nvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement
         created = patience.once_free(
-            partial(create_compute_instance, nvml, instance, profile_id, compute.placement)
+            partial(create, instance, int(profile_id), ctypes.byref(where))
         )
         ids[compute.name] = int(nvml.nvmlComputeInstanceGetInfo(created).id)
     found = {
@@ -309,17 +261,18 @@ def _destroy(nvml: Any, gpu: Any, thing: MigInstance, timeout_s: float) -> None:
     instance = _created(nvml, gpu, thing)
     if instance is None:
         return
-    command = _destroy_command(nvml.nvmlDeviceGetIndex(gpu), instance.instance_id)
+    instance_id = int(nvml.nvmlGpuInstanceGetInfo(instance).id)
+    command = _destroy_command(nvml.nvmlDeviceGetIndex(gpu), instance_id)
     in_use = DeviceError(
         "a process still uses the MIG instance",
         f"nvidia-smi shows it. When it has ended, run `radt doctor --clean` or {command}",
     )
     patience = _Patience(nvml, timeout_s, lambda: in_use)
-    for compute in compute_instances(nvml, instance.handle):
+    for compute in _compute_instances(nvml, instance):
         with suppress(nvml.NVMLError_NotFound):
             patience.once_free(partial(nvml.nvmlComputeInstanceDestroy, compute))
     with suppress(nvml.NVMLError_NotFound):
-        patience.once_free(partial(nvml.nvmlGpuInstanceDestroy, instance.handle))
+        patience.once_free(partial(nvml.nvmlGpuInstanceDestroy, instance))
 
 
 class _Patience:
@@ -357,23 +310,23 @@ def _held(nvml: Any, gpu: Any, what: str) -> DeviceError:
     )
 
 
-def _created(nvml: Any, gpu: Any, thing: MigInstance) -> ExistingInstance | None:
-    """Return the instance that the ledger describes, if it still exists.
+def _created(nvml: Any, gpu: Any, thing: MigInstance) -> Any | None:
+    """Return the handle of the instance that the ledger describes, if it still exists.
 
     Ids are reused: an instance with another profile or position is not radt's.
     """
     place = Placement(thing.start, thing.size)
-    for instance in _gpu_instances(nvml, gpu):
+    for handle, instance in _gpu_instances(nvml, gpu):
         if instance.profile != thing.profile or instance.placement != place:
             continue
         if thing.gpu_instance == instance.instance_id:
-            return instance
+            return handle
         if thing.gpu_instance is None and instance.instance_id not in thing.existing:
-            return instance
+            return handle
     return None
 
 
-def _gpu_instances(nvml: Any, gpu: Any) -> list[ExistingInstance]:
+def _gpu_instances(nvml: Any, gpu: Any) -> list[tuple[Any, GpuInstance]]:
     profiles = read_profiles(nvml, gpu)
     return [instance for profile in profiles for instance in gpu_instances(nvml, gpu, profile)]
 

@@ -22,6 +22,7 @@ from radt import procfs
 from radt.collocation.ledger import Ledger, LedgerEntry, MpsDaemon
 from radt.collocation.processes import identify
 from radt.devices.nvml import MPS_CONTROL, MPS_SERVER
+from radt.devices.visible import VISIBLE_VARIABLE
 from radt.errors import DeviceError
 from radt.home import RUNTIME_VARIABLE, runtime_dir
 from radt.processes import run_command, stop
@@ -219,7 +220,6 @@ def _wait(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 PERCENTAGE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 #: Seconds for a daemon to start.
 START_TIMEOUT_S = 20.0
@@ -330,7 +330,7 @@ class MpsServer:
     def _launch(self, tool: str) -> None:
         for folder in (Path(self.thing.folder), self.thing.pipes, self.thing.logs):
             folder.mkdir(mode=0o700, parents=True)
-        env = _environment(self.thing) | {DEVICES_VARIABLE: ",".join(self.thing.devices)}
+        env = _environment(self.thing) | {VISIBLE_VARIABLE: ",".join(self.thing.devices)}
         output = self.thing.logs / "start.log"
         # Into a file: the daemon keeps inherited descriptors, so a pipe would never close.
         with output.open("wb") as file:
@@ -419,6 +419,6 @@ def mps_daemons() -> tuple[Daemon, ...]:
         if thing is not None:
             daemons.append(Daemon(pid, user, thing.devices, thing.folder, True, orphaned))
         else:
-            devices = tuple(filter(None, procfs.variable(pid, DEVICES_VARIABLE).split(",")))
+            devices = tuple(filter(None, procfs.variable(pid, VISIBLE_VARIABLE).split(",")))
             daemons.append(Daemon(pid, user, devices, procfs.variable(pid, PIPE_VARIABLE)))
     return tuple(daemons)

@@ -6,8 +6,8 @@ A GPU has at most eight memory slices and seven instances, so trying all positio
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from radt.collocation.spec import Collocation, MigProfile
@@ -91,12 +91,6 @@ def distribute(sizes: Sequence[int], gpu_instance_slices: int) -> list[list[int]
     return []
 
 
-def _counted(names: Iterable[str]) -> str:
-    return " + ".join(
-        f"{number} × {name}" if number > 1 else name for name, number in Counter(names).items()
-    )
-
-
 def _rank(profile: InstanceProfile) -> tuple[int, int, str]:
     """Return the sort key for the search: large ones first, as small ones fit into the rest."""
     return (-profile.slices, -profile.memory_mb, profile.name)
@@ -159,8 +153,7 @@ def slots_of(gpu: GpuInventory, wanted: Sequence[tuple[str, Collocation]]) -> li
     Raises:
         PlacementError: The GPU does not offer the profile.
     """
-    members: dict[tuple[str, int, str, str], list[str]] = {}
-    profiles: dict[tuple[str, int, str, str], InstanceProfile] = {}
+    slots: dict[tuple[str, ...], ComputeSlot] = {}
     for key, collocation in wanted:
         assert collocation.mig is not None
         profile, slices = _resolve(key, collocation.mig, gpu)
@@ -170,13 +163,11 @@ def slots_of(gpu: GpuInventory, wanted: Sequence[tuple[str, Collocation]]) -> li
             sharing = ("mps", "")
         else:
             sharing = ("row", key)
-        identity = (profile.name, slices, *sharing)
-        members.setdefault(identity, []).append(key)
-        profiles[identity] = profile
-    return [
-        ComputeSlot(profiles[identity], identity[1], tuple(keys))
-        for identity, keys in members.items()
-    ]
+        slot = ComputeSlot(profile, slices, (key,))
+        if earlier := slots.get((slot.name, *sharing)):
+            slot = replace(earlier, keys=(*earlier.keys, key))
+        slots[slot.name, *sharing] = slot
+    return list(slots.values())
 
 
 def gpu_instances_for(slots: Sequence[ComputeSlot]) -> list[list[ComputeSlot]]:
@@ -195,7 +186,10 @@ def gpu_instances_for(slots: Sequence[ComputeSlot]) -> list[list[ComputeSlot]]:
 
 def slot_names(slots: Sequence[ComputeSlot]) -> str:
     """Return ``2 × 3g.20gb + 1g.5gb``, the largest first."""
-    return _counted(slot.name for slot in sorted(slots, key=slot_order))
+    counts = Counter(slot.name for slot in sorted(slots, key=slot_order))
+    return " + ".join(
+        f"{number} × {name}" if number > 1 else name for name, number in counts.items()
+    )
 
 
 def slot_order(slot: ComputeSlot) -> tuple[int, int, str]:

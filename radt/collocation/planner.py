@@ -42,23 +42,24 @@ class DeviceRequest:
 class PlannedMps:
     """An MPS daemon to start for the rows ``keys``.
 
-    It serves whole GPUs, or the MIG device ``compute`` (its name in the plan; None without MIG).
+    It serves whole GPUs, or the MIG device ``compute``.
     """
 
     name: str
     gpus: tuple[int, ...]
     keys: tuple[str, ...]
-    compute: str | None = None
+    compute: PlannedCompute | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """The devices of a row. ``compute`` and ``mps`` are names in the plan; None if not used."""
+    """The devices of a row: whole GPUs, or ``compute`` of the GPU instance ``instance``."""
 
     gpus: tuple[int, ...]
     gpu_uuids: tuple[str, ...]
-    compute: str | None = None
-    mps: str | None = None
+    instance: PlannedInstance | None = None
+    compute: PlannedCompute | None = None
+    mps: PlannedMps | None = None
     thread_percentage: float | None = None
 
 
@@ -74,14 +75,6 @@ class DevicePlan:
     def is_naive(self) -> bool:
         """Return whether no set-up is needed."""
         return not self.instances and not self.mps_servers
-
-    def compute(self, name: str) -> tuple[PlannedInstance, PlannedCompute]:
-        """Return the compute instance of this name and its GPU instance, or raise KeyError."""
-        for instance in self.instances:
-            for compute in instance.computes:
-                if compute.name == name:
-                    return instance, compute
-        raise KeyError(name)
 
 
 def plan_devices(requests: Sequence[DeviceRequest], inventory: Inventory) -> DevicePlan:
@@ -118,19 +111,18 @@ def plan_devices(requests: Sequence[DeviceRequest], inventory: Inventory) -> Dev
         gpu = _gpu(rows[0], index, inventory)
         instances += plan_instances(gpu, slots_of(gpu, wanted))
 
-    computes = {
-        key: compute.name
-        for instance in instances
-        for compute in instance.computes
-        for key in compute.keys
+    instance_of = {
+        key: instance for instance in instances for one in instance.computes for key in one.keys
     }
+    computes = {key: one for instance in instances for one in instance.computes for key in one.keys}
     servers = _mps_servers(rows, computes)
-    _check_client_numbers(servers, instances, inventory)
-    server_of = {key: server.name for server in servers for key in server.keys}
+    _check_client_numbers(servers, inventory)
+    server_of = {key: server for server in servers for key in server.keys}
     shares = {
         row.key: DeviceShare(
             row.gpus,
             tuple(_gpu(row, index, inventory).uuid for index in row.gpus),
+            instance_of.get(row.key),
             computes.get(row.key),
             server_of.get(row.key),
             row.collocation.mps.thread_percentage if row.collocation.mps else None,
@@ -264,23 +256,19 @@ def _check_compute_modes(rows: Sequence[DeviceRequest], inventory: Inventory) ->
         )
 
 
-def _check_client_numbers(
-    servers: Sequence[PlannedMps], instances: Sequence[PlannedInstance], inventory: Inventory
-) -> None:
+def _check_client_numbers(servers: Sequence[PlannedMps], inventory: Inventory) -> None:
     """Check that each daemon's devices have enough contexts for its clients.
 
     A compute instance has a proportional share: MIG User Guide, "Application Considerations",
     https://docs.nvidia.com/datacenter/tesla/mig-user-guide/deployment-considerations.html
     """
-    slices = {compute.name: compute for instance in instances for compute in instance.computes}
     for server in servers:
         gpus = [gpu for gpu in inventory.gpus if gpu.index in server.gpus]
         most = min((gpu.most_mps_clients for gpu in gpus if gpu.most_mps_clients), default=None)
         where = f"GPU {_set_text(server.gpus)}"
         if most is not None and server.compute is not None:
-            compute = slices[server.compute]
-            where = f"{compute.profile} of {where}"
-            most = most * compute.slices // max(gpu.slices for gpu in gpus)
+            where = f"{server.compute.profile} of {where}"
+            most = most * server.compute.slices // max(gpu.slices for gpu in gpus)
         if most is not None and len(server.keys) > most:
             raise PlacementError(
                 f"{len(server.keys)} MPS clients on {where}, which can hold {most}",
@@ -290,24 +278,16 @@ def _check_client_numbers(
 
 
 def _mps_servers(
-    rows: Sequence[DeviceRequest], computes: Mapping[str, str]
+    rows: Sequence[DeviceRequest], computes: Mapping[str, PlannedCompute]
 ) -> tuple[PlannedMps, ...]:
-    members: dict[tuple[tuple[int, ...], str | None], list[DeviceRequest]] = {}
+    servers: dict[str, PlannedMps] = {}
     for row in rows:
         if row.collocation.mps is not None:
-            place = (tuple(sorted(row.gpus)), computes.get(row.key))
-            members.setdefault(place, []).append(row)
-    return tuple(
-        PlannedMps(
-            name=f"mps-{compute or _set_text(gpus)}",
-            gpus=gpus,
-            keys=tuple(row.key for row in sharing),
-            compute=compute,
-        )
-        for (gpus, compute), sharing in sorted(
-            members.items(), key=lambda item: (item[0][0], item[0][1] or "")
-        )
-    )
+            gpus, compute = tuple(sorted(row.gpus)), computes.get(row.key)
+            name = f"mps-{_set_text(gpus) if compute is None else compute.name}"
+            server = servers.get(name, PlannedMps(name, gpus, (), compute))
+            servers[name] = replace(server, keys=(*server.keys, row.key))
+    return tuple(sorted(servers.values(), key=lambda server: (server.gpus, server.name)))
 
 
 def _gpu(row: DeviceRequest, index: int, inventory: Inventory) -> GpuInventory:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -166,25 +166,19 @@ class ProcessIdentity:
 
 
 @dataclass(frozen=True, slots=True)
-class Occupant:
+class Occupant(GpuProcess):
     """A process on a device, and its owner.
 
     ``device`` is the UUID of the GPU or MIG device, or the name given by the caller.
     """
 
-    pid: int
-    device: str
-    mps: bool
-    memory_bytes: int | None
-    who: ProcessIdentity
+    who: ProcessIdentity = ProcessIdentity()
 
     @classmethod
     def of(cls, process: GpuProcess, device: str = "") -> Self:
         """Identify a process of NVML's lists."""
-        who = identify(process.pid)
-        return cls(
-            process.pid, device or process.device, bool(process.mps), process.memory_bytes, who
-        )
+        facts = asdict(process) | ({"device": device} if device else {})
+        return cls(**facts, who=identify(process.pid))
 
     def __str__(self) -> str:
         parts = [f"pid {self.pid}", str(self.who)]
@@ -202,7 +196,9 @@ def identify(pid: int) -> ProcessIdentity:
     except OSError:
         # It may exist although ``/proc`` does not show it (mounted with hidepid).
         return ProcessIdentity(ended=not _other_namespaces() and not procfs.exists(pid))
-    return ProcessIdentity(_user(uid), _command(pid), procfs.variable(pid, RUN_ID_VARIABLE))
+    return ProcessIdentity(
+        procfs.name_of_uid(uid), _command(pid), procfs.variable(pid, RUN_ID_VARIABLE)
+    )
 
 
 def device_text(device: DeviceName) -> str:
@@ -216,15 +212,6 @@ def _command(pid: int) -> str | None:
     words = [Path(word).name for word in procfs.command_line(pid)]
     scripts = (word for word in words[1:3] if name and word[: procfs.COMM_CHARS] == name)
     return next(scripts, None) or next(iter(words), "") or name or None
-
-
-def _user(uid: int) -> str:
-    import pwd  # missing on systems that only display results
-
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"
 
 
 def _other_namespaces() -> bool:

@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 
 from radt import tags
@@ -16,7 +15,6 @@ from radt.collocation.instances import PlannedCompute, PlannedInstance
 from radt.collocation.ledger import Container, Ledger, LedgerEntry, MigInstance, MpsDaemon
 from radt.collocation.mig import create_instance, destroy_instance
 from radt.collocation.mps import (
-    DEVICES_VARIABLE,
     PERCENTAGE_VARIABLE,
     MpsServer,
     no_mps_environment,
@@ -26,24 +24,12 @@ from radt.collocation.mps import (
 from radt.collocation.planner import DevicePlan, DeviceShare, PlannedMps
 from radt.collocation.processes import DeviceName, ProcessLists
 from radt.collocation.verify import Expectation, Mismatch, Verifier
+from radt.devices.visible import VISIBLE_VARIABLE
 from radt.errors import DeviceError
 from radt.processes import run_command
 
 #: Seconds between two checks of the runs' processes.
 VERIFY_INTERVAL_S = 1.0
-
-
-@dataclass(slots=True)
-class _Made:
-    """The set-up devices; ``entries`` are those that must be removed.
-
-    ``computes`` are the plan's compute instances by name, as they are now.
-    """
-
-    entries: list[LedgerEntry] = field(default_factory=list)
-    servers: dict[str, MpsServer] = field(default_factory=dict)
-    computes: dict[str, PlannedCompute] = field(default_factory=dict)
-    free_bytes: dict[DeviceName, int] = field(default_factory=dict)
 
 
 class DeviceSetup:
@@ -64,7 +50,12 @@ class DeviceSetup:
         self.plan = plan
         self.run_ids = run_ids
         self.workload_id = workload_id
-        self._made = _Made()
+        #: Objects that must be removed.
+        self._entries: list[LedgerEntry] = []
+        self._servers: dict[str, MpsServer] = {}
+        #: The plan's compute instances by name, as they are now.
+        self._computes: dict[str, PlannedCompute] = {}
+        self._free_bytes: dict[DeviceName, int] = {}
         self._verifier: Verifier | None = None
         self._verify_interval_s = verify_interval_s
         self._next_look_s = 0.0
@@ -83,7 +74,9 @@ class DeviceSetup:
         """
         with self._lock:
             try:
-                for step in self._steps(say):
+                steps = [partial(self._provide, instance, say) for instance in self.plan.instances]
+                steps += [partial(self._serve, server, say) for server in self.plan.mps_servers]
+                for step in steps:
                     if cancelled():
                         break
                     step()
@@ -102,46 +95,42 @@ class DeviceSetup:
         """Return the variables that select a run's devices and, under MPS, its daemon."""
         share = self.plan.shares[key]
         if not share.gpus:
-            return {DEVICES_VARIABLE: ""}
-        variables = {DEVICES_VARIABLE: ",".join(self._uuids(share))}
+            return {VISIBLE_VARIABLE: ""}
+        variables = {VISIBLE_VARIABLE: ",".join(self._uuids(share))}
         if share.mps is None:
             return variables | dict(no_mps_environment())
-        variables |= self._made.servers[share.mps].client_environment(share.thread_percentage)
+        variables |= self._servers[share.mps.name].client_environment(share.thread_percentage)
         if share.thread_percentage is None and PERCENTAGE_VARIABLE in os.environ:
             variables[PERCENTAGE_VARIABLE] = "100"  # the shell's own limit must not cap this row
         return variables
 
     def tags(self, key: str) -> dict[str, str]:
         """Return the tags of the run's devices at its start."""
-        share, made = self.plan.shares[key], self._made
+        share = self.plan.shares[key]
         values = {
-            tags.GPU_MEMORY_FREE_BYTES.format(index=index): str(made.free_bytes[index])
+            tags.GPU_MEMORY_FREE_BYTES.format(index=index): str(self._free_bytes[index])
             for index in share.gpus
-            if index in made.free_bytes
+            if index in self._free_bytes
         }
-        if share.compute is not None:
-            instance, _ = self.plan.compute(share.compute)
-            compute = made.computes[share.compute]
+        if share.compute is not None and share.instance is not None:
+            compute = self._computes[share.compute.name]
             (uuid,) = self._uuids(share)
             values |= {
                 tags.MIG_PROFILE: compute.profile,
                 tags.MIG_UUID: uuid,
-                tags.MIG_CREATED: "true" if instance.existing_id is None else "false",
+                tags.MIG_CREATED: "true" if share.instance.existing_id is None else "false",
             }
-            if (place := instance.placement) is not None:
+            if (place := share.instance.placement) is not None:
                 values[tags.MIG_PLACEMENT] = f"{place.start}:{place.size}"
             if compute.sm_count is not None:
                 values[tags.MIG_SM_COUNT] = str(compute.sm_count)
-            if uuid in made.free_bytes:
-                values[tags.MIG_MEMORY_FREE_BYTES] = str(made.free_bytes[uuid])
+            if uuid in self._free_bytes:
+                values[tags.MIG_MEMORY_FREE_BYTES] = str(self._free_bytes[uuid])
         if share.mps is not None:
-            clients = next(
-                server.keys for server in self.plan.mps_servers if server.name == share.mps
-            )
-            values[tags.MPS_CLIENTS] = str(len(clients))
+            values[tags.MPS_CLIENTS] = str(len(share.mps.keys))
             if share.thread_percentage is not None:
                 values[tags.MPS_THREAD_PERCENTAGE] = f"{share.thread_percentage:g}"
-            if (pid := made.servers[share.mps].thing.pid) is not None:
+            if (pid := self._servers[share.mps.name].thing.pid) is not None:
                 values[tags.MPS_DAEMON_PID] = str(pid)
         return values
 
@@ -191,8 +180,8 @@ class DeviceSetup:
     def about_to_kill(self, pids: Sequence[int]) -> list[str]:
         """Detach MPS clients, so that killing them does not harm others; return failures."""
         problems = []
-        for server in list(self._made.servers.values()):
-            if server.entry not in self._made.entries:
+        for server in list(self._servers.values()):
+            if server.entry not in self._entries:
                 continue  # it has ended
             try:
                 server.terminate_clients(pids)
@@ -209,52 +198,46 @@ class DeviceSetup:
             if self._verifier is not None:
                 self._verifier.close()
             problems = []
-            for entry in _in_order(reversed(self._made.entries)):
+            for entry in _in_order(reversed(self._entries)):
                 if problem := _remove(entry):
                     problems.append(problem)
                 else:
-                    self._made.entries.remove(entry)
+                    self._entries.remove(entry)
             return problems
-
-    def _steps(self, say: Callable[[str], None]) -> Sequence[Callable[[], None]]:
-        steps = [partial(self._provide, instance, say) for instance in self.plan.instances]
-        return steps + [partial(self._serve, server, say) for server in self.plan.mps_servers]
 
     def _provide(self, instance: PlannedInstance, say: Callable[[str], None]) -> None:
         """Create an instance, unless it exists."""
         if instance.existing_id is not None:
-            self._made.computes |= {compute.name: compute for compute in instance.computes}
+            self._computes |= {compute.name: compute for compute in instance.computes}
             return
         say(f"GPU {instance.gpu}: creating {instance.profile.name} at {instance.placement}")
         keys = [key for compute in instance.computes for key in compute.keys]
-        created = create_instance(
-            instance, Ledger(), run_id=self._run_of(keys), workload_id=self.workload_id
-        )
-        self._made.entries.append(created.entry)
-        self._made.computes |= created.computes
+        created = create_instance(instance, run_id=self._run_of(keys), workload_id=self.workload_id)
+        self._entries.append(created.entry)
+        self._computes |= created.computes
 
     def _serve(self, planned: PlannedMps, say: Callable[[str], None]) -> None:
         """Start an MPS daemon."""
         share = self.plan.shares[planned.keys[0]]
         where = f"GPU {'+'.join(map(str, planned.gpus))}"
         if planned.compute is not None:
-            where += f", {self.plan.compute(planned.compute)[1].profile}"
+            where += f", {planned.compute.profile}"
         say(f"{where}: starting an MPS daemon")
         server = MpsServer(
             self._uuids(share), run_id=self._run_of(planned.keys), workload_id=self.workload_id
         )
-        self._made.entries.append(server.start())
-        self._made.servers[planned.name] = server
+        self._entries.append(server.start())
+        self._servers[planned.name] = server
 
     def _measure_free_memory(self) -> None:
         indices = {index for share in self.plan.shares.values() for index in share.gpus}
-        uuids = (compute.uuid for compute in self._made.computes.values())
+        uuids = (compute.uuid for compute in self._computes.values())
         names: list[DeviceName] = [*indices, *filter(None, uuids)]
         if not names:
             return
         with ProcessLists() as lists:
             free = {name: lists.free_bytes(name) for name in names}
-        self._made.free_bytes = {name: size for name, size in free.items() if size is not None}
+        self._free_bytes = {name: size for name, size in free.items() if size is not None}
 
     def _expectations(self) -> dict[str, Expectation]:
         expected = {}
@@ -263,18 +246,18 @@ class DeviceSetup:
                 continue
             names = "+".join(f"GPU {index}" for index in share.gpus)
             if share.compute is not None:
-                names = f"{self.plan.compute(share.compute)[1].profile} on {names}"
+                names = f"{share.compute.profile} on {names}"
             expected[key] = Expectation(
                 self._uuids(share),
                 names,
-                daemon=self._made.servers.get(share.mps or ""),
+                daemon=self._servers.get(share.mps.name) if share.mps is not None else None,
                 run_id=self.run_ids.get(key, ""),
             )
         return expected
 
     def _uuids(self, share: DeviceShare) -> tuple[str, ...]:
         if share.compute is not None:
-            uuid = self._made.computes[share.compute].uuid
+            uuid = self._computes[share.compute.name].uuid
             assert uuid is not None, "an existing compute instance has a UUID"
             return (uuid,)
         return share.gpu_uuids

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Connection, text
 
 from radt import units
-from radt.delivery.postgres.local import ReplicationCursor
+from radt.delivery.postgres.local import due_runs
 from radt.delivery.problems import (
     MLFLOW,
     POSTGRES,
@@ -21,16 +20,10 @@ from radt.delivery.problems import (
 from radt.masking import masked
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
 
 #: Earlier versions of radt also recorded databases that were never reached, by their address.
 _REPLICAS = text("SELECT target, label, reached_ns FROM replica WHERE target <> label ORDER BY 2")
-_WAITING = text(
-    "SELECT run.ended_ns IS NOT NULL, COUNT(*), MIN(COALESCE(run.ended_ns, run.created_ns)) "
-    "FROM run LEFT JOIN replicated ON replicated.target = :target "
-    "AND replicated.key = run.run_id "
-    "WHERE (replicated.revision IS NULL OR replicated.revision < run.revision) "
-    "AND NOT EXISTS (SELECT 1 FROM pruned WHERE pruned.run_id = run.run_id) GROUP BY 1"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,38 +183,29 @@ def compare_again(store: Path, uri: str) -> None:
     Raises:
         StoreError: The store cannot be read or written.
     """
-    address = str(StoreAddress.of(uri))
-    with closing(ReplicationCursor(store, address)) as cursor:
-        for backlog in postgres_backlogs(store):
+    address, known = str(StoreAddress.of(uri)), postgres_backlogs(store)
+    with StoreWriter(store) as writer:
+        for backlog in known:
             if backlog.address == address:
-                cursor.forget(backlog.identity)
+                writer.replicate_again(backlog.identity)
 
 
 def _postgres_backlog(
     connection: Connection, store: Path, address: str, identity: str, reached_ns: int | None
 ) -> Backlog:
-    current = current_problem(store, POSTGRES, address)
+    current, due = current_problem(store, POSTGRES, address), due_runs(connection, identity)
+    ended = [run for run in due if run.ended]
     return Backlog(
         POSTGRES,
         address,
-        *_waiting(connection, identity),
+        len(ended),
+        len(due) - len(ended),
+        since_ns=min((run.since_ns for run in ended), default=None),
         problem=current.text,
         problem_ns=current.since_ns,
         identity=identity,
         reached_ns=reached_ns,
     )
-
-
-def _waiting(connection: Connection, identity: str) -> tuple[int, int, int | None]:
-    """Return the numbers of waiting ended and running runs, and the end of the oldest ended one."""
-    ended = running = 0
-    since_ns: int | None = None
-    for has_ended, count, first_ns in connection.execute(_WAITING, {"target": identity}):
-        if has_ended:
-            ended, since_ns = int(count), int(first_ns)
-        else:
-            running = int(count)
-    return ended, running, since_ns
 
 
 def _clock(time_ns: int | None) -> str:

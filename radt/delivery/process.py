@@ -9,12 +9,19 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Container, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import TypeVar
 
 from radt.home import runtime_dir
 from radt.processes import Backoff, take_lock
+from radt.settings import Setting, variable
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 #: Number of attempts at a failing upload once the process has been asked to finish.
 LAST_TRIES = 5
@@ -46,15 +53,9 @@ _NICENESS = 10
 def give_way() -> None:
     """Give other programs priority on CPU and disk (whose priority follows niceness)."""
     os.setpriority(os.PRIO_PROCESS, 0, max(_NICENESS, os.getpriority(os.PRIO_PROCESS, 0)))
-    _give_way_as_a_session(_NICENESS)
-
-
-def _give_way_as_a_session(niceness: int) -> None:
-    """Lower the weight of this process's session, which Linux may weigh first (sched(7))."""
-    try:
-        Path("/proc/self/autogroup").write_text(str(niceness), encoding="ascii")
-    except OSError:
-        pass  # the kernel does not group processes by session
+    with suppress(OSError):  # the kernel does not group processes by session
+        # Linux may weigh sessions first (sched(7)), so this process's gets less weight, too.
+        Path("/proc/self/autogroup").write_text(str(_NICENESS), encoding="ascii")
 
 
 def _log_to_file(path: Path) -> None:
@@ -69,6 +70,14 @@ def _log_to_file(path: Path) -> None:
     os.close(descriptor)
     logging.basicConfig(level=logging.WARNING, format=_LOG_FORMAT)
     logging.getLogger("radt").setLevel(logging.INFO)
+
+
+def setting_or_default(setting: Setting[T]) -> T:
+    """Return a setting of the environment; a typing error must not keep weeks of runs on a disk."""
+    found = variable(setting)
+    if found.problem is not None:
+        log.warning("%s; the default is used", found.problem)
+    return found.value
 
 
 def last_tries() -> Iterator[None]:

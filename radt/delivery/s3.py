@@ -41,7 +41,7 @@ _READ_ATTEMPTS = 5
 _WRITE_ATTEMPTS = 3
 _MISSING = frozenset({"404", "NoSuchKey", "NotFound"})
 #: Errors that persist despite retries.
-_FINAL = frozenset({"EntityTooLarge", "KeyTooLongError", "InvalidURI"})
+FINAL = frozenset({"EntityTooLarge", "KeyTooLongError", "InvalidURI"})
 _REASONS = {
     "AccessDenied": "S3 refuses the credentials for this bucket (AccessDenied)",
     "InvalidAccessKeyId": "S3 does not know the access key (AWS_ACCESS_KEY_ID)",
@@ -70,11 +70,6 @@ class S3Error(ArchiveError):
         super().__init__(f"{where}: {reason}", _REMEDY)
         self.reason = reason
         self.code = code
-
-    @property
-    def final(self) -> bool:
-        """Return whether a retry cannot help."""
-        return self.code in _FINAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from radt.devices.machine import MAX_DIGITS
 from radt.errors import UsageError
-from radt.units import plural
+from radt.units import plural, ranges_text
 
 #: Far above Linux's limit (NR_CPUS is at most 8192 on x86).
 MAX_CPU = 65535
@@ -59,15 +59,15 @@ class CpuRequest:
         absent = sorted(set(cpus) - available)
         if absent:
             raise UsageError(
-                f"CPU {cpu_list(absent)} does not exist or is not available",
-                f"Choose from {cpu_list(sorted(available))}",
+                f"CPU {ranges_text(absent)} does not exist or is not available",
+                f"Choose from {ranges_text(sorted(available))}",
             )
         return cls(cpus=tuple(sorted(set(cpus))))
 
     def __str__(self) -> str:
         if self.count is not None:
             return str(self.count)
-        return f"#{self.cpus[0]}" if len(self.cpus) == 1 else cpu_list(self.cpus)
+        return f"#{self.cpus[0]}" if len(self.cpus) == 1 else ranges_text(self.cpus)
 
 
 def _is_number(text: str) -> bool:
@@ -88,23 +88,6 @@ def _listed(cleaned: str, given: str) -> list[int]:
             raise UsageError(f"there is no CPU {ends[1]}", "Write a smaller number")
         cpus += range(int(ends[0]), int(ends[1]) + 1)
     return cpus
-
-
-def cpu_list(cpus: Iterable[int], separator: str = "+") -> str:
-    """Write sorted CPU numbers in the notation of the cell, or with another separator.
-
-    >>> cpu_list([0, 1, 2, 3, 6]), cpu_list([0, 1, 6], separator=",")
-    ('0-3+6', '0-1,6')
-    """
-    ranges: list[list[int]] = []
-    for cpu in cpus:
-        if ranges and cpu == ranges[-1][1] + 1:
-            ranges[-1][1] = cpu
-        else:
-            ranges.append([cpu, cpu])
-    return separator.join(
-        str(first) if first == last else f"{first}-{last}" for first, last in ranges
-    )
 
 
 _CPU_FOLDER = Path("/sys/devices/system/cpu")
@@ -237,5 +220,5 @@ def _shortage(wanted: int, free: frozenset[int], available: frozenset[int]) -> U
     return UsageError(
         f"the counts of this workload add up to {plural(wanted, 'CPU')}; {len(free)} of "
         f"{len(available)} are free",
-        f"Ask for fewer, or let rows share CPUs by lists of {cpu_list(sorted(available))}",
+        f"Ask for fewer, or let rows share CPUs by lists of {ranges_text(sorted(available))}",
     )

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-from radt.devices.cgroups import CgroupLimits
-from radt.devices.cpus import CpuTopology
 from radt.devices.gpus import Gpu, Gpus
+from radt.devices.host import Host
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class Hardware:
     system: str
     cpu_model: str
     physical_cores: int | None
-    logical_cores: int | None
+    logical_cores: int
     usable_cores: int
     memory_bytes: int
     memory_limit_bytes: int | None = None
@@ -54,28 +51,18 @@ class Hardware:
 @cache
 def read_hardware() -> Hardware:
     """Return this machine's hardware; it is read only once per process."""
-    gpus, limits = Gpus.read(), CgroupLimits.of()
-    cores = len(os.sched_getaffinity(0))
-    places = CpuTopology.read(range(os.cpu_count() or 1)).cores
+    gpus, host = Gpus.read(), Host.detect()
+    cores = len(host.usable_cpus)
     return Hardware(
-        host=platform.node(),
+        host=host.name,
         system=f"{platform.system()} {platform.release()}",
-        cpu_model=cpu_model(),
-        physical_cores=len(set(places.values())) or None,
-        logical_cores=os.cpu_count(),
-        usable_cores=cores if limits.cpus is None else min(cores, math.ceil(limits.cpus)),
-        memory_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        memory_limit_bytes=limits.memory_bytes,
+        cpu_model=host.cpu_model,
+        physical_cores=host.cores,
+        logical_cores=len(host.cpus),
+        usable_cores=cores if host.cpu_limit is None else min(cores, math.ceil(host.cpu_limit)),
+        memory_bytes=host.memory_bytes or 0,
+        memory_limit_bytes=host.memory_limit_bytes,
         driver=gpus.driver,
         gpus=gpus.every,
         problems=(gpus.failure,) if gpus.failure else (),
     )
-
-
-def cpu_model() -> str:
-    """Return the model that the kernel reports; on ARM it reports none."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() in ("model name", "Model", "cpu model"):
-            return value.strip()
-    return platform.processor() or platform.machine()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from radt.devices.gpus import Gpu, Gpus, MigDevice
-from radt.devices.visible import VISIBLE_VARIABLE, given_devices
+from radt.devices.visible import VISIBLE_VARIABLE, Visible, given_devices
 from radt.errors import UsageError
 from radt.units import plural
 
@@ -57,9 +57,13 @@ class Machine:
     @classmethod
     def detect(cls) -> Machine:
         """Query the operating system and, if there is one, the NVIDIA driver."""
-        cpus = frozenset(os.sched_getaffinity(0))
         gpus = Gpus.read()
-        given = given_devices(gpus)
+        return cls.of(gpus, given_devices(gpus))
+
+    @classmethod
+    def of(cls, gpus: Gpus, given: Visible, *, by_place: bool = False) -> Machine:
+        """Return this machine, whose runs can use the given devices among these GPUs."""
+        cpus = frozenset(os.sched_getaffinity(0))
         chosen = tuple(device.gpu for device in given.devices)
         return cls(
             len(cpus),
@@ -67,6 +71,7 @@ class Machine:
             () if given.unknown else tuple(gpu for gpu in gpus.working if gpu not in chosen),
             given.reason,
             cpus,
+            by_place,
             mig_devices=tuple(device.mig for device in given.devices if device.mig is not None),
             broken=tuple(gpu for gpu in gpus.every if gpu.problem),
             has_failed=given.failed,

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import radt
-from radt import settings
+from radt import settings, units
 from radt.environments.spec import BuiltEnvironment, EnvironmentSpec, Launch
 from radt.environments.tool import BuildReport, run_tool
 from radt.errors import EnvironmentBuildError
@@ -327,10 +327,27 @@ PACKAGES = "packages.txt"
 
 
 def obtain_prefix(
-    key: str, make: Callable[[Path, int], None], report: BuildReport
+    spec: EnvironmentSpec,
+    content: CachedContent,
+    make: Callable[[Path, int], str],
+    report: BuildReport,
 ) -> tuple[Path, str]:
-    """Return a prefix and its packages, built if necessary (`obtain`); warn about an old Python."""
-    folder = obtain(key, make, report, usable=usable)
+    """Return a prefix and its packages, built if necessary (`obtain`); warn about an old Python.
+
+    Args:
+        spec: The environment.
+        content: Its inputs.
+        make: Creates the prefix and returns its packages, see `obtain`.
+        report: The build.
+    """
+
+    def fill(folder: Path, lock: int) -> None:
+        started_s = time.monotonic()
+        packages = make(folder / PREFIX, lock)
+        (folder / PACKAGES).write_text(packages, encoding="utf-8")
+        report.say(f"built {spec} in {units.duration(time.monotonic() - started_s)}")
+
+    folder = obtain(content.key(), fill, report, usable=usable)
     packages = (folder / PACKAGES).read_text(encoding="utf-8")
     warn_if_old(packages, report)
     return folder / PREFIX, packages

@@ -11,16 +11,12 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
 
-from radt import units
 from radt.environments.cache import (
-    PACKAGES,
-    PREFIX,
     CachedContent,
     PrefixEnvironment,
     list_packages,
@@ -67,9 +63,11 @@ def build_conda(spec: EnvironmentSpec, report: BuildReport) -> CondaEnvironment:
         EnvironmentBuildError: No tool is installed, or the build fails.
     """
     assert spec.source is not None
-    key = _content(spec.source).key()
     prefix, packages = obtain_prefix(
-        key, lambda folder, lock: _make(spec, folder, lock, report), report
+        spec,
+        _content(spec.source),
+        lambda prefix, lock: _make(spec, prefix, lock, report),
+        report,
     )
     python = python_of(prefix)
     return CondaEnvironment(spec, prefix, packages, python if python.exists() else None)
@@ -124,11 +122,9 @@ def _content(source: Path) -> CachedContent:
     return content
 
 
-def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: BuildReport) -> None:
+def _make(spec: EnvironmentSpec, prefix: Path, lock: int, report: BuildReport) -> str:
     assert spec.source is not None
     tool = find_tool(report)
-    prefix = folder / PREFIX
-    started_s = time.monotonic()
     report.say(f"building {spec} with {tool.name}")
     answer = run_tool(
         creation(tool, prefix, spec.source),
@@ -147,8 +143,7 @@ def _make(spec: EnvironmentSpec, folder: Path, lock: int, report: BuildReport) -
         raise report.failed(f"{tool.name} reported success for {spec}, but {prefix} is missing")
     python = python_of(prefix)
     installed = list_packages(python, report) if python.exists() else ""
-    (folder / PACKAGES).write_text(installed + _conda_packages(prefix), encoding="utf-8")
-    report.say(f"built {spec} in {units.duration(time.monotonic() - started_s)}")
+    return installed + _conda_packages(prefix)
 
 
 def _conda_packages(prefix: Path) -> str:

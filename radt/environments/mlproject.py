@@ -21,6 +21,7 @@ import yaml
 
 from radt.environments.spec import LOCAL, EnvironmentSpec, parse_environment
 from radt.errors import UsageError
+from radt.params import is_option
 from radt.paths import lookups
 
 PROJECT_FILE = "MLproject"
@@ -284,7 +285,7 @@ def _given(params: Sequence[str]) -> dict[str, str | None]:
     given: dict[str, str | None] = {}
     waiting: str | None = None
     for word in params:
-        if _is_option(word):
+        if is_option(word):
             name, equals, value = word.lstrip("-").partition("=")
             given[name] = value if equals else None
             waiting = None if equals else name
@@ -300,17 +301,6 @@ def _given(params: Sequence[str]) -> dict[str, str | None]:
                 "Give every parameter of an MLproject its name",
             )
     return given
-
-
-def _is_option(word: str) -> bool:
-    """Return whether a word starts with a dash and is not a negative number."""
-    if not word.startswith("-") or not word.strip("-"):
-        return False
-    try:
-        float(word)
-    except ValueError:
-        return True
-    return False
 
 
 def _wrong(file: Path, cause: str) -> UsageError:

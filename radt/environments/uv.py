@@ -11,17 +11,13 @@ import os
 import platform
 import shutil
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
-from radt import units
 from radt.environments.cache import (
-    PACKAGES,
-    PREFIX,
     CachedContent,
     PrefixEnvironment,
     list_packages,
@@ -114,8 +110,9 @@ def build_uv(spec: EnvironmentSpec, report: BuildReport) -> UvEnvironment:
     assert spec.source is not None
     recipe = _recipe(spec.source)
     prefix, packages = obtain_prefix(
-        recipe.content.key(),
-        lambda folder, lock: _make(recipe, spec, folder, lock, report),
+        spec,
+        recipe.content,
+        lambda prefix, lock: _make(recipe, spec, prefix, lock, report),
         report,
     )
     return UvEnvironment(spec, prefix, packages, python_of(prefix))
@@ -217,11 +214,9 @@ def _from(folder: Path, line: str) -> str:
 
 
 def _make(
-    recipe: _Recipe, spec: EnvironmentSpec, folder: Path, lock: int, report: BuildReport
-) -> None:
+    recipe: _Recipe, spec: EnvironmentSpec, prefix: Path, lock: int, report: BuildReport
+) -> str:
     uv = find_uv(report)
-    prefix = folder / PREFIX
-    started_s = time.monotonic()
     report.say(f"building {spec} with uv")
     environ = {name: text for name, text in os.environ.items() if name not in _MISLEADING}
     pip = read_pip_config(environ, report)
@@ -251,8 +246,7 @@ def _make(
         for step in recipe.steps:
             install = ["pip", "install", *no_index, "--python", str(python_of(prefix))]
             call([*install, *step.arguments], step.stdin)
-    (folder / PACKAGES).write_text(list_packages(python_of(prefix), report), encoding="utf-8")
-    report.say(f"built {spec} in {units.duration(time.monotonic() - started_s)}")
+    return list_packages(python_of(prefix), report)
 
 
 def _remedy(complaint: str) -> str:

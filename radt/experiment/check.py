@@ -13,8 +13,9 @@ from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageE
 from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, Header, did_you_mean
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.row import Row, RowCheck, RowPosition, RowTarget, listener_warnings
-from radt.experiment.table import CsvTable, Defect, Record
+from radt.experiment.table import CsvTable, Record
 from radt.run_name import row_letter
+from radt.units import plural
 
 #: What `surrogateescape` makes of bytes that are not UTF-8; and NUL, which arguments cannot hold.
 UNREADABLE = re.compile("[\0\udc80-\udcff]")
@@ -39,28 +40,17 @@ def read_header(shown: str, table: CsvTable) -> Header:
     for separator, name in _SEPARATORS.items():
         names = {part.strip(' \t"').lower() for part in raw.split(separator)}
         if len(names & {column.lower() for column in Column}) > 1:
-            raise ExperimentError(
-                shown,
-                [
-                    Problem(
-                        f"{name} separate its columns",
-                        "Separate them with commas (LibreOffice: the field delimiter; "
-                        "Excel: the list separator in the system's region settings)",
-                        line=record.line,
-                    )
-                ],
+            problem = Problem(
+                f"{name} separate its columns",
+                "Separate them with commas (LibreOffice: the field delimiter; "
+                "Excel: the list separator in the system's region settings)",
+                record.line,
             )
+            raise ExperimentError(shown, [problem])
     if not header.positions:
-        raise ExperimentError(
-            shown,
-            [
-                Problem(
-                    "this line should name the columns",
-                    f"Put above it: {_EXAMPLE_HEADER}",
-                    line=record.line,
-                )
-            ],
-        )
+        cause = "this line should name the columns"
+        problem = Problem(cause, f"Put above it: {_EXAMPLE_HEADER}", record.line)
+        raise ExperimentError(shown, [problem])
     return header
 
 
@@ -100,10 +90,6 @@ def header_problems(header: Header) -> list[Problem]:
             )
         )
     return problems
-
-
-def defect_problem(defect: Defect, header: Header) -> Problem:
-    return Problem(defect.cause, defect.remedy, defect.line, header.name(defect.index))
 
 
 def undecoded_problems(table: CsvTable, header: Header) -> list[Problem]:
@@ -154,7 +140,7 @@ def width_problem(record: Record, header: Header) -> Problem | None:
             return None
         return Problem(
             f"expected {wanted} cells, got {count}",
-            f"Add {_commas(wanted - count)}; empty cells need one, too",
+            f"Add {plural(wanted - count, 'comma')}; empty cells need one, too",
             record.line,
         )
     if nameless:
@@ -167,10 +153,6 @@ def width_problem(record: Record, header: Header) -> Problem | None:
             )
         return Problem(f"{first.value!r} has no header", "Name its column", first.line)
     return None
-
-
-def _commas(count: int) -> str:
-    return f"{count} comma{'s' if count != 1 else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,26 +322,19 @@ class _TableCheck:
         self._incomplete: set[tuple[str, str]] = set()
         self._records: dict[int, Record] = {}
         self.problems = [*undecoded_problems(table, header), *header_problems(header)]
-        self.problems += [defect_problem(defect, header) for defect in table.defects]
+        self.problems += [
+            Problem(defect.cause, defect.remedy, defect.line, header.name(defect.index))
+            for defect in table.defects
+        ]
         if not table.rows:
-            self.problems.append(
-                Problem(
-                    "expected at least one run, got none",
-                    "Add a line for each run below the header",
-                )
-            )
+            remedy = "Add a line for each run below the header"
+            self.problems.append(Problem("expected at least one run, got none", remedy))
 
     def runs(self) -> list[RunPlan]:
         """Parse the rows and return those without a problem."""
         records = list(self._whole_records())
-        header, default = self._header, self._place.default_experiment
-        keys = [
-            (
-                header.value(record, Column.EXPERIMENT).strip() or default,
-                header.value(record, Column.WORKLOAD).strip(),
-            )
-            for record in records
-        ]
+        default = self._place.default_experiment
+        keys = [self._header.workload(record, default) for record in records]
         runs: list[RunPlan] = []
         for record, spot in zip(records, positions_of(keys), strict=True):
             if self._only is not None and (spot.experiment, spot.workload) not in self._only:
@@ -377,7 +352,10 @@ class _TableCheck:
         for workload in workloads:
             if (workload.experiment, workload.label) not in self._incomplete:
                 for conflict in conflicts(workload, self._place):
-                    self._add_conflict(conflict)
+                    first, *others = sorted(conflict.lines)
+                    also = f" (with line {', '.join(map(str, others))})" if others else ""
+                    error, record = conflict.error, self._records[first]
+                    self._add(conflict.column, record, error.message + also, error.remedy)
 
     def sorted_problems(self) -> list[Problem]:
         """Return the problems in the file's order; problems of the settings file only once."""
@@ -416,14 +394,6 @@ class _TableCheck:
 
         run = RowCheck(row, spot, self._place, complain).run()
         return None if unreadable or unreadable_own else run
-
-    def _add_conflict(self, conflict: Conflict) -> None:
-        """Add one problem, at the first of the conflicting rows."""
-        first, *others = sorted(conflict.lines)
-        record = self._records[first]
-        error = conflict.error
-        also = f" (with line {', '.join(map(str, others))})" if others else ""
-        self._add(conflict.column, record, error.message + also, error.remedy)
 
     def _add(self, column: Column, record: Record, cause: str, remedy: str | None) -> None:
         index = self._header.positions.get(column)

@@ -193,6 +193,11 @@ class Header:
         index = self.positions.get(column)
         return "" if index is None else _cell(row, index)
 
+    def workload(self, row: Record, default: str) -> tuple[str, str]:
+        """Return the row's experiment, ``default`` if that cell is empty, and its workload."""
+        experiment = self.value(row, Column.EXPERIMENT).strip() or default
+        return experiment, self.value(row, Column.WORKLOAD).strip()
+
     def values(self, row: Record) -> dict[Column, str]:
         """Return the row's cells in those of radt's columns that the file has."""
         return {column: _cell(row, index) for column, index in self.positions.items()}

@@ -88,7 +88,8 @@ class FrameExperiment:
         """Return a file name: the name of the experiment, and a hash of the rows."""
         names = {row[index].strip() for index in self._of(Column.EXPERIMENT) for row in self.rows}
         name = re.sub(r"[^\w.-]+", "-", names.pop()).strip("-.")[:40] if len(names) == 1 else ""
-        return f"{name or _NAME}-{self._digest()}"
+        digest = hashlib.sha256(repr(self._core).encode()).hexdigest()[:_DIGITS]
+        return f"{name or _NAME}-{digest}"
 
     def check(self, path: Path, machine: Machine, registry: Registry) -> None:
         """Check whether it can run.
@@ -96,11 +97,9 @@ class FrameExperiment:
         Raises:
             ExperimentError: Lists every problem, by row labels rather than lines.
         """
-        text = self.text
-        table = parse_table(text)
-        file = ExperimentFile(path, SHOWN, table)
+        table = parse_table(self.text)
         try:
-            file.plan(machine, registry)
+            ExperimentFile(path, SHOWN, table).plan(machine, registry)
         except ExperimentError as error:
             raise ExperimentError(SHOWN, [*self._placed(error.problems, table)]) from None
 
@@ -121,7 +120,7 @@ class FrameExperiment:
             with ExperimentLock(path):
                 if fresh or not path.exists():
                     create_file(path, self.text.encode())
-                elif not self._is_in(path):
+                elif _core(_cells(ExperimentFile.read(path).table)) != self._core:
                     raise UsageError(
                         f"{path}, where radt keeps this table, was changed",
                         f"Remove it, or run it by itself: radt {shlex.quote(str(path))}",
@@ -132,13 +131,9 @@ class FrameExperiment:
             ) from error
         return path
 
-    def _is_in(self, path: Path) -> bool:
-        table = parse_table(path.read_bytes().decode(errors="replace"))
-        return _core(_cells(table)) == _core([self.header, *self.rows])
-
-    def _digest(self) -> str:
-        text = repr(_core([self.header, *self.rows]))
-        return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
+    @property
+    def _core(self) -> list[list[str]]:
+        return _core([self.header, *self.rows])
 
     def _of(self, column: Column) -> list[int]:
         return [index for index, name in enumerate(self.header) if Column.named(name) is column]

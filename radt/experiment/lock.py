@@ -13,8 +13,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Protocol, Self
+from typing import Any, Self
 
 from radt.clock import Clock
 from radt.errors import HeldError, UsageError
@@ -26,19 +27,6 @@ from radt.procfs import own_start_ticks, start_ticks
 _TYPES = {"int": int, "str": str, "bool": bool, "tuple[str, ...]": tuple}
 #: Options whose values are secrets: the address of a webhook contains one.
 _SECRET_OPTIONS = ("--notify",)
-
-
-class WorkOptions(Protocol):
-    """The options of a start that determine its remaining work, for other processes."""
-
-    @property
-    def rerun(self) -> bool: ...
-
-    @property
-    def only(self) -> tuple[str, ...]: ...
-
-    @property
-    def repeat(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +54,14 @@ class Holder:
     options: str = ""
 
     @classmethod
-    def myself(
-        cls,
-        home: Path | None = None,
-        options: WorkOptions | None = None,
-        file: Path | str | None = None,
-    ) -> Holder:
-        """Describe this process, with the data folder and the options of its start of a file."""
+    def myself(cls, file: Path | str, home: Path | None, **work: Any) -> Holder:
+        """Describe this process and its start of a file in a data folder.
+
+        Args:
+            file: The experiment file.
+            home: The data folder; None for none.
+            **work: The fields ``rerun``, ``only`` and ``repeat``, unless they have their defaults.
+        """
         return cls(
             pid=os.getpid(),
             host=platform.node(),
@@ -86,10 +75,8 @@ class Holder:
             started_ticks=own_start_ticks(),
             home="" if home is None else str(home),
             log=_output_file(),
-            rerun=options is not None and options.rerun,
-            only=() if options is None else options.only,
-            repeat=1 if options is None else options.repeat,
-            options="" if file is None else start_options(file, home),
+            options=start_options(file, home),
+            **work,
         )
 
     @classmethod
@@ -139,19 +126,16 @@ class ExperimentLock:
     Args:
         path: The experiment file.
         home: The data folder, shown to processes that ask for the holder.
-        options: The options of the start, for the same purpose.
+        **work: Options of the start (`Holder.myself`), for the same purpose.
 
     Raises:
         HeldError: On entering: another runner holds it; names that runner.
         UsageError: On entering: no lock can be created in the folder.
     """
 
-    def __init__(
-        self, path: Path | str, *, home: Path | None = None, options: WorkOptions | None = None
-    ) -> None:
+    def __init__(self, path: Path | str, *, home: Path | None = None, **work: Any) -> None:
         self._shown = os.fspath(path)
-        self._home = home
-        self._options = options
+        self._describe = partial(Holder.myself, path, home, **work)
         target = Path(os.path.realpath(table_path(path)))
         self.path = target.with_name(f".{target.name}.radt-lock")
         self._descriptor: int | None = None
@@ -176,7 +160,7 @@ class ExperimentLock:
 
     def _sign(self, descriptor: int) -> None:
         """Write this process's description into the lock file; release the lock if that fails."""
-        holder = Holder.myself(self._home, self._options, self._shown)
+        holder = self._describe()
         self._descriptor = descriptor
         try:
             os.ftruncate(descriptor, 0)

@@ -212,8 +212,9 @@ class RowCheck:
         params = self._cell(Column.PARAMS, lambda text: self._params(text, placeholders))
         command = self._command(placeholders, params or ())
         environment = self._environment(command)
-        if environment is not None:
-            self._check_profilers(listeners, environment)
+        if environment is not None and environment.kind is EnvironmentKind.DOCKER:
+            for name in wrapping_profilers(listeners, self._place.registry):
+                self._fail(Column.LISTENERS, profiler_in_container(name))
         if (
             self._failed
             or devices is None
@@ -257,14 +258,6 @@ class RowCheck:
             memory_bytes=self._cell(Column.MEMORY, parse_memory),
             time_s=self._cell(Column.TIME, parse_time),
         )
-
-    def _check_profilers(
-        self, choices: Sequence[ListenerChoice], environment: EnvironmentSpec
-    ) -> None:
-        if environment.kind is not EnvironmentKind.DOCKER:
-            return
-        for name in wrapping_profilers(choices, self._place.registry):
-            self._fail(Column.LISTENERS, profiler_in_container(name))
 
     def _cell(self, column: Column, parse: Callable[[str], T]) -> T | None:
         """Parse a cell before the schema checks it: the parser has better messages."""

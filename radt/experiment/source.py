@@ -82,6 +82,11 @@ class ExperimentFile:
             UsageError: The settings file that applies to it cannot be used.
         """
         place = replace(RowTarget.beside(self.path, machine, registry), devices=devices.strip())
+        return self._checked(place, only)
+
+    def _checked(
+        self, place: RowTarget, only: Collection[tuple[str, str]] | None
+    ) -> ExperimentPlan:
         return check_table(self.path, self.shown, self.table, place, only)
 
     def writer(self) -> StatusWriter:
@@ -203,5 +208,5 @@ def experiment_names(path: Path) -> list[str]:
     """
     file = ExperimentFile.read(path)
     header = read_header(file.shown, file.table)
-    names = (header.value(record, Column.EXPERIMENT).strip() for record in file.table.rows)
-    return list(dict.fromkeys(name or path.stem for name in names))
+    names = (header.workload(record, path.stem)[0] for record in file.table.rows)
+    return list(dict.fromkeys(names))

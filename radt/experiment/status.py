@@ -55,7 +55,6 @@ class _Known:
     rows with the same identity, and their number; ``run_id`` is its Run cell.
     """
 
-    line: int
     identity: tuple[str, ...]
     ordinal: int
     twins: int
@@ -192,7 +191,7 @@ def _known_rows(table: CsvTable) -> dict[int, _Known]:
     for row in table.rows:
         identity = header.identity(row)
         known[row.line] = _Known(
-            row.line, identity, seen[identity], twins[identity], header.value(row, Column.RUN)
+            identity, seen[identity], twins[identity], header.value(row, Column.RUN)
         )
         seen[identity] += 1
     return known

@@ -25,18 +25,17 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from radt.devices.machine import Machine
 from radt.errors import ExperimentError, Problem, StatusError
 from radt.experiment.columns import IN_EVERY_TABLE, Column, Header
 from radt.experiment.files import RawFile, SharedFile, create_file, table_path
 from radt.experiment.plan import ExperimentPlan
+from radt.experiment.row import RowTarget
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusWriter, encoded, with_columns
 from radt.experiment.sweep_expand import Combination
 from radt.experiment.sweep_spec import PARAMETERS, SweepSpec, parse_spec
 from radt.experiment.sweep_yaml import parse_yaml
 from radt.experiment.table import CsvTable, parse_table
-from radt.listeners.api import Registry
 from radt.params import param_words
 from radt.units import plural
 
@@ -120,22 +119,13 @@ class SweepFile(ExperimentFile):
             )
         return "; ".join(parts)
 
-    def plan(
-        self,
-        machine: Machine,
-        registry: Registry,
-        devices: str = "",
-        only: Collection[tuple[str, str]] | None = None,
+    def _checked(
+        self, place: RowTarget, only: Collection[tuple[str, str]] | None
     ) -> ExperimentPlan:
-        """Return the plan of the CSV on this machine with these listeners.
-
-        Raises:
-            ExperimentError: Lists all problems, of rows in the CSV or of the sweep.
-            UsageError: The settings file that applies to it cannot be used.
-        """
+        """Return the plan of the CSV; all problems are those of rows in it, or of the sweep."""
         problems = list(self.problems)
         try:
-            plan = ExperimentFile.plan(self, machine, registry, devices, only)
+            plan = super()._checked(place, only)
         except ExperimentError as error:
             in_csv = [each for each in error.problems if (each.line or 0) < self.first_added]
             if in_csv:

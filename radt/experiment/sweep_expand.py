@@ -94,12 +94,10 @@ def _assigned(value: Value, *, is_item: bool = False) -> str:
             return f"[{','.join(_assigned(item, is_item=True) for item in value)}]"
         case str() if is_item and (_PLAIN.fullmatch(value) is None or value.lower() in _KEYWORDS):
             # A backslash is literal unless a quote follows, including the closing one.
-            return "'" + re.sub(r"(\\*)('|\Z)", _escaped_quote, value) + "'"
+            quotes = re.compile(r"(\\*)('|\Z)")
+            literal = quotes.sub(lambda quote: quote[1] * 2 + (r"\'" if quote[2] else ""), value)
+            return f"'{literal}'"
     return str(value)
-
-
-def _escaped_quote(match: re.Match[str]) -> str:
-    return match[1] * 2 + (r"\'" if match[2] else "")
 
 
 #: A sweep of more runs is a mistake: at a minute each, it would take a week.

@@ -233,10 +233,6 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def _at_once(text: str) -> int | None:
-    return None if text.lower() == "all" else _count(text)
-
-
 # Parameters -------------------------------------------------------------------------------------
 
 
@@ -505,6 +501,6 @@ _PARSERS: Mapping[str, Callable[[str], object]] = {
     "seed": _seed,
     _TRIALS: _count,
     "repeat": _count,
-    _AT_ONCE: _at_once,
+    _AT_ONCE: lambda text: None if text.lower() == "all" else _count(text),
     _STYLE: parse_style,
 }

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import time
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -213,6 +214,44 @@ def guarded(where: str, parts: Iterator[T], facts: RunFacts) -> Iterator[T]:
             facts.problems.append(f"{where}: {shown}; left out")
         elif len(facts.problems) == _MAX_PROBLEMS:
             facts.problems.append(f"{where}: more is left out")
+
+
+class RecordFile(ABC):
+    """The records of a file. After iteration, ``problems`` describe its unreadable parts.
+
+    ``is_cut`` is True if the last record is incomplete.
+    """
+
+    def __init__(self, file: SourceFile) -> None:
+        self._file = file
+        self.problems: list[str] = []
+        self.is_cut = False
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        """Yield the place of each record, for messages, and its content.
+
+        Raises:
+            SourceError: The file has another format.
+            OSError: It cannot be read.
+        """
+
+    def parts(
+        self, parts_of: Callable[[bytes], Iterator[T]], facts: RunFacts, *, at_rest: bool
+    ) -> Iterator[T]:
+        """Yield the parts of all records. Unless ``at_rest``, the last record may be incomplete."""
+        for place, record in self:
+            yield from guarded(f"{self._file}, {place}", parts_of(record), facts)
+        facts.problems += self.problems
+        if at_rest and self.is_cut:
+            facts.problems.append(
+                f"{self._file} ends within a record; what is before it was imported"
+            )
+
+    def _damaged(self, at: int, size_bytes: int) -> None:
+        self.problems.append(
+            f"{self._file} is damaged at byte {at:,}; {size_bytes:,} bytes are left out"
+        )
 
 
 def _fits(number: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -31,7 +32,6 @@ from radt.delivery.mlflow.target import MlflowTarget
 from radt.delivery.mlflow.variables import FOR_COMMANDS, set_client_defaults
 from radt.errors import TrackingError, UsageError
 from radt.importers.below import first_link
-from radt.importers.mlflow_metrics import meaning
 from radt.importers.source import (
     RefusedError,
     RunFacts,
@@ -41,7 +41,7 @@ from radt.importers.source import (
     Stored,
 )
 from radt.masking import masked
-from radt.model import RunStatus
+from radt.model import RunStatus, Scope
 from radt.store.records import Samples
 from radt.tags import MLFLOW_PARENT_RUN_ID, MLFLOW_SOURCE_NAME, RUN_ID, WORKLOAD_ID
 
@@ -407,3 +407,61 @@ def _path_in(uri: str) -> Path | None:
     if parts.scheme == "file":
         return Path(unquote(parts.path))
     return None if parts.scheme else Path(uri)
+
+
+# -- system metrics -------------------------------------------------------------------------------
+
+# MLflow's system metrics have their unit and device in their names, as documented in
+# https://mlflow.org/docs/latest/ml/tracking/system-metrics and ``mlflow/system_metrics``. Names and
+# values stay as in MLflow; metrics that it does not document have no unit here. ``metric`` is the
+# same name for all devices: ``system/gpu_utilization_percentage``.
+
+#: ``listener`` of metrics that MLflow itself measures.
+MLFLOW = "mlflow"
+_PREFIX = "system/"
+_GPU = re.compile(r"gpu_(\d+)_")
+_UNITS = {"percentage": "%", "megabytes": "MB", "gigabytes": "GB", "watts": "W"}
+_HOST_METRICS = frozenset(
+    {
+        "cpu_utilization_percentage",
+        "system_memory_usage_megabytes",
+        "system_memory_usage_percentage",
+        "disk_usage_percentage",
+        "disk_usage_megabytes",
+        "disk_available_megabytes",
+        "network_receive_megabytes",
+        "network_transmit_megabytes",
+    }
+)
+_GPU_METRICS = frozenset(
+    {
+        "memory_usage_percentage",
+        "memory_usage_megabytes",
+        "memory_usage_gigabytes",
+        "utilization_percentage",
+        "power_usage_watts",
+        "power_usage_percentage",
+    }
+)
+_OF_NETWORK = "MLflow read it; since the run began"
+_OF_OTHERS = "MLflow read it"
+
+
+def meaning(key: str) -> SourceSeries:
+    """Return the series of an MLflow key; for anything but a system metric, the key is the metric.
+
+    >>> meaning("system/gpu_1_power_usage_watts").entity
+    'gpu1'
+    """
+    if not key.startswith(_PREFIX):
+        return SourceSeries(key)
+    node, _, name = key.removeprefix(_PREFIX).rpartition("/")
+    unit = _UNITS.get(name.rpartition("_")[2], "")
+    if name in _HOST_METRICS:
+        method = _OF_NETWORK if name.startswith("network") else _OF_OTHERS
+        return SourceSeries(f"{_PREFIX}{name}", Scope.HOST, MLFLOW, unit, node, method)
+    if (gpu := _GPU.match(name)) and name[gpu.end() :] in _GPU_METRICS:
+        entity = f"{node} gpu{gpu[1]}".strip()
+        metric = f"{_PREFIX}gpu_{name[gpu.end() :]}"
+        return SourceSeries(metric, Scope.GPU, MLFLOW, unit, entity, _OF_OTHERS)
+    return SourceSeries(key)

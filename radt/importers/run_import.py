@@ -141,7 +141,7 @@ class RunImport:
     def _load(self) -> None:
         counts = self._reader.point_counts(self._run_id)
         self._series = {
-            _identity(record): _Series(record, counts.get(record.series_no, 0))
+            record.identity: _Series(record, counts.get(record.series_no, 0))
             for record in self._reader.series([self._run_id])
         }
         self._held = 0
@@ -159,7 +159,7 @@ class RunImport:
             entity,
             method=series.method,
         )
-        return self._series.setdefault(_identity(new), _Series(new))
+        return self._series.setdefault(new.identity, _Series(new))
 
     def _last(self, series: _Series) -> Samples | None:
         """Return the last point that is stored or held."""
@@ -294,10 +294,6 @@ class RunImport:
 def _below(folder: Path, path: str) -> Path:
     """Return a path that stays inside the folder, for any untrusted file name."""
     return folder.joinpath(*(part for part in PurePosixPath(path).parts if part not in ("/", "..")))
-
-
-def _identity(series: SeriesRecord) -> tuple[str, ...]:
-    return series.listener, series.metric, series.scope, series.entity
 
 
 def _points(samples: Samples, has_times: bool = True) -> list[tuple[int, int, int]]:

@@ -33,6 +33,7 @@ from radt.importers.files import (
     FileRun,
     FileSource,
     Point,
+    RecordFile,
     file_run,
     guarded,
     params_in,
@@ -114,7 +115,8 @@ def source(place: Path) -> FileSource:
         for part in parts[run.run_id]:
             reading = _Reading(part, facts)
             for file in part.files:
-                yield from guarded(str(file), reading.file(file, at_rest=run.at_rest), facts)
+                events = _Events(file).parts(reading.values, facts, at_rest=run.at_rest)
+                yield from guarded(str(file), events, facts)
 
     return FileSource(str(place), runs, read, found.left_out)
 
@@ -154,59 +156,36 @@ def _first_values(file: SourceFile) -> Iterator[Any]:
         yield from event_pb2.Event.FromString(record).summary.value
 
 
-class _Events:
-    """The records of a file. After iteration, ``problems`` describe its unreadable parts.
+class _Events(RecordFile):
+    """The reader of TensorBoard's package would allocate whatever length a record declares."""
 
-    Unless the file is ``at_rest``, an incomplete last record is still being written. The reader of
-    TensorBoard's package would allocate whatever length a record declares.
-    """
-
-    def __init__(self, file: SourceFile, *, at_rest: bool = True) -> None:
-        self._file = file
-        self._at_rest = at_rest
-        self.problems: list[str] = []
-
-    def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Yield the records with their byte offsets.
-
-        Raises:
-            OSError: The file cannot be read.
-        """
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
         with self._file.open() as stream:
             size_bytes = os.fstat(stream.fileno()).st_size
             while head := stream.read(_HEAD.size):
                 at = stream.tell() - len(head)
                 if len(head) < _HEAD.size:
-                    return self._cut()
+                    self.is_cut = True
+                    return
                 length, checksum = _HEAD.unpack(head)
                 if masked_crc32c(head[:8]) != checksum:
-                    return self._damaged(at, size_bytes)
+                    return self._damaged(at, size_bytes - at)
                 is_whole = at + length + _AROUND_BYTES <= size_bytes
                 if length > _MAX_RECORD_BYTES:
                     if not is_whole:
-                        return self._damaged(at, size_bytes)
+                        return self._damaged(at, size_bytes - at)
                     self.problems.append(
                         f"{self._file}, byte {at:,}: a record of {length:,} bytes; left out"
                     )
                     stream.seek(length + _FOOT.size, os.SEEK_CUR)
                     continue
                 if not is_whole:
-                    return self._cut()
+                    self.is_cut = True
+                    return
                 record = stream.read(length)
                 if masked_crc32c(record) != _FOOT.unpack(stream.read(_FOOT.size))[0]:
-                    return self._damaged(at, size_bytes)
-                yield at, record
-
-    def _cut(self) -> None:
-        if self._at_rest:
-            self.problems.append(
-                f"{self._file} ends within a record; what is before it was imported"
-            )
-
-    def _damaged(self, at: int, size_bytes: int) -> None:
-        self.problems.append(
-            f"{self._file} is damaged at byte {at:,}; {size_bytes - at:,} bytes are left out"
-        )
+                    return self._damaged(at, size_bytes - at)
+                yield f"byte {at:,}", record
 
 
 @dataclass(slots=True)
@@ -219,13 +198,7 @@ class _Reading:
     plugins: dict[str, str] = field(default_factory=dict)
     series: dict[str, SourceSeries] = field(default_factory=dict)
 
-    def file(self, file: SourceFile, *, at_rest: bool) -> Iterator[Point | Media]:
-        events = _Events(file, at_rest=at_rest)
-        for at, record in events:
-            yield from guarded(f"{file}, byte {at:,}", self._values(record), self.facts)
-        self.facts.problems += events.problems
-
-    def _values(self, record: bytes) -> Iterator[Point | Media]:
+    def values(self, record: bytes) -> Iterator[Point | Media]:
         event = event_pb2.Event.FromString(record)
         for value in event.summary.value:
             tag = value.tag

@@ -32,6 +32,7 @@ from radt.importers.files import (
     FileRun,
     FileSource,
     Point,
+    RecordFile,
     file_run,
     flattened,
     guarded,
@@ -101,28 +102,15 @@ def _about(file: SourceFile) -> Any:
 
 
 def _messages_of(file: SourceFile) -> Iterator[Any]:
-    for data in _Records(file):
+    for _, data in _Records(file):
         yield _messages.Record.FromString(data)
 
 
-class _Records:
-    """The records of a file. After iteration, ``problems`` describe damage.
+class _Records(RecordFile):
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        return ((f"record {number:,}", data) for number, data in enumerate(self._data(), start=1))
 
-    ``is_cut`` is True if the last record is incomplete.
-    """
-
-    def __init__(self, file: SourceFile) -> None:
-        self._file = file
-        self.problems: list[str] = []
-        self.is_cut = False
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Yield the records.
-
-        Raises:
-            SourceError: The file was not written by W&B.
-            OSError: It cannot be read.
-        """
+    def _data(self) -> Iterator[bytes]:
         with self._file.open() as file:
             header = file.read(len(_HEADER))
             if header != _HEADER:
@@ -166,10 +154,7 @@ class _Records:
                 self.is_cut = True
                 return
             if kind not in _CHECKSUMS or zlib.crc32(data, _CHECKSUMS[kind]) != checksum:
-                self.problems.append(
-                    f"{self._file} is damaged at byte {block_at + at:,}; "
-                    f"{len(block) - at:,} bytes are left out"
-                )
+                self._damaged(block_at + at, len(block) - at)
                 yield None, b""
                 return
             yield kind, data
@@ -181,7 +166,8 @@ def _read(run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
     for file in run.files:
         state.file = file
         facts.status, facts.end_reason, facts.exit_code = RunStatus.RUNNING, "", None
-        yield from guarded(str(file), state.read(at_rest=run.at_rest), facts)
+        records = _Records(file).parts(state.take, facts, at_rest=run.at_rest)
+        yield from guarded(str(file), records, facts)
         log = file.beside("files/output.log")
         if os.path.lexists(log.full):
             only = len(run.files) == 1
@@ -207,17 +193,7 @@ class _State:
     started_ns: int = 0
     last_ns: int = 0
 
-    def read(self, *, at_rest: bool) -> Iterator[Point | Media]:
-        records = _Records(self.file)
-        for number, data in enumerate(records, start=1):
-            yield from guarded(f"{self.file}, record {number:,}", self._take(data), self.facts)
-        self.facts.problems += records.problems
-        if at_rest and records.is_cut:
-            self.facts.problems.append(
-                f"{self.file} ends within a record; what is before it was imported"
-            )
-
-    def _take(self, data: bytes) -> Iterator[Point | Media]:
+    def take(self, data: bytes) -> Iterator[Point | Media]:
         record = _messages.Record.FromString(data)
         kind = record.WhichOneof("record_type")
         if (take := _TAKES.get(kind)) is not None:

@@ -201,13 +201,6 @@ class JournalReader:
         self._find_sources()
         return any(source.is_being_written for source in self._sources.values())
 
-    def stands_at(self, stored: Mapping[str, JournalCursor]) -> bool:
-        """Return whether this reader is at the store's position: nobody else has stored data."""
-        return self._unwritten == _counted(stored) and all(
-            source.cursor == stored.get(name, JournalCursor(name))
-            for name, source in self._sources.items()
-        )
-
     @property
     def unreadable(self) -> frozenset[str]:
         """Return the journals that are damaged or of a later version."""

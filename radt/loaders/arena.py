@@ -94,8 +94,7 @@ class ArenaView:
         slots: Number of slots.
         slot_bytes: Size of each slot.
         mutable: Allow writing into batches. A written page stays private to the reader and would
-            hide
-            the next batch, so releasing a slot drops its pages if one of them was written.
+            hide the next batch, so releasing a slot drops its pages if one of them was written.
     """
 
     def __init__(self, descriptor: int, slots: int, slot_bytes: int, *, mutable: bool) -> None:

@@ -1,6 +1,6 @@
 """Record a run's values and its end: in a run that another process began, in a new one, or nowhere.
 
-A backend is one run in this process. `radt.run.recording` opens blocks in it.
+A backend is one run in this process. `radt.run.open_runs` opens blocks in it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, Self, SupportsIndex
 
 from radt.journal.writer import Number
 from radt.run.off import NOTHING
-from radt.run.recording import Joining, current, leave
+from radt.run.open_runs import Joining, current, leave
 from radt.run.run import Run, active_run
 from radt.run.target import inside_a_run
 
@@ -45,8 +45,8 @@ class RADTBenchmark:
     @property
     def run_id(self) -> str | None:
         """MLflow's id of the run; None outside of a run."""
-        recording = current()
-        return recording.backend.mlflow.run_id if recording is not None else None
+        open_run = current()
+        return open_run.backend.mlflow.run_id if open_run is not None else None
 
     def log_metric(self, name: str, value: Number, epoch: SupportsIndex | None = None) -> None:
         """Record a value of a metric, with the epoch as its step; 0 if there is none.
@@ -97,8 +97,8 @@ def _check_epoch(epoch: SupportsIndex | None) -> None:
     Raises:
         LimitReached: The epoch exceeds the limit.
     """
-    recording = current()
-    watch = None if recording is None else recording.instruments.watch
+    open_run = current()
+    watch = None if open_run is None else open_run.instruments.watch
     if epoch is not None and watch is not None:
         watch.check_epoch(epoch)
 
@@ -108,6 +108,6 @@ def shutdown() -> None:
 
     Harmless without a run, or if called twice.
     """
-    recording = current()
-    if recording is not None:
-        leave(recording, None, wholly=True)
+    open_run = current()
+    if open_run is not None:
+        leave(open_run, None, wholly=True)

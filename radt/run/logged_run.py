@@ -18,8 +18,8 @@ from radt.run.instruments import Instruments
 from radt.run.media import IMAGE_SUFFIXES, html_of, is_plotly, json_of, path_at, png_of, stepped
 from radt.run.notices import warn_once
 from radt.run.off import NullJournal
+from radt.run.open_runs import OpenRun, unrecorded
 from radt.run.parameters import read_parameters
-from radt.run.recording import Recording
 
 OUTSIDE = "values logged outside of `with radt.Run()` are not recorded"
 _NO_INSTRUMENTS = Instruments(NullJournal(lambda: warn_once(OUTSIDE)))
@@ -45,34 +45,35 @@ class LoggedRun:
     log_metric: LogScalar
 
     def __init__(self) -> None:
-        self._recording: Recording | None = None
-        self._last: Recording | None = None
+        self._open_run: OpenRun | None = None
+        #: The run of the last block; before the first one, a run that records nothing.
+        self._last = unrecorded()
         self._use(None)
 
-    def _use(self, recording: Recording | None) -> None:
+    def _use(self, open_run: OpenRun | None) -> None:
         self._instruments = _NO_INSTRUMENTS
-        if recording is not None:
-            self._last = recording
-            self._instruments = recording.instruments
-        self._recording, self._journal = recording, self._instruments.journal
+        if open_run is not None:
+            self._last = open_run
+            self._instruments = open_run.instruments
+        self._open_run, self._journal = open_run, self._instruments.journal
         self.log_metric = self._instruments.log_metric
 
     @property
     def id(self) -> str:
         """Id of the run, as the Run column shows it; empty when nothing is recorded."""
-        return "" if self._last is None else self._last.backend.shown_id
+        return self._last.backend.shown_id
 
     @property
     def name(self) -> str:
         """Name of the run; empty when nothing is recorded."""
-        return "" if self._last is None else self._last.backend.name
+        return self._last.backend.name
 
     @name.setter
     def name(self, value: str) -> None:
         name = checked_name(value, "run")
-        if self._recording is None:
+        if self._open_run is None:
             warn_once(OUTSIDE)
-        elif self._recording.backend.recorded and not self._recording.backend.rename(name):
+        elif self._open_run.backend.recorded and not self._open_run.backend.rename(name):
             warn_once(f"the run cannot be renamed to {name!r}: whoever began it names it")
 
     # Values ----------------------------------------------------------------------------------
@@ -133,10 +134,10 @@ class LoggedRun:
 
     def _files(self) -> RunDir | None:
         """The folder for the run's files; None if they are not recorded."""
-        if self._recording is None:
+        if self._open_run is None:
             warn_once(OUTSIDE)
             return None
-        return self._recording.files
+        return self._open_run.files
 
     def log_artifact(
         self,

@@ -29,7 +29,6 @@ from threading import RLock
 from typing import Any, NamedTuple, Protocol
 
 from radt.clock import Clock
-from radt.errors import described
 from radt.home import MLFLOW_PENDING_VARIABLE, Home
 from radt.journal.format import EventKind
 from radt.journal.values import JournalSeries, checked_name, to_number, to_step
@@ -37,10 +36,9 @@ from radt.journal.writer import JournalWriter
 from radt.masking import masked
 from radt.model import SOFTWARE, THROUGH_MLFLOW, RunStatus, Scope
 from radt.run.exits import exit_of_process
-from radt.run.notices import warn_once
-from radt.run.passthrough import RUN_VARIABLE, resumed_id
-from radt.run.recording import (
-    Recording,
+from radt.run.notices import guarded, warn_once
+from radt.run.open_runs import (
+    OpenRun,
     begin,
     ending_of,
     finish,
@@ -48,6 +46,7 @@ from radt.run.recording import (
     make_former,
     of_process,
 )
+from radt.run.passthrough import RUN_VARIABLE, resumed_id
 from radt.run.standalone import RunOptions
 from radt.tags import MLFLOW_NOTE, MLFLOW_PARENT_RUN_ID, MLFLOW_RUN_NAME, MLFLOW_SOURCE_NAME
 
@@ -71,17 +70,17 @@ class Value(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Followed:
-    """An MLflow run whose values are copied to a recording.
+    """An MLflow run whose values are copied to an open run.
 
-    ``is_own`` is True for the recording's own MLflow run, and False for a run at another server.
-    With ``ends_run``, the recording was begun for this MLflow run and ends with it; ``before`` was
-    the current recording until then.
+    ``is_own`` is True for the open run's own MLflow run, and False for a run at another server.
+    With ``ends_run``, the open run was begun for this MLflow run and ends with it; ``before`` was
+    the current run until then.
     """
 
-    recording: Recording
+    open_run: OpenRun
     is_own: bool
     ends_run: bool = False
-    before: Recording | None = None
+    before: OpenRun | None = None
     clock: Clock = field(default_factory=Clock.at_hand)
     since_ns: int = field(default_factory=lambda: time.monotonic_ns() - _BACK_NS)
 
@@ -172,13 +171,13 @@ def default_experiment() -> str | None:
     """
     import mlflow
 
-    recording, uri = of_process(), mlflow.get_tracking_uri()
-    if recording is None:
+    open_run, uri = of_process(), mlflow.get_tracking_uri()
+    if open_run is None:
         return _state.server.experiment(uri) if _state.server is not None else None
-    target = recording.target
+    target = open_run.target
     if uri != target.home.tracking_uri(warn=warn_once):
         return None
-    mlflow_id = recording.backend.mlflow.find_run_id()
+    mlflow_id = open_run.backend.mlflow.find_run_id()
     return None if mlflow_id is None else str(mlflow.get_run(mlflow_id).info.experiment_id)
 
 
@@ -186,14 +185,14 @@ def default_experiment() -> str | None:
 
 
 def _followed(mlflow_id: str) -> _Followed | None:
-    """Return the recording that receives what is logged to an MLflow run."""
+    """Return the open run that receives what is logged to an MLflow run."""
     known = _state.followed.get(mlflow_id)
     if known is None:
-        recording = of_process()
-        if recording is None or recording.backend.mlflow.run_id != mlflow_id:
+        open_run = of_process()
+        if open_run is None or open_run.backend.mlflow.run_id != mlflow_id:
             return None
-        known = _state.followed[mlflow_id] = _Followed(recording, is_own=True)
-    return None if known.recording.ended and known.recording.is_own else known
+        known = _state.followed[mlflow_id] = _Followed(open_run, is_own=True)
+    return None if known.open_run.ended and known.open_run.is_own else known
 
 
 def _wait_for_run(tracking_uri: Any) -> None:
@@ -204,8 +203,8 @@ def _wait_for_run(tracking_uri: Any) -> None:
     restricted to one thread.
     """
     with _state.lock:
-        recording = of_process()
-        if recording is None:
+        open_run = of_process()
+        if open_run is None:
             server, _state.server = _state.server, None  # `prepare` makes a client
             try:
                 if server is not None:
@@ -213,7 +212,7 @@ def _wait_for_run(tracking_uri: Any) -> None:
             finally:
                 _state.server = server
             return
-        mlflow = recording.backend.mlflow
+        mlflow = open_run.backend.mlflow
         if mlflow.is_pending:
             if tracking_uri == os.environ.get(MLFLOW_PENDING_VARIABLE):
                 mlflow.find_run_id()
@@ -221,33 +220,33 @@ def _wait_for_run(tracking_uri: Any) -> None:
                 os.environ.pop(RUN_VARIABLE, None)
         elif mlflow.run_id is not None and mlflow.run_id == os.environ.get(RUN_VARIABLE):
             del os.environ[RUN_VARIABLE]
-        elif recording.backend.has_collector and tracking_uri == recording.target.home.tracking_uri(
+        elif open_run.backend.has_collector and tracking_uri == open_run.target.home.tracking_uri(
             warn=warn_once
         ):
             mlflow.find_run_id()
 
 
-def _enclosing() -> Recording | None:
-    """Return the recording to which MLflow runs opened now belong: a block's or the row's."""
-    recording = of_process()
-    while recording is not None and any(
-        known.recording is recording and known.ends_run for known in _state.followed.values()
+def _enclosing() -> OpenRun | None:
+    """Return the open run to which MLflow runs opened now belong: a block's or the row's."""
+    open_run = of_process()
+    while open_run is not None and any(
+        known.open_run is open_run and known.ends_run for known in _state.followed.values()
     ):
-        recording = recording.enclosing
-    return None if recording is None or not recording.backend.recorded else recording
+        open_run = open_run.enclosing
+    return None if open_run is None or not open_run.backend.recorded else open_run
 
 
 def _join(client: Any, tags: Mapping[str, str]) -> Any:
     """Return the existing MLflow run to use instead of a new one; None to let MLflow create one."""
     resumed = resumed_id()
     with _state.lock:
-        recording = _enclosing()
+        open_run = _enclosing()
         if resumed is None:
-            if recording is None or MLFLOW_PARENT_RUN_ID in tags:
+            if open_run is None or MLFLOW_PARENT_RUN_ID in tags:
                 return None
-            mlflow = recording.backend.mlflow
+            mlflow = open_run.backend.mlflow
             name = tags.get(MLFLOW_RUN_NAME, "")
-            if mlflow.is_taken or not recording.backend.is_for(name):
+            if mlflow.is_taken or not open_run.backend.is_for(name):
                 return None
             resumed = mlflow.find_run_id()
             if resumed is None:
@@ -262,9 +261,9 @@ def _join(client: Any, tags: Mapping[str, str]) -> Any:
             raise
         if run.info.status != "RUNNING":
             client.update_run(resumed, "RUNNING")
-        if recording is not None and recording.backend.mlflow.run_id == resumed:
-            recording.backend.mlflow.is_taken = True
-            _state.followed.setdefault(resumed, _Followed(recording, is_own=True))
+        if open_run is not None and open_run.backend.mlflow.run_id == resumed:
+            open_run.backend.mlflow.is_taken = True
+            _state.followed.setdefault(resumed, _Followed(open_run, is_own=True))
     for name, text in tags.items():
         if name == MLFLOW_NOTE or not name.startswith(_OWN_TAGS):
             client.set_tag(resumed, name, text)
@@ -276,9 +275,9 @@ def _opened(client: Any, run: Any, tags: Mapping[str, str]) -> None:
     mlflow_id = run.info.run_id
     with _state.lock:
         above = _followed(tags.get(MLFLOW_PARENT_RUN_ID, ""))
-        parent = _enclosing() if above is None else above.recording
+        parent = _enclosing() if above is None else above.open_run
         if above is None and parent is not None and not parent.backend.mlflow.is_taken:
-            # MLflow's server is not radt's: the first run there is the recording's own.
+            # MLflow's server is not radt's: the first run there is this run's own.
             parent.backend.mlflow.is_taken = True
             _state.followed[mlflow_id] = _Followed(parent, is_own=False)
             return
@@ -293,16 +292,16 @@ def _opened(client: Any, run: Any, tags: Mapping[str, str]) -> None:
             mlflow_uri=masked(client.tracking_uri),
         )
         is_fluent = MLFLOW_SOURCE_NAME in tags  # made by `mlflow.start_run` rather than by a client
-        recording = begin(parent, options, encloses=is_fluent)
-        known = _Followed(recording, recording.backend.mlflow.run_id == mlflow_id, ends_run=True)
-        recording.backend.mlflow.is_taken = True
+        open_run = begin(parent, options, encloses=is_fluent)
+        known = _Followed(open_run, open_run.backend.mlflow.run_id == mlflow_id, ends_run=True)
+        open_run.backend.mlflow.is_taken = True
         _state.followed[mlflow_id] = known
         if is_fluent:
-            known.before = make_current(recording)
+            known.before = make_current(open_run)
 
 
 def _ended(mlflow_id: str, status: str) -> None:
-    """End the recording of an MLflow run that the script, or MLflow at process exit, has ended."""
+    """End the open run of an MLflow run that the script, or MLflow at process exit, has ended."""
     known = _state.followed.get(mlflow_id)
     if known is None or not known.ends_run:
         return
@@ -312,8 +311,8 @@ def _ended(mlflow_id: str, status: str) -> None:
     if error is None and status != "FINISHED":
         ended = RunStatus.KILLED if status == "KILLED" else RunStatus.FAILED
         ending = ended, f"MLflow's run was ended as {status}"
-    make_former(known.recording, known.before)
-    finish(known.recording, *ending)
+    make_former(known.open_run, known.before)
+    finish(known.open_run, *ending)
 
 
 # Logged values --------------------------------------------------------------------------------
@@ -328,7 +327,7 @@ def _copy(
     followed = _followed(mlflow_id)
     if followed is None:
         return
-    journal = followed.recording.backend.journal
+    journal = followed.open_run.backend.journal
     if not isinstance(journal, JournalWriter):
         return
     for value in values:
@@ -384,25 +383,14 @@ def _wrapped(original: Callable[..., Any], follower: Follower) -> Callable[..., 
     def method(*args: Any, **kwargs: Any) -> Any:
         call = expected.bind(*args, **kwargs)
         call.apply_defaults()
-        result = _guarded(lambda: follower.before(call.arguments))
+        result = guarded("following MLflow", lambda: follower.before(call.arguments))
         if result is None:
             result = original(*call.args, **call.kwargs)
-            _guarded(lambda: follower.after(call.arguments, result))
+            guarded("following MLflow", lambda: follower.after(call.arguments, result))
         return result
 
     vars(method)["followed_by_radt"] = True
     return method
-
-
-def _guarded(action: Callable[[], Any]) -> Any:
-    try:
-        return action()
-    except Exception as error:  # noqa: BLE001 - a tracker must never end training
-        warn_once(
-            f"not all that the script logs through MLflow is followed: {described(error)}. "
-            "Training goes on, and MLflow has it"
-        )
-        return None
 
 
 def _tags(given: Arguments) -> Mapping[str, str]:

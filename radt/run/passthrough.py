@@ -66,8 +66,7 @@ class MlflowPassthrough:
         run_id: MLflow's id of the run, as far as it is known here.
         shown_id: The id that the runner shows in the Run column.
         is_taken: True if the script has opened the run through MLflow, so that the next MLflow run
-            is
-            another one.
+            is another one.
 
     Args:
         wait_for_collector: Returns when it is known whether a collector has the run. The store may
@@ -170,20 +169,16 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
     while time.monotonic() < deadline:
         try:
             with StoreReader(target.home.store_path) as reader:
-                while time.monotonic() < deadline:
-                    record = reader.run(target.run_id)
-                    if record.mlflow_run_id:
-                        return record
-                    if not record.tracking_uri:
-                        return record
-                    if time.monotonic() >= flushed_s + _FLUSH_EVERY_S:
-                        flushed_s = time.monotonic()
-                        flush_uploads(target.home.store_path)
-                    time.sleep(_POLL_S)
+                record = reader.run(target.run_id)
+            if record.mlflow_run_id or not record.tracking_uri:
+                return record
+            if time.monotonic() >= flushed_s + _FLUSH_EVERY_S:
+                flushed_s = time.monotonic()
+                flush_uploads(target.home.store_path)
         except RadtError as error:
             reason = str(error)  # the row may not be written yet
             if target.part is Part.OWNER:
                 break
-            time.sleep(_POLL_S)
+        time.sleep(_POLL_S)
     warn_once(f"MLflow does not have this run: {reason}")
     return None

@@ -20,11 +20,10 @@ from radt.run.limits import LimitReached, Limits, LimitWatch
 from radt.run.logged_run import OUTSIDE
 from radt.run.notices import guarded, warn_once
 from radt.run.off import NullJournal
-from radt.run.passthrough import is_mlflows
-from radt.run.recording import (
+from radt.run.open_runs import (
     Joining,
+    OpenRun,
     Place,
-    Recording,
     belongs_to_a_run,
     current,
     enter,
@@ -34,7 +33,8 @@ from radt.run.recording import (
     measure,
     unrecorded,
 )
-from radt.run.recording import begin as begin_run
+from radt.run.open_runs import begin as begin_run
+from radt.run.passthrough import is_mlflows
 from radt.run.standalone import RunOptions
 from radt.run.steps import Batch, Batches, StepNumber
 from radt.run.target import wait_for_others
@@ -108,7 +108,7 @@ class Run(WandbRun):
         self._limits = Limits(max_epoch, max_time_s)
         self._joining = Joining.ENCLOSING
         #: For each open block of this object, the run that was current before it.
-        self._before: list[Recording | None] = []
+        self._before: list[OpenRun | None] = []
         #: True if it is open without a block: after `radt.init`, or as a child.
         self._is_held = False
         self._epoch: EpochMarker | None = None
@@ -116,24 +116,24 @@ class Run(WandbRun):
 
     def __enter__(self) -> Self:
         if self._is_held:  # from now on there is a block that a limit can end
-            assert self._recording is not None
+            assert self._open_run is not None
             self._is_held = False
-            self._recording.place = Place.here()
-            self._before[-1] = make_current(self._recording)
-            if self._recording.owner is None:
-                self._watch(self._recording)
-        elif (recording := self._join()) is not None:
-            self._watch(recording)
-            measure(recording, self._options)
+            self._open_run.place = Place.here()
+            self._before[-1] = make_current(self._open_run)
+            if self._open_run.owner is None:
+                self._watch(self._open_run)
+        elif (open_run := self._join()) is not None:
+            self._watch(open_run)
+            measure(open_run, self._options)
         return self
 
-    def _join(self) -> Recording | None:
+    def _join(self) -> OpenRun | None:
         """Open a block. The outermost one waits for the workload's other rows. Return the run."""
-        recording = enter(self._options, self._joining)
-        is_outermost = not recording.handles
-        recording.handles.append(self)
-        self._use(recording)
-        self._before.append(make_current(recording))
+        open_run = enter(self._options, self._joining)
+        is_outermost = not open_run.handles
+        open_run.handles.append(self)
+        self._use(open_run)
+        self._before.append(make_current(open_run))
         if not is_outermost:
             return None
         if "mlflow" in sys.modules:  # otherwise `radt.mlflow_plugin` is called on import
@@ -145,29 +145,29 @@ class Run(WandbRun):
         except BaseException as error:  # Ctrl-C: `with` leaves only a block that was entered
             self.__exit__(type(error), error, error.__traceback__)
             raise
-        return recording
+        return open_run
 
     def _hold(self, *, is_current: bool = True) -> None:
         """Open the run until `finish`, the end of its ``with`` or the end of the process."""
-        recording = self._join()
+        open_run = self._join()
         self._is_held = True
-        if recording is not None and self._joining is not Joining.PROCESS:
-            measure(recording, self._options)
+        if open_run is not None and self._joining is not Joining.PROCESS:
+            measure(open_run, self._options)
         if not is_current:
             make_current(self._before[-1])
 
-    def _watch(self, recording: Recording) -> None:
+    def _watch(self, open_run: OpenRun) -> None:
         limits = self._limits.within()
-        if not limits or isinstance(recording.backend.journal, NullJournal):
+        if not limits or isinstance(open_run.backend.journal, NullJournal):
             return
 
         def rebind(log_metric: LogScalar) -> None:
-            for logging in (recording.instruments, *recording.handles):
+            for logging in (open_run.instruments, *open_run.handles):
                 logging.log_metric = log_metric
 
-        watch = LimitWatch(limits, recording.backend.journal, rebind)
-        recording.instruments.watch = watch
-        recording.instruments.steps.check = watch.check_time
+        watch = LimitWatch(limits, open_run.backend.journal, rebind)
+        open_run.instruments.watch = watch
+        open_run.instruments.steps.check = watch.check_time
 
     def __exit__(
         self,
@@ -175,20 +175,20 @@ class Run(WandbRun):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        recording = self._recording
-        if recording is None:
+        open_run = self._open_run
+        if open_run is None:
             return None
         at_limit = False
-        if recording.depth == 1 and recording.instruments.watch is not None:
-            recording.instruments.watch.end()
+        if open_run.depth == 1 and open_run.instruments.watch is not None:
+            open_run.instruments.watch.end()
             at_limit = isinstance(error, LimitReached)
-        recording.handles.remove(self)
+        open_run.handles.remove(self)
         before, self._is_held = self._before.pop(), False
         if not self._before:
             self._end_epoch()
             self._use(None)
-        leave(recording, None if at_limit else error)
-        make_former(recording, before)
+        leave(open_run, None if at_limit else error)
+        make_former(open_run, before)
         return at_limit
 
     def finish(self, exit_code: int | BaseException | None = None) -> None:
@@ -221,13 +221,13 @@ class Run(WandbRun):
             TypeError: The name is not a string.
             UsageError: The name is empty, too long or unprintable.
         """
-        if self._recording is None:
+        if self._open_run is None:
             warn_once(OUTSIDE)
         checked_name(name, "child")
         child = Run(name, params=params)
-        recording = begin_run(self._recording or unrecorded(), child._options, is_owned=True)
-        recording.handles.append(child)
-        child._use(recording)
+        open_run = begin_run(self._open_run or unrecorded(), child._options, is_owned=True)
+        open_run.handles.append(child)
+        child._use(open_run)
         child._before.append(None)
         child._is_held = True
         return child
@@ -347,9 +347,9 @@ class Run(WandbRun):
             return of_run(self, name)
         if not is_mlflows(name):
             raise AttributeError(f"neither radt.Run nor mlflow has {name!r}. {PAGE}")
-        if self._recording is None:
+        if self._open_run is None:
             raise AttributeError(f"run.{name} is mlflow's, and can be used in `with radt.Run()`")
-        return self._recording.backend.mlflow.attribute(name)
+        return self._open_run.backend.mlflow.attribute(name)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _in_other_process, ()
@@ -372,14 +372,14 @@ def begin(options: RunOptions, *, is_new: bool = False) -> Run:
     return run
 
 
-def run_of(recording: Recording) -> Run:
-    """Return the `Run` of an open recording."""
-    for handle in recording.handles:
+def run_of(open_run: OpenRun) -> Run:
+    """Return the `Run` of an open run."""
+    for handle in open_run.handles:
         if isinstance(handle, Run):
             return handle
     run = Run()
-    recording.handles.append(run)
-    run._use(recording)
+    open_run.handles.append(run)
+    run._use(open_run)
     return run
 
 
@@ -390,9 +390,9 @@ def active_run() -> Run | None:
     that is open in the process. A process that was started inside a run (a spawned worker, another
     script) joins that run until the process ends.
     """
-    recording = current(warns=True)
-    if recording is not None:
-        return run_of(recording)
+    open_run = current(warns=True)
+    if open_run is not None:
+        return run_of(open_run)
     if not belongs_to_a_run():
         return None
     run = Run()

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from radt.errors import UsageError
-from radt.run.history import Config, Summary, needed
 from radt.run.notices import warn_once
-from radt.run.recording import Place, current
+from radt.run.open_runs import Place, current
 from radt.run.run import Run, active_run, begin, run_of
 from radt.run.standalone import RunOptions
+from radt.run.wandb_run import Config, Summary, needed
 
 #: Arguments of W&B's ``init`` that can be ignored without loss.
 _HARMLESS = {
@@ -148,10 +148,10 @@ def _config_file(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _session_here() -> Run | None:
     """Return the run that `init` began in this thread or task, if it is the current one."""
-    recording = current()
-    if recording is None or not recording.is_session or recording.place != Place.here():
+    open_run = current()
+    if open_run is None or not open_run.is_session or open_run.place != Place.here():
         return None
-    return run_of(recording)
+    return run_of(open_run)
 
 
 def _is_another(earlier: Run, name: str | None, reinit: bool | str | None) -> bool:
@@ -167,9 +167,9 @@ def _is_another(earlier: Run, name: str | None, reinit: bool | str | None) -> bo
 
 def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:  # noqa: ARG001 - W&B's
     """End the open run, as FAILED if the exit code is not 0. Harmless without a run."""
-    recording = current()
-    if recording is not None:
-        run_of(recording).finish(exit_code)
+    open_run = current()
+    if open_run is not None:
+        run_of(open_run).finish(exit_code)
 
 
 def login(*args: object, **kwargs: object) -> bool:  # noqa: ARG001 - W&B's

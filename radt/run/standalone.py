@@ -24,9 +24,9 @@ from radt.run.notices import warn_once
 from radt.run.parameters import read_parameters
 from radt.run.target import Target
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
+from radt.run.user_script import user_script
 from radt.run_name import row_letter
 from radt.tags import COLLOCATION, DEVICES, LAUNCHED_BY, LETTER, MLFLOW_RUN, PROFILED, WORKLOAD
-from radt.user_script import user_script
 
 _POLL_S = 0.02
 

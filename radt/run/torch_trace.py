@@ -1,13 +1,13 @@
 """Traces of PyTorch's own profiler, for the epochs that the user chose.
 
 Under ``torchprof`` the training process runs `torch.profiler` during some epochs, or during
-`radt.Run.profile`, and writes a trace that Chrome and Perfetto open: ``torch-epoch-2.json.gz``,
-``torch-profile.json.gz`` or ``torch-steps.json.gz``. All ranks but the first add their number to
-the name: ``torch-epoch-2-rank-1.json.gz``.
+`radt.Run.profile`, and writes what it found as a file that Chrome and Perfetto open:
+``torch-epoch-2.json.gz``, ``torch-profile.json.gz``, ``torch-steps.json.gz``; with the rank in it
+(``torch-epoch-2-rank-1.json.gz``) in all ranks but the first.
 
-**The clock.** PyTorch has a clock of its own, so each trace relates it to the monotonic clock that
-the rest of radt uses. A trace begins and ends with an event called ``radt.clock``, and its top
-level has the times of these events::
+**The clock.** PyTorch counts time its own way, so a trace says itself how its times relate to the
+monotonic clock of everything else in radt. At its beginning and at its end there is an event
+called ``radt.clock``, and the trace's top level says when these were::
 
     "radt_clock": {
         "marker": "radt.clock",
@@ -19,10 +19,10 @@ level has the times of these events::
     }
 
 In ascending order of ``ts``, the n-th complete event (``"ph": "X"``) whose name is the marker and
-whose ``cat`` is ``user_annotation`` began at ``monotonic_ns[n]``, with an error of at most
-``uncertainty_ns[n]``. So ``monotonic = monotonic_ns[0] + (ts - ts_0) * 1000``. A trace that was cut
-off may lack the second event. ``offset_ns`` is the difference between radt's clock of this boot and
-monotonic time. ``process`` is the rank, empty for the first or only one.
+whose ``cat`` is ``user_annotation`` began at ``monotonic_ns[n]``, give or take
+``uncertainty_ns[n]``. So ``monotonic = monotonic_ns[0] + (ts - ts_0) * 1000``; a trace that was cut
+off may have the first mark only. ``offset_ns`` is what radt's clock of this boot adds to monotonic
+time. ``process`` is the rank, empty for the first or only one.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from radt.run.torch_options import TRACE_WORD, TraceOptions, loaded_torch
 
 #: Name of the events that tie a trace to the monotonic clock.
 CLOCK_MARKER = "radt.clock"
-#: Key at the trace's top level of the times of these events.
+#: Where the trace's top level says when they were.
 CLOCK_KEY = "radt_clock"
 
-#: A higher level takes minutes for a long trace and saves little.
+#: Traces are long and alike: a higher level takes minutes and saves little.
 _COMPRESSION = 3
 
 
-class _Recording:
-    """A trace in progress. ``what`` it covers is ``epoch-2``, ``profile`` or ``steps``."""
+class _Trace:
+    """PyTorch's profiler while it is on, for ``what``: ``epoch-2``, ``profile`` or ``steps``."""
 
     def __init__(self, torch: Any, options: TraceOptions, what: str) -> None:
         self.what = what
@@ -85,7 +85,7 @@ class _Recording:
             raise
 
     def _mark(self) -> None:
-        """Add an event with a known monotonic time to the trace."""
+        """Add an event to the trace whose monotonic time is known."""
         before_ns = time.monotonic_ns()
         with self._record_function(CLOCK_MARKER):
             after_ns = time.monotonic_ns()
@@ -114,16 +114,16 @@ class _Recording:
 class TorchTracer:
     """Decides when to trace, from the epochs, ranges and steps that the script reports.
 
-    Without the option ``epochs`` there is one trace, of whichever comes first: a `radt.Run.profile`
-    range, or the second epoch (the first if there is only one). In a script without either, it
-    covers the steps from the second on. Failures are reported once, and training continues. Only
-    the thread that created the tracer is traced.
+    Without the option ``epochs`` there is one trace: of the first `radt.Run.profile` range, of the
+    second epoch (of the first if there is only one) or, in a script that has neither, of its steps
+    from the second on; whichever comes first. Failures are reported once, and training continues.
+    Only the thread that created the tracer is traced.
     """
 
     def __init__(self, options: TraceOptions, target: Target) -> None:
         self._options = options
         self._target = target
-        self._recording: _Recording | None = None
+        self._trace: _Trace | None = None
         self._traced = 0
         self._epochs_begun = 0
         self._in_epoch = False
@@ -162,17 +162,17 @@ class TorchTracer:
 
     def step_begins(self, number: int) -> None:
         """Mark the start of the first step of a loop."""
-        recording = self._recording
-        if recording is not None and self._here():
-            self._guarded(lambda: recording.next_step(number))
+        trace = self._trace
+        if trace is not None and self._here():
+            self._guarded(lambda: trace.next_step(number))
 
     def stepped(self, number: int) -> None:
         """Mark the end of a step. Start or end a trace if it is due."""
         if not self._here():
             return
-        if self._recording is not None:
-            self._recording.steps += 1
-            if self._recording.steps >= self._options.steps:
+        if self._trace is not None:
+            self._trace.steps += 1
+            if self._trace.steps >= self._options.steps:
                 self._finish()
         elif self._wants_any and not self._in_epoch:
             self._start("steps")
@@ -203,36 +203,36 @@ class TorchTracer:
 
     @property
     def _wants_any(self) -> bool:
-        """True without the option ``epochs``, until there is a trace."""
+        """True if there should be one trace, of whatever comes first, and there is none yet."""
         return self._options.epochs is None and not self._traced
 
     def _start(self, what: str) -> None:
         torch = loaded_torch()
-        if torch is None or self._recording is not None or self._trouble:
+        if torch is None or self._trace is not None or self._trouble:
             return
 
         def start() -> None:
-            self._recording = _Recording(torch, self._options, what)
+            self._trace = _Trace(torch, self._options, what)
 
         self._guarded(start)
 
     def _finish(self, what: str = "") -> None:
         """End the trace and write it, if its name starts with ``what``."""
-        recording = self._recording
-        if recording is not None and recording.what.startswith(what):
-            self._recording = None
-            self._guarded(lambda: self._write(recording))
+        trace = self._trace
+        if trace is not None and trace.what.startswith(what):
+            self._trace = None
+            self._guarded(lambda: self._write(trace))
 
-    def _write(self, recording: _Recording) -> None:
+    def _write(self, trace: _Trace) -> None:
         """Write the trace under a temporary name, then move it, so that it appears atomically."""
         run_id, rank = self._target.run_id, self._target.rank
-        recording.stop(run_id=run_id, process=f"rank {rank}" if rank else "", pid=os.getpid())
-        stem = f"torch-{recording.what}" + (f"-rank-{rank}" if rank else "")
+        trace.stop(run_id=run_id, process=f"rank {rank}" if rank else "", pid=os.getpid())
+        stem = f"torch-{trace.what}" + (f"-rank-{rank}" if rank else "")
         spool = self._target.run_dir.path
         mark = f".incoming-{os.getpid()}-{threading.get_ident()}"
         plain, packed = spool / f"{mark}.json", spool / f"{mark}.json.gz"
         try:
-            recording.profiler.export_chrome_trace(str(plain))
+            trace.profiler.export_chrome_trace(str(plain))
             with plain.open("rb") as source, gzip.open(packed, "wb", _COMPRESSION) as file:
                 shutil.copyfileobj(source, file, 1 << 20)
             reports = self._options.reports
@@ -251,6 +251,6 @@ class TorchTracer:
         except Exception as error:  # noqa: BLE001 - a profiler must never end training
             self._trouble = described(error)
             warn_once(f"{TRACE_WORD} does not work: {self._trouble}. Training goes on")
-            if (recording := self._recording) is not None:
-                self._recording = None
-                self._guarded(recording.profiler.stop)
+            if (trace := self._trace) is not None:
+                self._trace = None
+                self._guarded(trace.profiler.stop)

@@ -1,4 +1,8 @@
-"""The names of W&B and Trackio on a run."""
+"""The names of W&B and Trackio on a run.
+
+`WandbRun.log` counts steps automatically and takes nested values of any kind. Values that radt does
+not record cause one warning. `Config` and `Summary` are dictionaries with attributes.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +10,176 @@ import glob
 import math
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from radt.run.history import Config, History, Summary, log
+from radt.errors import UsageError
+from radt.journal.values import checked_name, to_number, to_step
+from radt.run.history import History
 from radt.run.logged_run import LoggedRun
+from radt.run.media import is_plotly
 from radt.run.notices import send_alert, warn_once
+from radt.run.parameters import first_level, read_parameters
+
+#: Returns the run that a script uses, if there is one.
+FindRun = Callable[[], "WandbRun | None"]
+
+
+def flattened(values: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested values with their dotted names: ``{"a": {"b": 1}}`` has ``a.b``."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flattened(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _recorded(run: WandbRun, name: str, value: Any, step: int) -> bool:
+    """Record an image, table, figure or text. Return False for anything else."""
+    if hasattr(value, "record"):  # `radt.integrations.wandb`
+        value.record(run, name, step)
+    elif isinstance(value, list | tuple) and value and all(hasattr(v, "record") for v in value):
+        for index, each in enumerate(value):
+            each.record(run, f"{name}/{index}", step)
+    elif hasattr(value, "savefig") or is_plotly(value):
+        run.log_image(name, value, step)
+    elif hasattr(value, "columns"):
+        run.log_table(name, value, step)
+    else:
+        return False
+    return True
+
+
+def _leave_out(name: str, value: object, error: Exception) -> None:
+    if isinstance(error, UsageError | OSError):
+        warn_once(f"{name!r:.80} is not recorded: {error}")
+        return
+    warn_once(
+        f"{name!r:.80} is not recorded: log takes numbers, images and tables, and this is a "
+        f"{type(value).__name__}. Use run.log_image, log_table, log_text or log_artifact"
+    )
+
+
+def needed(find: FindRun) -> WandbRun | None:
+    """Return the run that ``find`` returns, with a warning if there is none."""
+    run = find()
+    if run is None:
+        warn_once("there is no run yet: call radt.init() first; nothing is recorded")
+    return run
+
+
+class _Values(MutableMapping[str, Any]):
+    """A dictionary with attributes, which belongs to the run that ``find`` returns."""
+
+    _find: FindRun
+
+    def __init__(self, find: FindRun) -> None:
+        vars(self)["_find"] = find
+
+    def _known(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _history(self) -> History:
+        run = self._find()
+        return History() if run is None else run.history
+
+    def __getitem__(self, name: str) -> Any:
+        return self._known()[name]
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError(f"{name!r} is recorded and cannot be taken back")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known())
+
+    def __len__(self) -> int:
+        return len(self._known())
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name not in self._known():
+            raise AttributeError(f"{name!r} is not set; there is {', '.join(self) or 'nothing'}")
+        return self._known()[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def __repr__(self) -> str:
+        return repr(self._known())
+
+
+class Config(_Values):
+    """Parameters of a run with their original types, as items or attributes. Recorded as text.
+
+    Assigned values become parameters of the run (`radt.Run.log_params`); nested names are joined by
+    dots.
+    """
+
+    def _known(self) -> dict[str, Any]:
+        return self._history().config
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.update({name: value})
+
+    def update(self, values: Any = (), allow_val_change: bool | None = None) -> None:  # type: ignore[override]  # noqa: ARG002 - W&B's
+        """Record parameters, of any kind of configuration (`radt.Run.log_params`).
+
+        Args:
+            values: The parameters.
+            allow_val_change: Ignored: a later value always replaces an earlier one.
+        """
+        if (run := needed(self._find)) is not None:
+            given = first_level(values)
+            run.history.config.update(given)
+            run.log_params(read_parameters(given))
+
+    def setdefaults(self, values: Any) -> None:
+        """Record the parameters that are not set yet."""
+        self.update({n: value for n, value in first_level(values).items() if n not in self})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a copy."""
+        return dict(self._known())
+
+
+class Summary(_Values):
+    """Last value of each logged metric; assigned values are recorded.
+
+    A number becomes a value of a metric without a step, any other value a tag.
+    """
+
+    def _known(self) -> dict[str, Any]:
+        return self._history().summary
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if (run := needed(self._find)) is None:
+            return
+        run.history.summary[name] = value
+        for part, single in flattened({name: value}):
+            try:
+                run.log_metric(part, to_number(single))
+            except TypeError:
+                run.set_tag(checked_name(part), single)
 
 
 class WandbRun(LoggedRun):
     """A run with the attributes and methods of W&B's."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._own_history = History()
-
     @property
     def project(self) -> str:
         """Its experiment, which W&B calls project."""
-        return "" if self._last is None else self._last.backend.experiment
+        return self._last.backend.experiment
 
     @property
     def group(self) -> str:
         """Its workload, which W&B calls group; empty for none."""
-        return "" if self._last is None else self._last.backend.workload
+        return self._last.backend.workload
 
     @property
     def url(self) -> str | None:
         """Address of the run's folder; None when nothing is recorded."""
-        run_dir = None if self._last is None else self._last.files
+        run_dir = self._last.files
         return None if run_dir is None else run_dir.path.absolute().as_uri()
 
     @property
@@ -127,7 +270,7 @@ class WandbRun(LoggedRun):
     @property
     def dir(self) -> str:
         """A folder whose files become artifacts of the run when it ends."""
-        run_dir = None if self._recording is None else self._recording.files
+        run_dir = None if self._open_run is None else self._open_run.files
         if run_dir is None:
             return str(Path.cwd())
         run_dir.artifacts.mkdir(parents=True, exist_ok=True)
@@ -151,7 +294,24 @@ class WandbRun(LoggedRun):
             TypeError: ``metrics`` is not a dictionary, or the step not an integer.
             UsageError: The step does not fit into 64 bits.
         """
-        log(self, self.history, metrics, step, commit)
+        if not isinstance(metrics, Mapping):
+            kind = type(metrics).__name__
+            raise TypeError(f"log takes a dictionary of values by name, not {kind}")
+        history = self.history
+        if step is not None:
+            history.step = to_step(step)
+        for name, value in flattened(metrics):
+            try:
+                if _recorded(self, name, value, history.step):
+                    continue
+                number = to_number(value)
+                self.log_metric(name, number, history.step)
+            except (TypeError, UsageError, OSError) as error:
+                _leave_out(name, value, error)
+            else:
+                history.note(name, number)
+        if step is None if commit is None else commit:
+            history.step += 1
 
     @property
     def config(self) -> Config:
@@ -169,7 +329,7 @@ class WandbRun(LoggedRun):
     @property
     def history(self) -> History:
         """State of `log`, `config` and `summary`."""
-        return self._own_history if self._last is None else self._last.history
+        return self._last.history
 
     def save(self, pattern: str | os.PathLike[str], *args: object, **kwargs: object) -> None:  # noqa: ARG002 - W&B's
         """Record copies, taken now, of the files and folders that match a pattern, as artifacts."""

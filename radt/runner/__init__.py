@@ -25,7 +25,7 @@ A row has one class in each phase::
     RunEnd           has a status and a reason            outcome
 
 `progress` is the one model of an experiment under way. The runner fills it in as its rows run and
-returns it at the end; `local_progress` reads it from another process. The live table, ``radt
+returns it at the end; `local_watch` reads it from another process. The live table, ``radt
 status``, ``radt attach``, its JSON and notifications show it (`live`, `console`, `notify`). A
 `watch.Watcher` looks, follows and stops; `radt.cluster.watch` has the one for jobs. Both have one
 contract test, tests/cluster/test_watching.py.

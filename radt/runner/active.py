@@ -176,7 +176,6 @@ class ActiveRun:
 
     recorded: RecordedRun
     progress: RowProgress
-    mlflow_run_id: str | None = None
     startable: LaunchSpec | None = None
     process: TrainingProcess | None = None
     escalation: Escalation | None = None
@@ -209,11 +208,6 @@ class ActiveRun:
     def was_killed(self) -> bool:
         """Return True if the run got SIGKILL because it ignored earlier requests to end."""
         return self._urgency >= _URGENCY[signal.SIGKILL]
-
-    @property
-    def exceeded_s(self) -> float | None:
-        """Return the Timeout in s that the run exceeded; None if it did not."""
-        return self.recorded.plan.timeout_s if self.timed_out else None
 
     @property
     def ended(self) -> bool:
@@ -401,8 +395,6 @@ class ActiveWorkload:
         self, row: ActiveRun, ending: RunEnd, ended_ns: int, *, in_file: bool = True
     ) -> None:
         try:
-            if row.mlflow_run_id is None and self.context.tracking_uri:
-                row.mlflow_run_id = self.context.reader.run(row.run_id).mlflow_run_id
             self.write({row: ending} if in_file else {})
         except RadtError as error:  # the next write includes these statuses
             self.context.console.say(f"  {error}", style="red")
@@ -425,11 +417,6 @@ class ActiveWorkload:
         for row in started:
             if not row.running.join(JOIN_TIMEOUT_S):
                 self.say(f"{row.letter}: its processes did not end", "red")
-
-    def fail_all(self, reason: str) -> None:
-        """Fail the whole workload: its measurements are not the requested ones."""
-        for row in self.rows:
-            row.stop(RunEnd(RunStatus.FAILED, reason))
 
     def write(self, statuses: Mapping[ActiveRun, RunEnd]) -> None:
         """Write statuses into the experiment file.

@@ -80,7 +80,9 @@ class ContextBarrier:
         self._read_fd, self._write_fd = os.pipe()
         self._closed = False
         # In its own folder, so that it can be mounted into a container without other files.
-        self._folder = _new_folder_name()
+        pid = os.getpid()  # identifies the owner with its start time, because pids are reused
+        name = f"barrier-{pid}-{start_ticks(pid)}-{secrets.token_hex(2)}"
+        self._folder = runtime_dir() / name
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _remove_leftovers()
@@ -116,12 +118,6 @@ class ContextBarrier:
         """Return the rows that have neither arrived nor ended."""
         with self._lock:
             return self._missing()
-
-    @property
-    def released(self) -> bool:
-        """Return True if the barrier is open."""
-        with self._lock:
-            return self._write_fd < 0
 
     @property
     def released_ns(self) -> Mapping[str, int]:
@@ -200,12 +196,6 @@ class ContextBarrier:
         with suppress(FileNotFoundError):
             self._folder.rmdir()
         os.close(self._read_fd)
-
-
-def _new_folder_name() -> Path:
-    """Return a name that identifies its owner: pid and, because pids are reused, start time."""
-    pid = os.getpid()
-    return runtime_dir() / f"barrier-{pid}-{start_ticks(pid)}-{secrets.token_hex(2)}"
 
 
 def _remove_leftovers() -> None:

@@ -119,11 +119,6 @@ class Profilers:
             (profiler.name for profiler, _ in self.chosen if profiler.takes_gpu_counters), ""
         )
 
-    def make_folder(self, run_dir: RunDir) -> None:
-        """Create the folder for reports, if a profiler may write any."""
-        if self.chosen:
-            (run_dir.artifacts / REPORTS).mkdir(exist_ok=True)
-
     def attached(self, row: RunPlan, run_id: str, run_dir: RunDir) -> Profiling | None:
         """Return how the profilers apply to this run; None if there are none."""
         if not self.chosen:

@@ -10,8 +10,8 @@ import io
 import queue
 import re
 import threading
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -35,29 +35,6 @@ _MIN_COLUMNS_TO_WRAP = 20
 _OUTPUT_LINE = re.compile(r"  \w+ +│ ")
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """A line to print. On a terminal, a long one is wrapped below ``then``, up to ``most`` lines.
-
-    Without ``then`` the terminal folds it, so that a command can be copied in one piece.
-    """
-
-    lead: Text
-    text: Text
-    then: Text | None = None
-    most: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _LiveTable:
-    """The new live table below all lines; None removes it."""
-
-    text: Text | None
-
-
-_END = object()
-
-
 class RunConsole:
     """Prints for one runner. Use as a context manager; everything may be called from any thread.
 
@@ -67,10 +44,10 @@ class RunConsole:
     def __init__(self, console: Console, *, quiet: bool = False) -> None:
         self._console = console
         self._quiet = quiet
-        self._lines: queue.Queue[object] = queue.Queue()
+        self._tasks: queue.Queue[Callable[[], None] | None] = queue.Queue()
         self._missed = 0
         self._live: Live | None = None
-        self._printer = threading.Thread(target=self._print_lines, name="console", daemon=True)
+        self._printer = threading.Thread(target=self._work, name="console", daemon=True)
         self._prefix_width = 1
         self._activity = ""
         #: Progress of the experiment, shown below the live table.
@@ -84,7 +61,7 @@ class RunConsole:
 
     def __exit__(self, *_: object) -> None:
         self.hide_live()
-        self._lines.put(_END)
+        self._tasks.put(None)
         self._printer.join()
 
     def output(self, position: int, letter: str, line: str) -> None:
@@ -97,14 +74,14 @@ class RunConsole:
         if self._behind:
             self._missed += 1
         else:
-            self._lines.put(_Line(lead, Text(line), then))
+            self._put(lead, Text(line), then)
 
     def relay(self, line: str) -> None:
         """Print a line of another runner, wrapped with that runner's indent."""
         match = _OUTPUT_LINE.match(line)
         lead = match[0] if match else line[: len(line) - len(line.lstrip(" "))]
         then = re.sub(r"\w", " ", lead)
-        self._lines.put(_Line(Text(lead), Text(line[len(lead) :]), Text(then)))
+        self._put(Text(lead), Text(line[len(lead) :]), Text(then))
 
     @property
     def is_terminal(self) -> bool:
@@ -127,19 +104,14 @@ class RunConsole:
         """
         text = Text(message, style=style) if isinstance(message, str) else message
         if indent is None:
-            self._lines.put(_Line(Text(), text))
+            self._put(Text(), text)
         else:
             lead, rest = text.divide([indent])
-            self._lines.put(_Line(lead, rest, Text(" " * indent)))
-
-    def print_table(self, lines: Iterable[Text]) -> None:
-        """Print the lines of a table after all lines so far."""
-        for line in lines:
-            self._lines.put(_Line(Text(), line))
+            self._put(lead, rest, Text(" " * indent))
 
     def flush(self) -> None:
         """Wait until all lines so far have been printed."""
-        self._lines.join()
+        self._tasks.join()
 
     def show_live(self, workload: WorkloadProgress) -> None:
         """Show or update a workload's live table; do nothing if the output is not a terminal."""
@@ -172,11 +144,11 @@ class RunConsole:
             draw: Returns the text for a number of columns and lines.
         """
         if self._console.is_terminal and not self._behind:
-            self._lines.put(_LiveTable(draw(*self._console.size)))
+            self._tasks.put(partial(self._draw_live, draw(*self._console.size)))
 
     def hide_live(self) -> None:
         """Remove the live table."""
-        self._lines.put(_LiveTable(None))
+        self._tasks.put(partial(self._draw_live, None))
 
     def workload_ended(self, position: int, total: int, workload: WorkloadProgress) -> None:
         """Print the workload's line, and a line for each row that did not finish."""
@@ -210,54 +182,51 @@ class RunConsole:
             return  # the user stopped it, and its last lines would only say so
         indent = Text(" " * (len(lead) + 2))
         for line in run.tail[-SHOWN_TAIL_LINES:]:
-            self._lines.put(_Line(indent, Text(line, "dim"), indent, TERMINAL_LINES_OF_TAIL))
+            self._put(indent, Text(line, "dim"), indent, TERMINAL_LINES_OF_TAIL)
         if run.log is not None:
             self.say(f"{' ' * len(lead)}{shown_path(run.log)}", "dim")
 
     @property
     def _behind(self) -> bool:
         """Return True if the terminal does not keep up, or is paused (Ctrl-S)."""
-        return self._lines.qsize() >= WAITING_LINES
+        return self._tasks.qsize() >= WAITING_LINES
 
-    def _print_lines(self) -> None:
-        while (item := self._lines.get()) is not _END:
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
             try:
-                self._print(item)
+                task()
+                if self._missed and self._tasks.empty():
+                    missed, self._missed = self._missed, 0
+                    text = f"  … {missed:,} lines not shown, see output.log"
+                    self._console.print(Text(text, style="dim"))
             except (OSError, ValueError, SystemExit):
                 # `radt … | head` (rich exits then), a closed terminal, a full disk: the runs go on,
                 # and `flush` must not wait forever for this thread.
                 self._console = Console(file=io.StringIO(), quiet=True)
             finally:
-                self._lines.task_done()
+                self._tasks.task_done()
 
-    def _print(self, item: object) -> None:
-        if isinstance(item, _Line):
-            for text in self._fitting(item):
-                self._console.print(text, soft_wrap=True, highlight=False)
-        elif isinstance(item, _LiveTable):
-            self._draw_live(item.text)
-        if self._missed and self._lines.empty():
-            missed, self._missed = self._missed, 0
-            self._console.print(
-                Text(f"  … {missed:,} lines not shown, see output.log", style="dim")
-            )
+    def _put(
+        self, lead: Text, text: Text, then: Text | None = None, most: int | None = None
+    ) -> None:
+        """Print a line. On a terminal, a long one is wrapped below ``then``, up to ``most`` lines.
 
-    def _fitting(self, line: _Line) -> list[Text]:
-        """Return the line, split to fit the terminal."""
-        columns = self._console.width - line.lead.cell_len
-        if (
-            line.then is None
-            or not self._console.is_terminal
-            or line.text.cell_len <= columns
-            or columns < _MIN_COLUMNS_TO_WRAP
-        ):
-            return [line.lead + line.text]
-        parts = list(line.text.wrap(self._console, columns, overflow="fold"))
-        if line.most is not None and len(parts) > line.most:
-            parts = parts[: line.most]
+        Without ``then`` the terminal folds it, so that a command can be copied in one piece.
+        """
+        self._tasks.put(partial(self._print_line, lead, text, then, most))
+
+    def _print_line(self, lead: Text, text: Text, then: Text | None, most: int | None) -> None:
+        columns = self._console.width - lead.cell_len
+        parts = [text]
+        if then is not None and self._console.is_terminal and columns >= _MIN_COLUMNS_TO_WRAP:
+            parts = list(text.wrap(self._console, columns, overflow="fold")) or parts
+        if most is not None and len(parts) > most:
+            parts = parts[:most]
             parts[-1].truncate(columns - 2)
             parts[-1].append(" …")
-        return [(line.then if number else line.lead) + part for number, part in enumerate(parts)]
+        for number, part in enumerate(parts):
+            line = (then if number and then is not None else lead) + part
+            self._console.print(line, soft_wrap=True, highlight=False)
 
     def _draw_live(self, table: Text | None) -> None:
         if table is None:

@@ -12,7 +12,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -200,13 +199,13 @@ def store_leftovers(home: Home, deadline_s: float) -> Recovered:
             ).close()
         except (RadtError, OSError):
             return drained  # no collector will end them now
-    ended, points = [*drained.ended], drained.points
     while drained.waiting and time.monotonic() < deadline_s:
         time.sleep(_LOOK_S)
         before, drained = drained, recover_runs(home)
-        ended += [*drained.ended, *set(before.waiting).difference(drained.waiting)]
-        points += drained.points
-    return replace(drained, ended=tuple(dict.fromkeys(ended)), points=points)
+        done = [*before.ended, *drained.ended, *set(before.waiting).difference(drained.waiting)]
+        drained.ended = list(dict.fromkeys(done))
+        drained.points += before.points
+    return drained
 
 
 def follow(

@@ -11,7 +11,6 @@ from radt import units
 from radt.lifetime import Wait
 from radt.model import RunStatus
 from radt.runner.active import ActiveRun, ActiveWorkload, Ended
-from radt.runner.command import Profiling
 from radt.runner.oom import OomWatch
 from radt.runner.outcome import RunEnd, dismissed_end, run_end
 from radt.runner.process import Exit, descendants_of_each
@@ -97,7 +96,9 @@ class WorkloadFollower:
         trees = descendants_of_each([row.running for row in alive])
         pids = {row.letter: tree for row, tree in zip(alive, trees, strict=True)}
         for mismatch in devices.verify(pids):
-            self._workload.fail_all(f"{mismatch.key}: {mismatch.reason}")
+            verdict = RunEnd(RunStatus.FAILED, f"{mismatch.key}: {mismatch.reason}")
+            for row in self._workload.rows:  # the measurements are not the requested ones
+                row.stop(verdict)
 
     # --sync context --------------------------------------------------------------------------
 
@@ -186,7 +187,9 @@ class WorkloadFollower:
         if profiling is not None:
             if row.escalation is None and not workload.stop:
                 ending = profiling.ending(ending, event.exit, how.tail)
-            self._say_of_profiler(row, profiling, event.exit)
+            if problem := profiling.problem(event.exit, how.tail):
+                workload.recording.tags(row.run_id, {PROFILER_PROBLEM: problem})
+                workload.say(f"{row.letter}: {problem}", "red")
         if (devices := workload.provision.devices) is not None:
             if why := devices.verified(row.letter):
                 workload.say(f"{row.letter}: {why}")
@@ -205,15 +208,10 @@ class WorkloadFollower:
         return run_end(
             how,
             stopped=self._workload.stop.reason if self._workload.stop and not row.timed_out else "",
-            timed_out_s=row.exceeded_s,
+            timed_out_s=row.recorded.plan.timeout_s if row.timed_out else None,
             tail=how.tail,
             memory=self._memory.evidence(),
         )
-
-    def _say_of_profiler(self, row: ActiveRun, profiling: Profiling, how: Exit) -> None:
-        if problem := profiling.problem(how, how.tail):
-            self._workload.recording.tags(row.run_id, {PROFILER_PROBLEM: problem})
-            self._workload.say(f"{row.letter}: {problem}", "red")
 
     def _say_what_was_left(self, row: ActiveRun, event: Ended) -> None:
         stopped = bool(self._workload.stop) or row.escalation is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from rich.cells import cell_len, set_cell_size
@@ -68,7 +68,7 @@ def roughly(seconds: float) -> str:
 RUN_COLOURS = ("color(32)", "color(172)", "color(36)", "color(174)", "color(74)", "color(166)")
 NAME_COLUMNS = 14
 _LABEL_CHARS, _MOST_LABEL_CHARS = 10, 24
-#: Metrics that `radt.run.steps` logs.
+#: Metrics that `radt.run.steps` logs, for `radt.Run.batches` and `step`.
 _OF_STEPS = frozenset({"step.time", "samples_per_s", "data_wait"})
 
 
@@ -183,18 +183,14 @@ def progress_text(run: RowProgress, width: int) -> str:
     parts = [str(run.role)] if run.role else []
     if live.epoch is not None:
         parts.append(f"epoch {live.epoch}{f'/{live.epochs_total}' if live.epochs_total else ''}")
-    parts += [f"{name} {units.significant(value)}" for name, value in own_first(live.metrics)]
+    metrics = sorted(live.metrics.items(), key=lambda metric: metric[0] in _OF_STEPS)
+    parts += [f"{name} {units.significant(value)}" for name, value in metrics]
     shown = ""
     for part in parts:
         longer = f"{shown}  {part}" if shown else part
         if cell_len(longer) <= width:
             shown = longer
     return shown
-
-
-def own_first(metrics: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Order metrics: the script's own, then those that `radt.Run.batches` and `step` log."""
-    return sorted(metrics.items(), key=lambda metric: metric[0] in _OF_STEPS)
 
 
 def load_text(live: LiveView) -> str:

@@ -170,10 +170,6 @@ _FIRST_PID_NAMESPACE = "pid:[4026531836]"
 _LOG_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-def _no_claim() -> None:
-    """Ignore claims, for evidence without an `OomWatch`."""
-
-
 @dataclass(frozen=True, slots=True)
 class OomEvidence:
     """The kernel's out-of-memory kills since an `OomWatch` began.
@@ -188,7 +184,7 @@ class OomEvidence:
     elsewhere: int = 0
     pids: frozenset[int] | None = None
     groups: frozenset[str] = frozenset()
-    on_claim: Callable[[], None] = field(default=_no_claim, compare=False)
+    on_claim: Callable[[], None] = field(default=lambda: None, compare=False)
 
     def names(self, pids: Collection[int], container: str = "") -> bool:
         """Return True if the kernel reports killing one of `pids`, or a process of `container`."""

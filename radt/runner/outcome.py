@@ -151,7 +151,7 @@ STOPPED = "stopped by the user"
 
 @dataclass(frozen=True, slots=True)
 class ExperimentOutcome:
-    """How all workloads ended, and how many rows needed no run.
+    """How all workloads ended.
 
     ``failed_before`` are rows that failed in an earlier start and were not run again.
     ``interrupted_by`` is the number of the signal that stopped it, None if it ran to its end.
@@ -159,7 +159,6 @@ class ExperimentOutcome:
     """
 
     workloads: Sequence[WorkloadProgress] = field(default_factory=list)
-    skipped: int = 0
     failed_before: Sequence[RunPlan] = ()
     elapsed_s: float = 0.0
     interrupted_by: int | None = None

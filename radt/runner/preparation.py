@@ -14,8 +14,6 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.metadata import distribution
 from pathlib import Path
 
 from radt.collector.manifest import Manifest
@@ -33,7 +31,7 @@ from radt.params import command_params
 from radt.paths import is_database
 from radt.provenance import Provenance, collect_provenance
 from radt.run_name import script_name
-from radt.runner.command import Profilers, program_command, workload_tags
+from radt.runner.command import REPORTS, Profilers, program_command, workload_tags
 from radt.runner.context import RunnerContext
 from radt.runner.options import PendingWorkload
 from radt.tags import (
@@ -113,10 +111,11 @@ def record_workload(
     runs: Sequence[RecordedRun] = [
         _with_folder(context, row, run_ids[row.letter], Profilers.of(row, registry)) for row in rows
     ]
-    runs, problem = _record(context, pending, runs, workload_id, series_id)
+    requests = _requests(context, pending, runs, workload_id, series_id)
+    runs, problem = _record(context, runs, requests)
     # Mostly the same for each row; the dict serves as an ordered set.
     warnings = dict.fromkeys(text for run in runs for text in run.provenance.problems)
-    warnings |= dict.fromkeys(_register(context, runs))
+    warnings |= dict.fromkeys(_register(context, requests))
     if problem is not None:
         context.notices.note_problem(problem.message)
     return RecordedWorkload(workload_id, runs, list(warnings), in_store=problem is None)
@@ -138,11 +137,10 @@ def _with_folder(
 ) -> RecordedRun:
     folder = context.home.run_dir(run_id)
     try:
-        provenance = collect_provenance(
-            row.program.folder, folder.create().artifacts, interpreter=sys.executable
-        )
+        provenance = collect_provenance(row.program.folder, folder.create().artifacts)
         run = RecordedRun(row, run_id, folder, profilers, provenance)
-        profilers.make_folder(folder)
+        if profilers.chosen:
+            (folder.artifacts / REPORTS).mkdir(exist_ok=True)
     except OSError as error:
         raise StoreError(
             f"cannot create the run's folder {folder.path}: {error.strerror}",
@@ -160,7 +158,8 @@ def wait_for_mlflow(context: RunnerContext, workload: RecordedWorkload) -> tuple
     if not context.tracking_uri or not workload.in_store or context.client.away is not None:
         return MlflowIds({}), ""  # without a collector nothing uploads
     run_ids = [run.run_id for run in workload.runs]
-    if all(_can_wait_itself(run.plan) for run in workload.runs):
+    # The script's own MLflow waits for its run (`radt.run.mlflow_calls`).
+    if all(run.plan.program.is_python and run.plan.environment == LOCAL for run in workload.runs):
         # In a database backend radt chooses the ids (`MlflowTarget.create_run`).
         chosen = run_ids if is_database(context.tracking_uri) else []
         return MlflowIds(dict(zip(chosen, chosen, strict=True)), pending=True), ""
@@ -203,36 +202,18 @@ def _trouble(context: RunnerContext, since_ns: int) -> str:
     return problem.text if problem is not None and problem.last_ns >= since_ns else ""
 
 
-def _can_wait_itself(row: RunPlan) -> bool:
-    """Return True if the script's own MLflow waits for its run (`radt.run.mlflow_calls`)."""
-    return row.program.is_python and row.environment == LOCAL and _has_plugin()
-
-
-@cache
-def _has_plugin() -> bool:
-    """Return True if MLflow finds the plug-in; an older editable installation may lack it."""
-    group = "mlflow.default_experiment_provider"
-    return any(point.group == group for point in distribution("radt").entry_points)
-
-
-def _record(
+def _requests(
     context: RunnerContext,
     pending: PendingWorkload,
     runs: Sequence[RecordedRun],
     workload_id: str,
     series_id: str,
-) -> tuple[Sequence[RecordedRun], StoreError | None]:
-    """Write the rows of all runs, and each run's own manifest.
-
-    Returns the runs with their final names, and the reason why there are no rows, if so.
-
-    Raises:
-        StoreError: Neither can be written, so the runs would be lost.
-    """
+) -> list[RunRequest]:
+    """Return all data for the rows of the runs."""
     now_ns = time.monotonic_ns()
     profiled = workload_tags({run.plan.letter: run.profilers for run in runs})
-    descriptions = [
-        _description(
+    return [
+        _request(
             context,
             run,
             workload_id,
@@ -241,19 +222,31 @@ def _record(
         )
         for run in runs
     ]
+
+
+def _record(
+    context: RunnerContext, runs: Sequence[RecordedRun], requests: Sequence[RunRequest]
+) -> tuple[Sequence[RecordedRun], StoreError | None]:
+    """Write the rows of all runs, and each run's own manifest.
+
+    Returns the runs with their final names, and the reason why there are no rows, if so.
+
+    Raises:
+        StoreError: Neither can be written, so the runs would be lost.
+    """
     unwritten: OSError | None = None
-    for description in descriptions:
+    for request in requests:
         try:
-            Manifest.of_this_process(description).write()
+            Manifest.of_this_process(request).write()
         except OSError as error:
             unwritten = error
     try:
-        names = context.client.record(descriptions)
+        names = context.client.record(requests)
     except CollectorError:
         try:
             from radt.collector.rows import record_runs  # needs SQLAlchemy, see `radt.store.peek`
 
-            names = record_runs(context.writer, context.reader, descriptions, context.clock)
+            names = record_runs(context.writer, context.reader, requests, context.clock)
         except StoreError as error:
             if unwritten is not None:
                 raise
@@ -264,12 +257,22 @@ def _record(
     ], None
 
 
-def _description(
+def _request(
     context: RunnerContext, run: RecordedRun, workload_id: str, now_ns: int, tags: Mapping[str, str]
 ) -> RunRequest:
     row = run.plan
     return RunRequest(
-        registration=_registration(context, run),
+        registration=Registration(
+            run_id=run.run_id,
+            store_path=str(context.home.store_path),
+            spool=str(run.run_dir.path),
+            tracking_uri=context.tracking_uri,
+            store_uri=context.store_uri,
+            listeners=run.profilers.sampled,
+            devices=tuple(str(index) for index in row.devices.gpus),
+            env=delivery_env(os.environ),
+            profiler=run.profilers.on_counters,
+        ),
         workload_id=workload_id,
         experiment=row.experiment,
         pid=os.getpid(),
@@ -316,7 +319,7 @@ def _tags(
         LETTER: row.letter,
         DEVICES: str(row.devices),
         COLLOCATION: str(row.collocation),
-        LISTENERS: _listeners(row),
+        LISTENERS: "+".join(map(str, row.listeners)),
         RUNNER: str(ProcessOwner.me()),
         **context.tags,
     }
@@ -329,30 +332,12 @@ def _tags(
     return tags
 
 
-def _listeners(row: RunPlan) -> str:
-    return "+".join(map(str, row.listeners))
-
-
-def _registration(context: RunnerContext, run: RecordedRun) -> Registration:
-    return Registration(
-        run_id=run.run_id,
-        store_path=str(context.home.store_path),
-        spool=str(run.run_dir.path),
-        tracking_uri=context.tracking_uri,
-        store_uri=context.store_uri,
-        listeners=run.profilers.sampled,
-        devices=tuple(str(index) for index in run.plan.devices.gpus),
-        env=delivery_env(os.environ),
-        profiler=run.profilers.on_counters,
-    )
-
-
-def _register(context: RunnerContext, runs: Sequence[RecordedRun]) -> list[str]:
+def _register(context: RunnerContext, requests: Sequence[RunRequest]) -> list[str]:
     """Register the runs; return the collector's warnings. If it is away, it finds them later."""
     warnings: list[str] = []
-    for run in runs:
+    for request in requests:
         try:
-            warnings += context.client.register(_registration(context, run))
+            warnings += context.client.register(request.registration)
         except CollectorError as error:
             context.notices.note(error, refused=context.client.away is None)
         else:

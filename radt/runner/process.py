@@ -33,24 +33,6 @@ KILL_PATIENCE_S = 10.0
 _POLL_S = 0.01
 
 
-def descendants_of_roots(roots: Iterable[int]) -> dict[int, list[int]]:
-    """Return the live processes below each root, parents before their children.
-
-    Costs one scan of all processes.
-    """
-    children: dict[int, list[int]] = {}
-    for pid in sorted(all_pids()):
-        stat = process_stat(pid)
-        if stat is not None and stat.alive:
-            children.setdefault(stat.parent, []).append(pid)
-    by_root: dict[int, list[int]] = {}
-    for root in roots:
-        below = by_root[root] = list(children.get(root, ()))
-        for pid in below:  # the list grows during the iteration
-            below += children.get(pid, ())
-    return by_root
-
-
 #: Variables that Python's shared libraries may need; the keeper's environment has only these.
 _KEEPER_VARIABLES = ("LD_LIBRARY_PATH",)
 
@@ -296,10 +278,20 @@ class TrainingProcess:
 
 
 def descendants_of_each(processes: Sequence[TrainingProcess]) -> list[list[int]]:
-    """Return `TrainingProcess.descendants` of each, from one scan of the machine's processes."""
-    roots = [process.tree_root for process in processes]
-    by_root = descendants_of_roots(root for root in roots if root is not None)
-    return [by_root[root] if root is not None else [] for root in roots]
+    """Return the live processes of each run, parents before their children.
+
+    Costs one scan of the machine's processes.
+    """
+    children: dict[int | None, list[int]] = {}
+    for pid in sorted(all_pids()):
+        stat = process_stat(pid)
+        if stat is not None and stat.alive:
+            children.setdefault(stat.parent, []).append(pid)
+    trees = [list(children.get(process.tree_root, ())) for process in processes]
+    for tree in trees:
+        for pid in tree:  # the list grows during the iteration
+            tree += children.get(pid, ())
+    return trees
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The progress of an experiment: its workloads, their runs, and when it will end.
 
-All displays share this model. The runner updates it as its rows run, `radt.runner.local_progress`
+All displays share this model. The runner updates it as its rows run, `radt.runner.local_watch`
 reads it from another process, and `radt.cluster.watch` from the jobs of a cluster.
 """
 

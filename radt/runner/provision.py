@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from radt.collocation.busy import BusyPolicy, pause, wait_until_free
+from radt.collocation.busy import BusyPolicy, wait_until_free
 from radt.collocation.ledger import Container, Ledger, LedgerEntry
 from radt.collocation.packing import PlacementError
 from radt.collocation.planner import DevicePlan, DeviceRequest, plan_here, warnings
 from radt.collocation.setup import DeviceSetup
-from radt.devices.cpus import CpuTopology, assign_cpus, cpu_list
+from radt.devices.cpus import CpuTopology, assign_cpus
 from radt.devices.gpus import Gpus
 from radt.environments.build import BuiltEnvironment, Launch, build
 from radt.environments.mlproject import read_project
@@ -42,6 +42,7 @@ from radt.runner.context import RunnerContext
 from radt.runner.multinode import placed
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload
 from radt.tags import CPUS
+from radt.units import ranges_text
 
 Say = Callable[[str], None]
 
@@ -59,9 +60,8 @@ class SetUpError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LaunchSpec:
-    """A run and everything that is needed to start it."""
+    """Everything that is needed to start a run."""
 
-    recorded: RecordedRun
     command: Sequence[str]
     env: Mapping[str, str]
     cpus: frozenset[int] | None
@@ -117,7 +117,7 @@ class Provision:
         """Return tags with a run's environment, devices and CPUs."""
         tags = dict(self.devices.tags(letter)) if self.devices is not None else {}
         if cpus := self._cpus.get(letter):
-            tags[CPUS] = cpu_list(sorted(cpus), separator=",")
+            tags[CPUS] = ranges_text(sorted(cpus), separator=",")
         return tags
 
     def startable(
@@ -129,14 +129,9 @@ class Provision:
             extra: Further environment variables.
 
         Raises:
-            SetUpError: It cannot be started in its environment.
+            RadtError: It cannot be started in its environment.
+            OSError: The same.
         """
-        with _blame(run.plan.letter):
-            return self._startable(run, mlflow, extra)
-
-    def _startable(
-        self, run: RecordedRun, mlflow: MlflowIds, extra: Mapping[str, str]
-    ) -> LaunchSpec:
         row = placed(run.plan, extra)
         env = _environment(row, run, mlflow, self.context) | dict(extra)
         if self.devices is not None:
@@ -166,7 +161,6 @@ class Provision:
         if name := environment.container(launch):
             self._containers.append(Ledger().intend(Container(name), run_id=run.run_id))
         return LaunchSpec(
-            recorded=run,
             command=command,
             env=env | variables,
             cpus=self._cpus.get(row.letter),
@@ -178,7 +172,7 @@ class Provision:
     def _build_environments(self) -> None:
         logs = self.context.home.path / "logs"
         for row in self._rows:
-            with _blame(row.letter):
+            with blame(row.letter):
                 spec = environment_spec(row)
                 if spec not in self._environments and not self.cancelled():
                     if spec.kind is not EnvironmentKind.LOCAL:
@@ -188,7 +182,7 @@ class Provision:
                         spec, log=log, say=self.say, cancelled=self.cancelled
                     )
         for run in self.workload.runs:
-            with _blame(run.plan.letter):
+            with blame(run.plan.letter):
                 built = self._environments.get(environment_spec(run.plan))
                 if built is not None and built.packages:
                     _note_packages(run.run_dir.artifacts, built.packages)
@@ -212,7 +206,7 @@ class Provision:
             if (plan := self._plan_devices(requests)) is None:
                 return
             busy = self.context.options.busy
-            wait_until_free(_devices_in_use(plan), busy, self.say, self.cancelled)
+            wait_until_free(_devices_in_use(plan), busy, self.say, self.context.stop.wait)
             # The devices may have changed while this start waited.
             if (plan := self._plan_devices(requests)) is None:
                 return
@@ -242,7 +236,7 @@ class Provision:
                 if error.message != announced:
                     announced = error.message
                     self.say(f"{announced}: waiting")
-            pause(PLACE_POLL_S, self.cancelled)
+            self.context.stop.wait(PLACE_POLL_S)
         return None
 
     def _plan_now(self, requests: Sequence[DeviceRequest]) -> DevicePlan:
@@ -297,7 +291,7 @@ def _environment(
 
 
 @contextmanager
-def _blame(letter: str) -> Iterator[None]:
+def blame(letter: str) -> Iterator[None]:
     """Attribute errors inside the block to this row."""
     try:
         yield
@@ -314,8 +308,8 @@ def _devices_in_use(plan: DevicePlan) -> list[int | str]:
     for share in plan.shares.values():
         if share.compute is None:
             devices |= dict.fromkeys(share.gpus)
-        elif (uuid := plan.compute(share.compute)[1].uuid) is not None:
-            devices[uuid] = None
+        elif share.compute.uuid is not None:
+            devices[share.compute.uuid] = None
     return list(devices)
 
 

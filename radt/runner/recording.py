@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from radt.collector.manifest import RunnersEnd, ask_for_collection, mark_ended
 from radt.collector.protocol import CollectorStatus, LiveView
@@ -76,17 +76,13 @@ class RecordingThread:
 
     def barrier(self, workload_id: str, barrier_monotonic_ns: int, skew_ns: int | None) -> None:
         """Record that all rows of the workload were released."""
-        context = self._context
         self._tasks.put(_load_results)
-        if self._in_store:
-            self._tasks.put(
-                lambda: context.writer.update_workload(
-                    workload_id,
-                    status=RunStatus.RUNNING,
-                    barrier_ns=context.clock.to_wall_ns(barrier_monotonic_ns),
-                    start_skew_ns=skew_ns,
-                )
-            )
+        self._update_workload(
+            workload_id,
+            status=RunStatus.RUNNING,
+            barrier_ns=self._context.clock.to_wall_ns(barrier_monotonic_ns),
+            start_skew_ns=skew_ns,
+        )
 
     def started(
         self, run_id: str, pid: int, monotonic_ns: int, devices: Sequence[str] | None
@@ -175,13 +171,11 @@ class RecordingThread:
 
     def workload_ended(self, workload_id: str, status: RunStatus) -> None:
         """Record that all runs of the workload have ended."""
-        ended_ns = self._context.clock.now_ns()
+        self._update_workload(workload_id, status=status, ended_ns=self._context.clock.now_ns())
+
+    def _update_workload(self, workload_id: str, **changes: Any) -> None:
         if self._in_store:
-            self._tasks.put(
-                lambda: self._context.writer.update_workload(
-                    workload_id, status=status, ended_ns=ended_ns
-                )
-            )
+            self._tasks.put(lambda: self._context.writer.update_workload(workload_id, **changes))
 
     def live(self, run_ids: Sequence[str]) -> dict[str, LiveView]:
         """Return the collector's last answer about the runs, and request the next one."""
@@ -194,7 +188,10 @@ class RecordingThread:
         try:
             self._live = dict(self._context.client.live(run_ids))
             self._context.notices.note(None)
-            self._look_for_problems_now_and_then()
+            now_s = time.monotonic()
+            if now_s - self._asked_s >= _PROBLEMS_EVERY_S:
+                self._asked_s = now_s
+                self._look_for_problems()
         except CollectorError:
             self._live = {}  # the client reconnects by itself, and records the gap
         finally:
@@ -204,12 +201,6 @@ class RecordingThread:
         if self._context.notices.problem:
             with suppress(CollectorError):
                 self._look_for_problems()
-
-    def _look_for_problems_now_and_then(self) -> None:
-        now_s = time.monotonic()
-        if now_s - self._asked_s >= _PROBLEMS_EVERY_S:
-            self._asked_s = now_s
-            self._look_for_problems()
 
     def _look_for_problems(self) -> None:
         context = self._context

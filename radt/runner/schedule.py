@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import time
 import uuid
@@ -10,14 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from radt import units
-from radt.collector.protocol import Registration, delivery_env
 from radt.collocation.ledger import Ledger, ProcessOwner
 from radt.collocation.setup import clean_up
 from radt.devices.machine import Machine
-from radt.errors import CollectorError, RadtError, RunNotFoundError, StatusError
+from radt.errors import RadtError, RunNotFoundError, StatusError
 from radt.experiment.plan import RunPlan, WorkloadKey
 from radt.experiment.status import RowStatus, StatusSink
-from radt.masking import unmasked
 from radt.model import RunStatus
 from radt.processes import stop_run
 from radt.runner.active import FileWait, status_text
@@ -35,19 +32,23 @@ RUNNER_DIED = "its runner died"
 
 
 def recover(context: RunnerContext, work: Work, statuses: StatusSink | None) -> None:
-    """Close what a dead runner left open: processes, store rows, MLflow runs, CSV rows.
+    """Close what a dead runner left open: processes, store rows, CSV rows.
+
+    Runs that the collector knows are ended by it.
 
     Raises:
         StatusError: The file cannot be written.
+        StoreError: The store cannot be written.
     """
     repeats = work.options.repeat
     lost = [row for row in work.plan.runs if row.status is RunStatus.RUNNING]
-    for row in lost:
-        if row.run_id:
-            _end_orphan(context, row.run_id)
+    orphans = [row.run_id for row in lost if row.run_id]
     if not context.was_settled:
-        for run_id in _recorded_and_no_more(context):
-            _end_orphan(context, run_id)
+        orphans += _recorded_and_no_more(context)
+    if [run_id for run_id in orphans if _stop_orphan(context, run_id)]:
+        from radt.collector.recovery import recover_runs  # needs numpy, see `radt.store.peek`
+
+        recover_runs(context.home)
     if statuses is None:
         return
     killed = RunEnd(RunStatus.KILLED, RUNNER_DIED)
@@ -81,7 +82,8 @@ def _is_dead(runner: str) -> bool:
         return False
 
 
-def _end_orphan(context: RunnerContext, shown_id: str) -> None:
+def _stop_orphan(context: RunnerContext, shown_id: str) -> bool:
+    """Stop the processes of a dead runner's run; return True if its end is not in the store."""
     try:
         run = context.reader.find_run(shown_id)
     except RunNotFoundError:
@@ -89,31 +91,9 @@ def _end_orphan(context: RunnerContext, shown_id: str) -> None:
             f"  run {shown_id} of a dead runner is not in {context.home.store_path}",
             style="dim",
         )
-        return
+        return False
     stop_run(run.run_id, kill_s=KILL_PATIENCE_S)
-    if run.status.ended:
-        return  # the collector has ended it already
-    try:
-        context.client.register(
-            Registration(
-                run_id=run.run_id,
-                store_path=str(context.home.store_path),
-                spool=run.spool,
-                tracking_uri=unmasked(run.tracking_uri, [context.tracking_uri]),
-                store_uri=context.store_uri,
-                listeners=(),
-                devices=(),
-                env=delivery_env(os.environ),
-            )
-        )
-        context.client.finish(run.run_id, RunStatus.KILLED, None, RUNNER_DIED)
-    except CollectorError as error:
-        context.notices.note(error, refused=context.client.away is None)
-        context.client.forget(run.run_id)
-        context.writer.end_run(
-            run.run_id, RunStatus.KILLED, context.clock.now_ns(), reason=RUNNER_DIED
-        )
-        context.writer.end_workload(run.workload_id)
+    return not run.status.ended
 
 
 class LocalSchedule:
@@ -171,7 +151,6 @@ class LocalSchedule:
             problem = problem or unwritten
         return ExperimentOutcome(
             workloads=self._outcomes,
-            skipped=sum(len(workload.runs) for workload in self._work.not_run),
             failed_before=self._work.failed_before,
             elapsed_s=time.monotonic() - started_s,
             interrupted_by=self._stop.number,

@@ -19,6 +19,7 @@ from radt import units
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import CollectorStatus
 from radt.errors import CollectorError, DeclinedError, RadtError
+from radt.experiment.files import call
 from radt.experiment.lock import ExperimentLock, shown_command, start_options
 from radt.experiment.plan import FAILURES, ExperimentPlan
 from radt.lifetime import Wait
@@ -32,13 +33,6 @@ from radt.runner.executor import Executor
 from radt.runner.notify import Notification, Notifier
 from radt.runner.options import StartOptions, Work, pending_workloads
 from radt.runner.outcome import ExperimentOutcome
-
-#: Commands to suggest once the user has stopped following jobs, and what they do.
-_RETURN_HINTS = {
-    "status": "progress, queue and estimated start",
-    "attach": "follow the jobs, with the output of the runs",
-    "stop": "cancel the jobs",
-}
 
 
 def print_header(context: RunnerContext, work: Work, where: str) -> None:
@@ -129,7 +123,8 @@ def print_closing(
         report = read_report(context.reader, name)
         if report.workloads:
             console.say("")
-            console.print_table(table_lines(summary_table(report.workloads), console.width))
+            lines = table_lines(summary_table(report.workloads), console.width)
+            console.say(Text("\n").join(lines))
             if hint := epochs_hint(report.workloads):
                 console.say(f"  {hint}", "dim", indent=2)
         for loss in report.losses:
@@ -178,7 +173,7 @@ def _program() -> str:
 
 def _verdict(name: str, outcome: ExperimentOutcome) -> Text:
     verb = "interrupted after" if outcome.interrupted else "finished in"
-    ordered = sorted(outcome.counts.items(), key=_finished_first)
+    ordered = sorted(outcome.counts.items(), key=lambda item: item[0] is not RunStatus.FINISHED)
     counts = ", ".join(
         f"{count if number else units.plural(count, 'run')} {status}"
         for number, (status, count) in enumerate(ordered)
@@ -186,10 +181,6 @@ def _verdict(name: str, outcome: ExperimentOutcome) -> Text:
     failed = set(outcome.counts) - {RunStatus.FINISHED}
     text = f" {verb} {units.duration(outcome.elapsed_s)} · {counts}"
     return Text.assemble((name, "bold"), (text, "red" if failed else ""))
-
-
-def _finished_first(counted: tuple[RunStatus, int]) -> bool:
-    return counted[0] is not RunStatus.FINISHED
 
 
 def _status(context: RunnerContext) -> CollectorStatus | None:
@@ -267,7 +258,8 @@ def start(
     def say(text: str) -> None:
         console.print(f"  {text}", style="dim", markup=False, highlight=False)
 
-    with ExperimentLock(path, home=options.home.path, options=options):
+    work_options = {"rerun": options.rerun, "only": options.only, "repeat": options.repeat}
+    with ExperimentLock(path, home=options.home.path, **work_options):
         # Read under the lock: a runner that has just ended may have written statuses.
         work = executor.begin(path, options, say)
         resume_options = start_options(path, options.home.path)
@@ -355,8 +347,9 @@ def _print_how_to_return(context: RunnerContext, path: Path) -> None:
     context.console.say("")
     context.console.say("  detached; the jobs continue")
     hints = {
-        f"radt {command} {shlex.quote(shown(path))}": purpose
-        for command, purpose in _RETURN_HINTS.items()
+        call(Path(shown(path)), "status"): "progress, queue and estimated start",
+        call(Path(shown(path)), "attach"): "follow the jobs, with the output of the runs",
+        call(Path(shown(path)), "stop"): "cancel the jobs",
     }
     for line in hint_lines(hints, context.console.width):
         context.console.say(line)

@@ -21,7 +21,7 @@ from radt.runner.outcome import RunEnd
 from radt.runner.preparation import MlflowIds, record_workload, wait_for_mlflow
 from radt.runner.process import TrainingProcess
 from radt.runner.progress import WorkloadProgress
-from radt.runner.provision import Provision, SetUpError
+from radt.runner.provision import Provision, SetUpError, blame
 from radt.runner.recording import RecordingThread
 from radt.tags import PROFILER_NOTICE
 from radt.usage import usage_file
@@ -244,8 +244,6 @@ def _set_up(active: ActiveWorkload) -> MlflowIds:
         active.provision.set_up()
     finally:
         mlflow, warning = wait_for_mlflow(active.context, active.recorded)
-        for row in active.rows:
-            row.mlflow_run_id = mlflow.runs.get(row.run_id)
         if warning:
             active.say(warning)
     return mlflow
@@ -258,7 +256,8 @@ def _make_startable(active: ActiveWorkload, mlflow: MlflowIds) -> None:
         extra = {} if row.is_service else dict(limits)
         extra |= active.context_barrier.variables(row.run_id) if active.context_barrier else {}
         extra |= multi_node.variables(row.letter) if multi_node is not None else {}
-        row.startable = active.provision.startable(row.recorded, mlflow, extra)
+        with blame(row.letter):
+            row.startable = active.provision.startable(row.recorded, mlflow, extra)
         tags = active.provision.tags(row.letter)
         if (profiling := row.startable.profiling) is not None and profiling.notices:
             tags[PROFILER_NOTICE] = "; ".join(profiling.notices)

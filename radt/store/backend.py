@@ -105,17 +105,15 @@ class Backend(ABC):
     def __init__(self, address: StoreAddress) -> None:
         self.address = address
 
-    @abstractmethod
-    def check_there(self) -> None:
+    def check_there(self) -> None:  # noqa: B027 - connecting to a server fails by itself
         """Check before reading that the store exists.
 
         Raises:
             StoreError: The store does not exist or is not readable.
         """
 
-    @abstractmethod
-    def make_room(self) -> None:
-        """Create the folder or schema that the database needs, before a writer opens it.
+    def make_room(self) -> None:  # noqa: B027 - a migration creates the schema of a server
+        """Create the folder that the database needs, before a writer opens it.
 
         Raises:
             StoreError: It cannot be created.
@@ -137,16 +135,14 @@ class Backend(ABC):
     def table_names(self, connection: Connection) -> frozenset[str]:
         """Return the names of the tables in the store's schema."""
 
-    @abstractmethod
-    def begin_migration(self, connection: Connection) -> None:
+    def begin_migration(self, connection: Connection) -> None:  # noqa: B027 - a file is locked
         """Block other migrations until the end of the transaction."""
 
     @abstractmethod
     def run_script(self, connection: Connection, sql: str) -> None:
         """Execute the statements of a migration."""
 
-    @abstractmethod
-    def lock_run(self, connection: Connection, run_id: str) -> None:
+    def lock_run(self, connection: Connection, run_id: str) -> None:  # noqa: B027 - likewise
         """Block other writers from appending to a run until the end of the transaction."""
 
     @abstractmethod

@@ -6,15 +6,18 @@ where the previous one ends.
 
 A bundle is built on the local disk and moved into place atomically. A bundle to read may come from
 an untrusted source: it is copied to the local disk, opened read-only without trusting its schema,
-and its size, schema, checksum and point counts are checked before any of it is used.
+and its size, schema, checksum and point counts are checked before any of it is used. So no table is
+queried before `check_schema`, and no rows are read into memory before `check_size`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
 import sqlite3
+import struct
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -27,21 +30,6 @@ from typing import Any
 from radt import __version__
 from radt.errors import ArchiveError, CodecError
 from radt.files import whole_file
-from radt.store.bundle_format import (
-    APPLICATION_ID,
-    HEAD,
-    MOST_VALUE_BYTES,
-    PIECE,
-    TABLES,
-    BundleSizeError,
-    check_schema,
-    check_size,
-    columns_of,
-    create_statement,
-    digest,
-    pragma,
-    row_count,
-)
 from radt.store.codec import EncodedSamples, decode, encode
 from radt.store.copy import (
     BATCH_POINTS,
@@ -53,7 +41,6 @@ from radt.store.copy import (
     RunRows,
     batched,
 )
-from radt.store.records import Samples
 from radt.store.tables import (
     CURSORS,
     GAPS,
@@ -80,10 +67,42 @@ _MOST_BYTES = 64 << 30
 
 _NAME = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]{0,199})\.([1-9]\d{0,8})" + re.escape(SUFFIX))
 _PIECE_AT = (
-    "SELECT series_no, first, count, codec, checksum, COALESCE(time_data, (SELECT other.time_data "
+    "SELECT series_no, first, codec, count, checksum, COALESCE(time_data, (SELECT other.time_data "
     "FROM piece other WHERE other.rowid = piece.time_piece)), value_data, step_data "
     "FROM piece WHERE rowid = ?"
 )
+#: "radB" in ASCII.
+APPLICATION_ID = 0x72616442
+#: Maximum size of one value.
+MOST_VALUE_BYTES = 64 << 20
+#: Tables that are read in blocks, because a run may have any number of their rows.
+_STREAMED = ("piece", MARKERS.name, GAPS.name)
+#: Maximum size of all rows of the other tables together, which are in memory at once, and of a
+#: block of the streamed tables.
+_MOST_TEXT_BYTES = 128 << 20
+#: Maximum number of rows of a table that is not streamed.
+_MOST_ROWS = 500_000
+
+#: The only accepted form of the statement that creates a table.
+_PLAIN = re.compile(r"CREATE TABLE (\w+) \((\w+(?:, \w+)*)\)", re.ASCII)
+_RECORDS: Sequence[Table[Any]] = (RUNS, WORKLOADS, SERIES, LEDGERS, GAPS, CURSORS, MARKERS)
+HEAD = (
+    *("format", "written_by", "written_ns", "run_id", "since", "until", "complete"),
+    *("experiment_ns", "points", "revision", "sha256"),
+)
+PIECE = (
+    *("series_no", "first", "count", "codec", "checksum", "time_piece"),
+    *("time_data", "value_data", "step_data"),
+)
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "bundle": HEAD,
+    "param": ("key", "value"),
+    "tag": ("key", "value"),
+    **{table.name: table.fields for table in _RECORDS},
+    "piece": PIECE,
+}
+#: Tables whose columns are the same in all versions. Tables of records may have more or fewer.
+_WHOLE = ("bundle", "param", "tag", "piece")
 
 
 def name_of(run_id: str, number: int) -> str:
@@ -141,7 +160,7 @@ def _build(batches: Iterable[Batch], path: Path, since: Position) -> Position | 
         database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         database.execute("BEGIN")
         for name, columns in TABLES.items():
-            database.execute(create_statement(name, columns))
+            database.execute(f"CREATE TABLE {name} ({', '.join(columns)})")
         for batch in batches:
             if batch.damaged:
                 number, reason = next(iter(batch.damaged.items()))
@@ -207,12 +226,41 @@ def _put_head(database: sqlite3.Connection, last: Batch, since: Position) -> Non
     head: list[Value] = [
         *(FORMAT, f"radt {__version__}", time.time_ns(), last.run_id),
         *(json.dumps(since.to_json()), json.dumps(last.until.to_json()), int(last.is_complete)),
-        *(rows.experiment_ns, json.dumps(dict(rows.points)), rows.revision),
+        *(rows.run.created_ns, json.dumps(dict(rows.points)), rows.revision),
     ]
     _put(database, "bundle", [[*head, digest(database, head)]], len(HEAD))
 
 
+def digest(database: sqlite3.Connection, head: Sequence[Value]) -> str:
+    """Return the SHA-256 hash of all rows, table by table."""
+    hashed = hashlib.sha256()
+    for value in head:
+        _feed(hashed, value)
+    for name in TABLES:
+        if name != "bundle":
+            _feed(hashed, name)
+            for row in database.execute(f"SELECT * FROM {name} ORDER BY rowid"):  # noqa: S608
+                for value in row:
+                    _feed(hashed, value)
+    return hashed.hexdigest()
+
+
+def _feed(hashed: Any, value: Value) -> None:
+    if isinstance(value, float):
+        data = struct.pack("<d", value)
+    elif isinstance(value, bytes):
+        data = value
+    else:
+        data = ("" if value is None else str(value)).encode()
+    hashed.update(f"{type(value).__name__} {len(data)} ".encode())
+    hashed.update(data)
+
+
 # -- reading --------------------------------------------------------------------------------------
+
+
+class BundleSizeError(ValueError):
+    """Reading a bundle would take more memory than radt allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,15 +298,10 @@ class Bundle:
         yield from _record_blocks(self._database, GAPS, run_id)
         for place in range(1, row_count(self._database, "piece") + 1):
             number, first, *data = self._database.execute(_PIECE_AT, (place,)).fetchone()
-            yield [Piece(number, first, _decoded(*data))]
-
-
-def _decoded(
-    count: int, codec: int, checksum: int, times: bytes, values: bytes, steps: bytes | None
-) -> Samples:
-    if not 0 < count <= BATCH_POINTS:
-        raise ValueError(f"a piece cannot have {count} points")
-    return decode(EncodedSamples(codec, count, times, values, steps), checksum)  # type: ignore[arg-type]
+            encoded = EncodedSamples(*data)
+            if not 0 < encoded.point_count <= BATCH_POINTS:
+                raise ValueError(f"a piece cannot have {encoded.point_count} points")
+            yield [Piece(number, first, decode([encoded]))]
 
 
 @contextmanager
@@ -296,7 +339,7 @@ def open(  # noqa: A001 - like gzip.open
 
 def _checked(database: sqlite3.Connection, where: str) -> Bundle:
     """Return the bundle if its schema and content are consistent."""
-    if pragma(database, "application_id") != APPLICATION_ID:
+    if database.execute("PRAGMA application_id").fetchone() != (APPLICATION_ID,):
         raise ValueError("it is not a bundle of radt")
     check_schema(database)
     if row_count(database, "bundle") != 1 or row_count(database, RUNS.name) != 1:
@@ -361,7 +404,6 @@ def _read_rows(database: sqlite3.Connection, head: Mapping[str, Any]) -> RunRows
     return RunRows(
         run=run,
         workload=workloads[0] if workloads else None,
-        experiment_ns=int(head["experiment_ns"]),
         params=texts_of(dict(database.execute("SELECT key, value FROM param"))),
         tags=texts_of(dict(database.execute("SELECT key, value FROM tag"))),
         series=series,
@@ -401,3 +443,64 @@ def _too_large(where: str, detail: str) -> ArchiveError:
 
 def _damaged(where: str, detail: str) -> ArchiveError:
     return ArchiveError(f"{where} is damaged: {detail}", "Get the file again from where it is kept")
+
+
+# -- checks of untrusted files --------------------------------------------------------------------
+
+
+def check_schema(database: sqlite3.Connection) -> None:
+    """Check that only our tables exist, with plain columns: no views, triggers or code.
+
+    Raises ValueError, as `check_size` does.
+
+    The text of the schema is checked before any table is queried, because a table could be virtual.
+    """
+    found = {}
+    for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master"):
+        match = _PLAIN.fullmatch(str(sql))
+        if kind != "table" or name not in TABLES or match is None or match[1] != name:
+            raise ValueError(f"its schema has an unknown {kind} {name!r:.100}")
+        found[name] = match[2].split(", ")
+    for name, columns in TABLES.items():
+        wanted = columns if name in _WHOLE else ()
+        if name not in found or not set(wanted) <= set(found[name]):
+            raise ValueError(f"its table {name} is incomplete")
+
+
+def check_size(database: sqlite3.Connection) -> None:
+    """Check that rows read into memory at once are bounded; raise `BundleSizeError` if not."""
+    size_bytes = 0
+    for name in TABLES:
+        if name in _STREAMED:
+            continue
+        if (rows := row_count(database, name)) > _MOST_ROWS:
+            raise BundleSizeError(
+                f"its table {name} has {rows:,} rows, and radt reads up to {_MOST_ROWS:,}"
+            )
+        size_bytes += max(_block_sizes(database, name, _MOST_ROWS), default=0)
+    blocks = (_block_sizes(database, name, ROWS_AT_A_TIME) for name in (MARKERS.name, GAPS.name))
+    for found in chain([size_bytes], *blocks):
+        if found > _MOST_TEXT_BYTES:
+            raise BundleSizeError(
+                f"its texts have {found:,} bytes, and radt reads up to {_MOST_TEXT_BYTES:,} at once"
+            )
+
+
+def _block_sizes(database: sqlite3.Connection, name: str, rows: int) -> Iterator[int]:
+    """Yield the size in bytes of each block of ``rows`` rows of a table."""
+    lengths = " + ".join(
+        f"IFNULL(LENGTH(CAST({column} AS BLOB)), 0)" for column in columns_of(database, name)
+    )
+    cursor = database.execute(f"SELECT {lengths} FROM {name} ORDER BY rowid")  # noqa: S608
+    while block := cursor.fetchmany(rows):
+        yield sum(length for (length,) in block)
+
+
+def columns_of(database: sqlite3.Connection, table: str) -> list[str]:
+    """Return the columns of a table; another version may have more or fewer."""
+    return [str(row[1]) for row in database.execute(f"PRAGMA table_info({table})")]
+
+
+def row_count(database: sqlite3.Connection, table: str) -> int:
+    """Return the number of rows of a table."""
+    return int(database.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])  # noqa: S608

@@ -21,6 +21,7 @@ from sqlalchemy import Connection, Row, text
 from radt.errors import CodecError
 from radt.model import SOFTWARE
 from radt.store import chunks, summaries
+from radt.store.codec import EncodedSamples, decode
 from radt.store.reader import StoreReader
 from radt.store.summaries import SUMMARIES
 from radt.store.tables import SERIES, TABLES_OF_RUNS, of_runs
@@ -326,7 +327,7 @@ _TOLERANCE = 1e-9
 #: Header columns that a thinned chunk still shares with its points: extremes and ends.
 _KEPT = ("first_ns", "last_ns", "first_value", "last_value", "value_min", "value_max")
 _NEXT = text(
-    f"SELECT {chunks.DATA_COLUMNS}, series_no, kept_count, "  # noqa: S608 - our own names
+    f"SELECT {chunks.DATA_COLUMNS}, series_no, chunk_no, kept_count, "  # noqa: S608 - our own names
     f"{', '.join(f'{name} AS said_{name}' for name in chunks.HEADER)}, "
     "(SELECT listener FROM series WHERE series.run_id = chunk.run_id "
     "AND series.series_no = chunk.series_no) AS listener FROM chunk "
@@ -383,7 +384,7 @@ def _check_chunk(
     if row.time_data is None:
         return  # `check` reports it
     try:
-        samples = chunks.ChunkData._make(row[: len(chunks.ChunkData._fields)]).samples()
+        samples = decode([EncodedSamples._make(row[: len(EncodedSamples._fields)])])
     except CodecError as error:
         yield Defect(Trouble.DAMAGED, subject, error.message, _BACKUP, run_id)
         return

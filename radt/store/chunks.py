@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sqlalchemy import Connection, text
@@ -25,7 +25,7 @@ from sqlalchemy import Connection, text
 from radt.errors import StoreError
 from radt.model import NO_STEP
 from radt.store.backend import Dialect
-from radt.store.codec import Codec, EncodedSamples, decode, decode_into, encode, encode_raw
+from radt.store.codec import EncodedSamples, decode, encode, encode_raw
 from radt.store.records import Float64Array, Int64Array, Samples
 from radt.store.tables import Value, execute_rows
 
@@ -127,15 +127,15 @@ APPEND = text(
 )
 #: Number of stored points of a chunk: fewer than its header counts if it was thinned.
 STORED_COUNT = "COALESCE(kept_count, point_count)"
-#: Columns of `ChunkData`, for SELECT.
+#: Columns of a chunk for `EncodedSamples`, for SELECT.
 DATA_COLUMNS = (
-    f"chunk_no, codec, {STORED_COUNT} AS point_count, checksum, "  # noqa: S608 - our own names
+    f"codec, {STORED_COUNT} AS point_count, checksum, "  # noqa: S608 - our own names
     "COALESCE(time_data, (SELECT other.time_data FROM chunk other "
     "WHERE other.run_id = chunk.run_id AND other.series_no = chunk.time_series_no "
     "AND other.chunk_no = chunk.time_chunk_no)) AS time_data, value_data, step_data"
 )
 #: Types of these columns, for `radt.store.points.fetch`.
-DATA_KINDS = (int, int, int, int, bytes, bytes, bytes)
+DATA_KINDS = (int, int, int, bytes, bytes, bytes)
 
 _EMPTY_TIMES = np.empty(0, dtype=np.int64)
 _EMPTY_VALUES = np.empty(0, dtype=np.float64)
@@ -159,46 +159,15 @@ class SharedTimes:
     """
 
     def __init__(self) -> None:
-        self._places: dict[tuple[Codec, bytes], tuple[int, int]] = {}
+        self._places: dict[tuple[int, bytes], tuple[int, int]] = {}
 
-    def shared(self, row: dict[str, Value], encoded: EncodedSamples) -> dict[str, Value]:
+    def shared(self, row: dict[str, Any], encoded: EncodedSamples) -> dict[str, Any]:
         """Return the row of a sealed chunk, without its times if an earlier chunk has the same."""
-        place = (int(row["series_no"] or 0), int(row["chunk_no"] or 0))
+        place = row["series_no"], row["chunk_no"]
         first = self._places.setdefault((encoded.codec, encoded.times), place)
         if first == place:
             return row
         return row | {"time_data": None, "time_series_no": first[0], "time_chunk_no": first[1]}
-
-
-class ChunkData(NamedTuple):
-    """A row of `DATA_COLUMNS`; ``point_count`` is the number of stored points."""
-
-    chunk_no: int
-    codec: int
-    point_count: int
-    checksum: int
-    time_data: bytes
-    value_data: bytes
-    step_data: bytes | None
-
-    @property
-    def encoded(self) -> EncodedSamples:
-        """Return the columns as the codec's input."""
-        return EncodedSamples(
-            self.codec,  # type: ignore[arg-type]
-            self.point_count,
-            self.time_data,
-            self.value_data,
-            self.step_data,
-        )
-
-    def samples(self) -> Samples:
-        """Decode the chunk.
-
-        Raises:
-            CodecError: The chunk is damaged.
-        """
-        return decode(self.encoded, self.checksum)
 
 
 def checked(samples: Samples) -> Samples:
@@ -231,7 +200,7 @@ def compacted_rows(
     times: SharedTimes,
     *,
     seal_rest: bool,
-) -> Iterator[dict[str, Value]]:
+) -> Iterator[dict[str, Any]]:
     """Yield rows for `insert`: full chunks and the rest, numbered from ``chunk_no``."""
     for start in range(0, len(samples), POINTS_PER_CHUNK):
         part = samples[start : start + POINTS_PER_CHUNK]
@@ -245,7 +214,7 @@ def compacted_rows(
 
 def thinned_row(
     run_id: str, series_no: int, chunk_no: int, kept: Samples, header: Mapping[str, Value]
-) -> dict[str, Value]:
+) -> dict[str, Any]:
     """Return a row for `insert` with fewer points than its header describes.
 
     ``kept`` are the remaining points in time order; ``header`` is `header_of` all original points.
@@ -254,7 +223,7 @@ def thinned_row(
     return {**row, "chunk_no": chunk_no, **header, "kept_count": len(kept)}
 
 
-def header_of(samples: Samples) -> dict[str, Value]:
+def header_of(samples: Samples) -> dict[str, Any]:
     """Return the header columns of one or more points: counts, times and values."""
     times, values = samples.times_ns, samples.values
     if len(times) == 1:
@@ -316,7 +285,7 @@ def between(samples: Samples, start_ns: int | None, end_ns: int | None) -> Sampl
 
 def _row(
     run_id: str, series_no: int, samples: Samples, encoded: EncodedSamples, *, sealed: bool
-) -> dict[str, Value]:
+) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "series_no": series_no,
@@ -360,28 +329,6 @@ def _statistics(
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(finite.sum())
     return len(finite), float(finite.min()), float(finite.max()), _or_infinity(total)
-
-
-def decoded(chunks: Sequence[ChunkData]) -> Samples:
-    """Return the points of all chunks in sequence, with `NO_STEP` for chunks without steps.
-
-    Raises:
-        CodecError: A chunk is damaged.
-    """
-    count = sum(chunk.point_count for chunk in chunks)
-    samples = Samples(
-        np.empty(count, dtype=np.int64),
-        np.empty(count, dtype=np.float64),
-        # Filled in advance, so that chunks without steps need no special case.
-        np.full(count, NO_STEP, dtype=np.int64)
-        if any(chunk.step_data is not None for chunk in chunks)
-        else None,
-    )
-    stop = 0
-    for chunk in chunks:
-        start, stop = stop, stop + chunk.point_count
-        decode_into(chunk.encoded, chunk.checksum, samples[start:stop])
-    return samples
 
 
 # -- loose chunks ---------------------------------------------------------------------------------
@@ -440,8 +387,8 @@ def merge_loose(
         CodecError: A loose chunk is damaged.
     """
     key = {"run_id": run_id, "series_no": series_no}
-    loose = [ChunkData(*row) for row in connection.execute(_READ_LOOSE, key)]
-    parts = [chunk.samples() for chunk in loose]
+    loose = [EncodedSamples(*row) for row in connection.execute(_READ_LOOSE, key)]
+    parts = [decode(loose)] if loose else []
     if more is not None:
         parts.append(more)
     if loose:

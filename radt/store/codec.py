@@ -6,15 +6,16 @@ Each chunk stores the number of its codec, so codecs can be added but never renu
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from enum import IntEnum
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pcodec import ChunkConfig, standalone
 
 from radt.errors import CodecError
+from radt.model import NO_STEP
 from radt.store.records import Samples
 
 #: Chunks with fewer points stay raw: pcodec's headers would outweigh its savings.
@@ -36,75 +37,71 @@ class Codec(IntEnum):
     # 2 was a codec that is no longer used
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedSamples:
-    """Data columns of a chunk; ``steps`` is None if no point has a step."""
+class EncodedSamples(NamedTuple):
+    """Data columns of a chunk; ``steps`` is None if no point has a step.
 
-    codec: Codec
-    count: int
+    ``checksum`` is the CRC-32 of the columns: pcodec alone accepts most flipped bits as data.
+    """
+
+    codec: int
+    point_count: int
+    checksum: int
     times: bytes
     values: bytes
     steps: bytes | None
 
-    @property
-    def checksum(self) -> int:
-        """Return the CRC-32 of the columns: pcodec alone accepts most flipped bits as data."""
-        return zlib.crc32(self.steps or b"", zlib.crc32(self.values, zlib.crc32(self.times)))
-
 
 def encode_raw(samples: Samples) -> EncodedSamples:
     """Encode without compression: for small chunks that will soon be compacted."""
-    steps = samples.steps
-    return EncodedSamples(
-        Codec.RAW,
-        len(samples),
-        _little_endian(samples.times_ns),
-        _little_endian(samples.values),
-        None if steps is None else _little_endian(steps),
-    )
+    return _encoded(samples, Codec.RAW, _little_endian)
 
 
 def encode(samples: Samples) -> EncodedSamples:
     """Encode compactly: with pcodec if it is lossless here."""
     if len(samples) < MIN_POINTS_TO_COMPRESS:
         return encode_raw(samples)
-    steps = samples.steps
     try:
-        return EncodedSamples(
-            Codec.PCODEC,
-            len(samples),
-            _compress(samples.times_ns),
-            _compress(samples.values),
-            None if steps is None else _compress(steps),
-        )
+        return _encoded(samples, Codec.PCODEC, _compress)
     except CodecError:
         return encode_raw(samples)  # a failing codec must not lose samples
 
 
-def decode(encoded: EncodedSamples, checksum: int) -> Samples:
-    """Return the samples of a chunk, in the order they were written.
+def _encoded(
+    samples: Samples, codec: Codec, encode: Callable[[npt.NDArray[Any]], bytes]
+) -> EncodedSamples:
+    times, values = encode(samples.times_ns), encode(samples.values)
+    steps = None if samples.steps is None else encode(samples.steps)
+    return EncodedSamples(codec, len(samples), _crc(times, values, steps), times, values, steps)
+
+
+def _crc(times: bytes, values: bytes, steps: bytes | None) -> int:
+    return zlib.crc32(steps or b"", zlib.crc32(values, zlib.crc32(times)))
+
+
+def decode(parts: Sequence[EncodedSamples]) -> Samples:
+    """Return the points of all parts in sequence, with `NO_STEP` for parts without steps.
 
     Raises:
         CodecError: The codec is unknown or the bytes are damaged.
     """
-    target = Samples(
-        np.empty(encoded.count, dtype=_INT64),
-        np.empty(encoded.count, dtype=_FLOAT64),
-        None if encoded.steps is None else np.empty(encoded.count, dtype=_INT64),
+    count = sum(part.point_count for part in parts)
+    # Allocating many small arrays would cost more than the decoding itself.
+    samples = Samples(
+        np.empty(count, dtype=_INT64),
+        np.empty(count, dtype=_FLOAT64),
+        # Filled in advance, so that parts without steps need no special case.
+        np.full(count, NO_STEP, dtype=_INT64)
+        if any(part.steps is not None for part in parts)
+        else None,
     )
-    decode_into(encoded, checksum, target)
-    return target
+    stop = 0
+    for part in parts:
+        start, stop = stop, stop + part.point_count
+        _decode_into(part, samples[start:stop])
+    return samples
 
 
-def decode_into(encoded: EncodedSamples, checksum: int, target: Samples) -> None:
-    """Decode into existing contiguous columns of the chunk's length.
-
-    Allocating many small arrays would cost more than the decoding itself. If the chunk has no
-    steps, those of ``target`` stay unchanged.
-
-    Raises:
-        CodecError: The codec is unknown or the bytes are damaged.
-    """
+def _decode_into(encoded: EncodedSamples, target: Samples) -> None:
     try:
         codec = Codec(encoded.codec)
     except ValueError as error:
@@ -112,7 +109,7 @@ def decode_into(encoded: EncodedSamples, checksum: int, target: Samples) -> None
             f"a chunk is encoded with codec {encoded.codec}, which this radt does not know",
             "Use the radt that wrote it, or a newer one",
         ) from error
-    if encoded.checksum != checksum:
+    if encoded.checksum != _crc(encoded.times, encoded.values, encoded.steps):
         raise _damaged("its checksum does not match")
     _decompress_into(codec, encoded.times, target.times_ns)
     _decompress_into(codec, encoded.values, target.values)

@@ -34,7 +34,18 @@ from radt.store.records import (
     SeriesRecord,
     WorkloadRecord,
 )
-from radt.store.tables import CURSORS, GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS, Table
+from radt.store.tables import (
+    CURSORS,
+    GAPS,
+    LEDGERS,
+    MARKERS,
+    RUNS,
+    SERIES,
+    WORKLOADS,
+    Table,
+    find,
+    of_runs,
+)
 
 #: Approximate number of points in a batch; a point takes 24 bytes.
 BATCH_POINTS = 500_000
@@ -55,7 +66,6 @@ _TEXTS = {
     name: text(f"SELECT key, value FROM {name} WHERE run_id = :run_id")  # noqa: S608 - our own
     for name in ("param", "tag")
 }
-_EXPERIMENT = text("SELECT created_ns FROM experiment WHERE name = :name")
 _NEW_MARKERS = text(
     f"{MARKERS.select} WHERE run_id = :run_id AND marker_no >= :first AND marker_no < :stop "
     "ORDER BY marker_no LIMIT :limit"
@@ -66,12 +76,14 @@ _SOME_MARKERS = text(
 _NEXT_MARKER = text(
     "SELECT MIN(marker_no) FROM marker WHERE run_id = :run_id AND marker_no >= :first"
 )
-_NODES = text(
-    "SELECT marker_no / :size AS node, MAX(marker_no) + 1 FROM marker "
-    "WHERE run_id = :run_id GROUP BY 1"
+_NODES = of_runs(
+    "SELECT run_id, marker_no / :size, MAX(marker_no) + 1 FROM marker "
+    "WHERE run_id IN :ids GROUP BY 1, 2",
+    size=MARKERS_OF_A_NODE,
 )
-_OPEN = text(
-    "SELECT marker_no FROM marker WHERE run_id = :run_id AND end_ns IS NULL AND kind <> 'event'"
+_OPEN = of_runs(
+    "SELECT run_id, marker_no FROM marker "
+    "WHERE run_id IN :ids AND end_ns IS NULL AND kind <> 'event'"
 )
 RecordT = TypeVar("RecordT")
 
@@ -111,6 +123,18 @@ class Position:
             )
         )
 
+    def after(self, pieces: Iterable[Piece], markers: Iterable[MarkerRecord]) -> Position:
+        """Return the position after further points and markers."""
+        points = {**self.points, **{piece.series_no: piece.stop for piece in pieces}}
+        next_markers, opened = dict(self.markers), set(self.open_markers)
+        for marker in markers:
+            number, node = marker.marker_no, marker.marker_no // MARKERS_OF_A_NODE
+            next_markers[node] = max(next_markers.get(node, 0), number + 1)
+            opened.discard(number)
+            if is_open(marker):
+                opened.add(number)
+        return Position(points, next_markers, frozenset(opened))
+
     def to_json(self) -> dict[str, Any]:
         """Return the position as a JSON value."""
         return {
@@ -140,7 +164,6 @@ class RunRows:
     """All rows of a run except points, markers and gaps, as of one moment.
 
     Attributes:
-        experiment_ns: Creation time of its experiment.
         journals: Positions up to which the journals of its processes had been read; points before
             them are included in `points`.
         points: Number of points by series number that the source had at that moment.
@@ -149,7 +172,6 @@ class RunRows:
 
     run: RunRecord
     workload: WorkloadRecord | None = None
-    experiment_ns: int = 0
     params: Mapping[str, str] = field(default_factory=dict)
     tags: Mapping[str, str] = field(default_factory=dict)
     series: Sequence[SeriesRecord] = ()
@@ -252,64 +274,34 @@ def batched(
     damaged: Mapping[int, str],
 ) -> Iterator[Batch]:
     """Group blocks after a position into batches; ``damaged`` may grow meanwhile."""
-    growing = _Growing(rows, since, damaged)
+    items: list[CopiedItem] = []
+    weight, is_first = 0, True
     for block in blocks:
-        if growing.weight >= BATCH_POINTS:
-            yield growing.batch(is_last=False)
-        growing.add(block)
-    yield growing.batch(is_last=True)
+        if weight >= BATCH_POINTS:
+            batch = _batch(rows, since, items, damaged, is_first=is_first, is_last=False)
+            since, items, weight, is_first = batch.until, [], 0, False
+            yield batch
+            del batch  # not in memory while the next one grows
+        items += block
+        weight += sum(len(i.samples) if isinstance(i, Piece) else _POINTS_PER_ROW for i in block)
+    yield _batch(rows, since, items, damaged, is_first=is_first, is_last=True)
 
 
-class _Growing:
-    """Builds the next batch and tracks the position that previous batches have reached."""
-
-    def __init__(self, rows: RunRows, since: Position, damaged: Mapping[int, str]) -> None:
-        self.weight = 0
-        self._damaged = damaged
-        self._rows = rows
-        self._is_first = True
-        self._pieces: list[Piece] = []
-        self._markers: list[MarkerRecord] = []
-        self._gaps: list[GapRecord] = []
-        self._points, self._next_markers = dict(since.points), dict(since.markers)
-        self._open = set(since.open_markers)
-
-    def add(self, block: Sequence[CopiedItem]) -> None:
-        for part in block:
-            if isinstance(part, Piece):
-                self._pieces.append(part)
-                self._points[part.series_no] = part.stop
-                self.weight += len(part.samples)
-                continue
-            self.weight += _POINTS_PER_ROW
-            if isinstance(part, GapRecord):
-                self._gaps.append(part)
-            else:
-                self._markers.append(part)
-                self._add_marker(part)
-
-    def _add_marker(self, marker: MarkerRecord) -> None:
-        number, node = marker.marker_no, marker.marker_no // MARKERS_OF_A_NODE
-        self._next_markers[node] = max(self._next_markers.get(node, 0), number + 1)
-        if is_open(marker):
-            self._open.add(number)
-        else:
-            self._open.discard(number)
-
-    def batch(self, *, is_last: bool) -> Batch:
-        revision = self._rows.revision if is_last and not self._damaged else -1
-        until = Position(
-            dict(self._points), dict(self._next_markers), frozenset(self._open), revision
-        )
-        batch = Batch(
-            *(self._rows, until, self._pieces, self._markers, self._gaps),
-            is_first=self._is_first,
-            is_last=is_last,
-            damaged=dict(self._damaged),
-        )
-        self._pieces, self._markers, self._gaps = [], [], []
-        self.weight, self._is_first = 0, False
-        return batch
+def _batch(
+    rows: RunRows,
+    since: Position,
+    items: Sequence[CopiedItem],
+    damaged: Mapping[int, str],
+    *,
+    is_first: bool,
+    is_last: bool,
+) -> Batch:
+    pieces = [item for item in items if isinstance(item, Piece)]
+    markers = [item for item in items if isinstance(item, MarkerRecord)]
+    gaps = [item for item in items if isinstance(item, GapRecord)]
+    revision = rows.revision if is_last and not damaged else -1
+    until = replace(since.after(pieces, markers), revision=revision)
+    return Batch(rows, until, pieces, markers, gaps, is_first, is_last, dict(damaged))
 
 
 def position_of(store: StoreReader, run_id: str) -> Position:
@@ -319,17 +311,24 @@ def position_of(store: StoreReader, run_id: str) -> Position:
         StoreError: The store cannot be read.
     """
     with store.snapshot() as connection:
-        return position_in(connection, run_id)
+        return positions_in(connection, {run_id: counts_in(connection, run_id)})[run_id]
 
 
-def position_in(connection: Connection, run_id: str) -> Position:
-    """Return the position of a run within a transaction; the empty position for an unknown run."""
-    key = {"run_id": run_id}
-    points = counts_in(connection, run_id)
-    nodes = connection.execute(_NODES, key | {"size": MARKERS_OF_A_NODE})
-    markers = {int(node): int(number) for node, number in nodes}
-    opened = frozenset(int(number) for number in connection.execute(_OPEN, key).scalars())
-    return Position(points, markers, opened)
+def positions_in(
+    connection: Connection, points: Mapping[str, Mapping[int, int]]
+) -> dict[str, Position]:
+    """Return the positions of runs with these numbers of points, within a transaction."""
+    ids = {"ids": list(points)}
+    markers: dict[str, dict[int, int]] = {run_id: {} for run_id in points}
+    opened: dict[str, set[int]] = {run_id: set() for run_id in points}
+    for run_id, node, number in connection.execute(_NODES, ids):
+        markers[run_id][int(node)] = int(number)
+    for run_id, number in connection.execute(_OPEN, ids):
+        opened[run_id].add(int(number))
+    return {
+        run_id: Position(counts, markers[run_id], frozenset(opened[run_id]))
+        for run_id, counts in points.items()
+    }
 
 
 def counts_in(connection: Connection, run_id: str) -> dict[int, int]:
@@ -349,33 +348,29 @@ def is_open(marker: MarkerRecord) -> bool:
 def _rows(connection: Connection, run_id: str) -> RunRows:
     key = {"run_id": run_id}
 
-    def records(table: Table[RecordT], order: str, key: Mapping[str, str] = key) -> list[RecordT]:
-        (column,) = key
-        statement = text(f"{table.select} WHERE {column} = :{column} ORDER BY {order}")
+    def records(table: Table[RecordT], order: str) -> list[RecordT]:
+        statement = text(f"{table.select} WHERE run_id = :run_id ORDER BY {order}")
         return [table.read(row) for row in connection.execute(statement, key)]
 
     def texts(name: str) -> dict[str, str]:
         return {str(k): str(value) for k, value in connection.execute(_TEXTS[name], key)}
 
-    found = connection.execute(_REVISION, key).one_or_none()
-    if found is None:
+    run = find(connection, RUNS, run_id)
+    if run is None:
         raise RunNotFoundError(f"there is no run {run_id} in the store")
-    if found[1]:
+    revision, is_pruned = connection.execute(_REVISION, key).one()
+    if is_pruned:
         raise _pruned(run_id)
-    run = records(RUNS, "run_id")[0]
-    workloads = records(WORKLOADS, "workload_id", {"workload_id": run.workload_id})
-    created_ns = connection.execute(_EXPERIMENT, {"name": run.experiment}).scalar()
     return RunRows(
         run=run,
-        workload=workloads[0] if workloads else None,
-        experiment_ns=run.created_ns if created_ns is None else int(created_ns),
+        workload=find(connection, WORKLOADS, run.workload_id),
         params=texts("param"),
         tags=texts("tag"),
         series=records(SERIES, "series_no"),
         ledgers=records(LEDGERS, "listener"),
         journals=records(CURSORS, "journal"),
         points=counts_in(connection, run_id),
-        revision=int(found[0]),
+        revision=int(revision),
     )
 
 

@@ -1,4 +1,4 @@
-"""Repair a data folder that was renamed, moved or copied, and notice it while its store is open.
+"""Repair a data folder that was renamed, moved or copied.
 
 The databases of a data folder hold absolute paths into it: MLflow's locations of artifacts, and the
 spool and the tracking URI of each run. A file ``place`` notes which folder these paths refer to.
@@ -16,7 +16,6 @@ import platform
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, text
@@ -149,28 +148,3 @@ def _repair_mlflow(home: Home, former: Sequence[Home]) -> None:
             for each in former:
                 database.execute(statement, _change(str(home.path), str(each.path)))
                 database.execute(statement, _change(home.path.as_uri(), each.path.as_uri()))
-
-
-@dataclass(frozen=True, slots=True)
-class OpenFile:
-    """Identity of a file that is held open; SQLite does not check it again."""
-
-    path: Path
-    device: int
-    inode: int
-
-    @classmethod
-    def at(cls, path: Path) -> OpenFile:
-        """Return the file's identity; raise OSError if the file does not exist."""
-        status = path.stat()
-        return cls(path, status.st_dev, status.st_ino)
-
-    @property
-    def vanished(self) -> bool:
-        """Return whether the file was deleted, moved or replaced since it was opened."""
-        try:
-            return OpenFile.at(self.path) != self
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except OSError:
-            return False  # this does not say whether the file still exists

@@ -25,7 +25,7 @@ from sqlalchemy import Connection, text
 from radt.errors import StoreError
 from radt.store import chunks
 from radt.store.backend import Dialect
-from radt.store.chunks import decoded
+from radt.store.codec import EncodedSamples, decode
 from radt.store.records import Samples
 from radt.store.tables import Value
 
@@ -113,7 +113,7 @@ _AFTER = (
 class StoredChunks:
     """Points of one series in the order of writing: those of chunks except the first ``skip``."""
 
-    chunks: tuple[chunks.ChunkData, ...]
+    chunks: tuple[EncodedSamples, ...]
     skip: int = 0
 
     def decode(self) -> Samples:
@@ -122,7 +122,7 @@ class StoredChunks:
         Raises:
             CodecError: A chunk is damaged.
         """
-        return decoded(self.chunks)[self.skip :]
+        return decode(self.chunks)[self.skip :]
 
 
 def chunks_between(
@@ -142,7 +142,7 @@ def chunks_between(
         f"WHERE {' AND '.join(conditions)} ORDER BY chunk_no"
     )
     rows = fetch(connection, statement, parameters, chunks.DATA_KINDS)
-    return StoredChunks(tuple(map(chunks.ChunkData._make, rows)))
+    return StoredChunks(tuple(map(EncodedSamples._make, rows)))
 
 
 def chunks_after(
@@ -156,7 +156,7 @@ def chunks_after(
         "stop": skip + limit,
     }
     rows = fetch(connection, _AFTER, parameters, (*chunks.DATA_KINDS, int))
-    data = tuple(chunks.ChunkData._make(row[:-1]) for row in rows)
+    data = tuple(EncodedSamples._make(row[:-1]) for row in rows)
     return StoredChunks(data, skip - int(rows[0][-1] or 0) if rows else 0)
 
 

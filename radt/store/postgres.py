@@ -22,10 +22,14 @@ from radt.store.backend import Backend, Dialect, StoreAddress
 
 SCHEMA = "radt"
 
-#: Limits for the network: a stalled link counts as down.
-_CONNECT_TIMEOUT_S = 10
-_SILENCE_MS = 30_000
-_KEEPALIVES = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
+#: Limits of libpq for the network, where a stalled link counts as down.
+PATIENCE = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": 30_000,
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+}
 #: A slower statement counts as stuck. Readers may run large ones.
 _STATEMENT_TIMEOUT_MS = 120_000
 _LOCK_TIMEOUT_MS = 30_000
@@ -61,12 +65,6 @@ class PostgresBackend(Backend):
                 "Expected an address such as postgresql://me@db.example.org:5432/radt; write "
                 "characters such as @ and / in a password as %40 and %2F",
             ) from error
-
-    def check_there(self) -> None:
-        """Do nothing: connecting raises the error."""
-
-    def make_room(self) -> None:
-        """Do nothing: migration creates the schema, or fails to."""
 
     def writer_engine(self) -> Engine:
         """Return an engine with one connection; writes take their locks (`lock_run`)."""
@@ -187,11 +185,9 @@ _REFUSALS = {
 def _connect_args(url: URL) -> dict[str, Any]:
     """Return libpq arguments that the URI does not set itself."""
     usual: dict[str, Any] = {
-        "connect_timeout": _CONNECT_TIMEOUT_S,
-        "tcp_user_timeout": _SILENCE_MS,
         "application_name": "radt",
         "client_encoding": "utf8",  # else that of the database: SQL_ASCII after initdb in LANG=C
-        **_KEEPALIVES,
+        **PATIENCE,
     }
     return {name: value for name, value in usual.items() if name not in url.query}
 

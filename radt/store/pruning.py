@@ -1,51 +1,51 @@
 """Retention: delete the samples of old runs or the runs themselves, and release the space.
 
-SQLite keeps free pages for later rows. A file created with ``auto_vacuum = INCREMENTAL`` releases
-them a few at a time, concurrently with writers. Any other file is copied once, which needs space
-and blocks writers, and is incremental from then on.
+SQLite keeps free pages for later rows. Because of ``auto_vacuum = INCREMENTAL``, a file can release
+them a few at a time, concurrently with writers.
 
 Each run is pruned in its own transaction, so that pruning can be interrupted and resumed. Deletions
 are recorded (table ``pruned``): a copy of the run elsewhere must not restore it, and the pruned run
 must not replace a complete copy.
+
+If only the summaries of a run are kept, each series keeps a few hundred points and the headers that
+describe all of it: count, mean, extremes, first and last value stay exact. So does the mean over
+the epochs in reports, because a series is cut at their beginning and end. The kept points are real
+points and include peaks (`radt.store.cells.kept`). For a counter, both sides of every fall are
+kept, so that its total increase stays the same.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
+import math
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from sqlalchemy import Connection, text
 
 from radt.errors import StoreError
+from radt.model import MarkerKind, SeriesKind
 from radt.store import chunks, summaries
 from radt.store.backend import Dialect
+from radt.store.cells import kept_places
 from radt.store.reader import StoreReader
+from radt.store.records import MarkerRecord, Samples, SeriesRecord
+from radt.store.summaries import Summary, joined, summarised, to_header
 from radt.store.tables import PUT_TAG, TABLES_OF_RUNS, text_rows
-from radt.store.thinning import ThinnedRun, thin_run
 from radt.store.writer import StoreWriter
 from radt.tags import PRUNED
-from radt.units import size
 
-#: Too little free space to justify a copy.
+#: Too little free space to bother.
 _MIN_FREE_BYTES = 1_000_000
-#: A copy needs the rows twice, in the temporary file and in the write-ahead log, and some spare
-#: space.
-_COPIES = 2
-_SPARE_BYTES = 64_000_000
 #: Pages per step; each step is a transaction.
 _STEP_PAGES = 2000
-_INCREMENTAL = 2
 _PATIENCE_S = 10.0
-#: Where SQLite puts temporary files, https://www.sqlite.org/tempfiles.html
-_TEMPORARY = ("SQLITE_TMPDIR", "TMPDIR")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def give_back(path: Path) -> Space:
     try:
         with closing(sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)) as store:
             before = _pages_bytes(store, "page_count")
-            reason = _shrink(store, path)
+            reason = _shrink(store)
             after = _pages_bytes(store, "page_count")
             left = _pages_bytes(store, "freelist_count")
             # Only a checkpoint shrinks the file itself.
@@ -79,26 +79,15 @@ def give_back(path: Path) -> Space:
     return Space(max(0, before - after), left if reason else 0, reason)
 
 
-def _shrink(store: sqlite3.Connection, path: Path) -> str:
-    free = _pages_bytes(store, "freelist_count")
-    if free < _MIN_FREE_BYTES:
+def _shrink(store: sqlite3.Connection) -> str:
+    """Release free pages; return why some remain, if so."""
+    if _pages_bytes(store, "freelist_count") < _MIN_FREE_BYTES:
         return ""
     try:
-        if _pragma(store, "auto_vacuum") == _INCREMENTAL:
-            while pages := _pragma(store, "freelist_count"):
-                store.execute(f"PRAGMA incremental_vacuum({_STEP_PAGES})").fetchall()
-                if _pragma(store, "freelist_count") >= pages:
-                    break
-            return ""
-        if store.execute("SELECT 1 FROM run WHERE ended_ns IS NULL LIMIT 1").fetchone():
-            return "runs are being recorded; prune again when none is"
-        used = _pages_bytes(store, "page_count") - free
-        needed = _COPIES * used + _SPARE_BYTES
-        for folder in (path.parent, _temporary_folder()):
-            if shutil.disk_usage(folder).free < needed:
-                return f"that temporarily needs {size(needed)} in {folder}"
-        store.execute(f"PRAGMA auto_vacuum = {_INCREMENTAL}")
-        store.execute("VACUUM")
+        while pages := _pragma(store, "freelist_count"):
+            store.execute(f"PRAGMA incremental_vacuum({_STEP_PAGES})").fetchall()
+            if _pragma(store, "freelist_count") >= pages:
+                break
     except sqlite3.OperationalError as error:
         if str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY"):
             return "another program is using the store; prune again later"
@@ -113,12 +102,6 @@ def _pages_bytes(store: sqlite3.Connection, count: str) -> int:
 
 def _pragma(store: sqlite3.Connection, name: str) -> int:
     return int(store.execute(f"PRAGMA {name}").fetchone()[0])
-
-
-def _temporary_folder() -> Path:
-    named = [os.environ.get(name, "") for name in _TEMPORARY]
-    folders = [*named, "/var/tmp", "/tmp", "."]  # noqa: S108 - those of SQLite
-    return next(path for folder in folders if (path := Path(folder)).is_dir())
 
 
 #: Rows per statement.
@@ -184,7 +167,7 @@ _DELETE_EXPERIMENT = text(
 class Keep(StrEnum):
     """Parts of a run to keep."""
 
-    SUMMARIES = "summaries"  # all but samples, which `radt.store.thinning` reduces
+    SUMMARIES = "summaries"  # all but samples, of which few are kept
     NOTHING = "nothing"
 
 
@@ -315,6 +298,112 @@ def _delete(connection: Connection, run_id: str) -> None:
         connection.execute(_DELETE_WORKLOAD, {"key": workload_id})
         connection.execute(_FORGET_REPLICATED, {"key": workload_id})
         connection.execute(_DELETE_EXPERIMENT, {"name": experiment})
+
+
+# -- thinning -------------------------------------------------------------------------------------
+
+#: Approximate number of points kept of a series: enough for a chart on a page of many.
+KEPT_POINTS = 240
+#: Maximum number of falls of a counter whose two sides are kept.
+_MAX_FALLS = 1000
+#: Points in memory at a time.
+_PAGE_POINTS = 1_000_000
+
+Row = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Stretch:
+    """Part of a series: the summary of all its points, and candidate points to keep."""
+
+    summary: Summary
+    parts: list[Samples]
+
+
+@dataclass(frozen=True, slots=True)
+class ThinnedRun:
+    """Result of thinning; ``rows`` replace all of a run's chunks."""
+
+    rows: Sequence[Row]
+    point_count: int
+    kept_count: int
+
+
+def thin_run(reader: StoreReader, run_id: str) -> ThinnedRun:
+    """Read a run and select the points to keep, without writing.
+
+    Raises:
+        CodecError: A chunk is damaged.
+        StoreError: The store cannot be read.
+    """
+    cuts_ns = _cuts(reader.markers([run_id]))
+    rows: list[Row] = []
+    total = 0
+    for series in reader.series([run_id]):
+        made = list(_thin_series(reader, series, cuts_ns))
+        rows += made
+        total += sum(row["point_count"] for row in made)
+    kept = sum(
+        row["point_count"] if row["kept_count"] is None else row["kept_count"] for row in rows
+    )
+    return ThinnedRun(rows, total, kept)
+
+
+def _cuts(markers: Sequence[MarkerRecord]) -> Sequence[int]:
+    """Return the times to cut series at: start and end of all epochs but the first."""
+    epochs = [
+        marker
+        for marker in markers
+        if marker.kind is MarkerKind.EPOCH and marker.end_ns is not None and not marker.process
+    ]
+    counted = epochs[1:] or epochs
+    if not counted:
+        return ()
+    end_ns = counted[-1].end_ns
+    assert end_ns is not None
+    # A point exactly at the end of an epoch belongs to it.
+    return sorted({counted[0].start_ns, end_ns + 1})
+
+
+def _thin_series(
+    reader: StoreReader, series: SeriesRecord, cuts_ns: Sequence[int]
+) -> Iterator[Row]:
+    counter = series.kind is SeriesKind.COUNTER
+    stretches: dict[int, _Stretch] = {}
+    for page in reader.pages(series, _PAGE_POINTS):
+        places = np.searchsorted(np.asarray(cuts_ns, dtype=np.int64), page.times_ns, side="right")
+        for place in np.unique(places).tolist():
+            part = page[places == place]
+            summary: Summary = summarised(series, part)
+            stretch = stretches.setdefault(place, _Stretch(summary, []))
+            if stretch.parts:
+                stretch.summary = joined(stretch.summary, summary, series)
+            # Keeps more points per page than in the end, so that the final selection treats all
+            # pages alike.
+            stretch.parts.append(_thinned(chunks.time_sorted(part), 4 * KEPT_POINTS, counter))
+    points = sum(stretch.summary.count for stretch in stretches.values())
+    for number, place in enumerate(sorted(stretches)):
+        stretch = stretches[place]
+        samples = chunks.time_sorted(chunks.joined(stretch.parts))
+        count = stretch.summary.count
+        share = KEPT_POINTS * count / points
+        kept = samples if points <= KEPT_POINTS else _thinned(samples, math.ceil(share), counter)
+        header = to_header(stretch.summary)
+        row = chunks.thinned_row(series.run_id, series.series_no, number, kept, header)
+        if len(kept) == count:
+            row["kept_count"] = None
+        yield row
+
+
+def _thinned(samples: Samples, max_points: int, counter: bool) -> Samples:
+    """Return the points to keep; the given points are in time order."""
+    chosen = kept_places(samples.values, max_points)
+    if counter:
+        # Both sides of each reset.
+        readings = np.flatnonzero(np.isfinite(samples.values))
+        fell = np.flatnonzero(np.diff(samples.values[readings]) < 0)[:_MAX_FALLS]
+        chosen = np.union1d(chosen, np.union1d(readings[fell], readings[fell + 1]))
+    return samples[chosen]
 
 
 # -- restoring ------------------------------------------------------------------------------------

@@ -31,6 +31,8 @@ from radt.store.records import (
 )
 from radt.store.tables import (
     CURSORS,
+    DELIVERED,
+    DELIVERED_ARTIFACTS,
     EXPERIMENTS,
     FIND_RUN,
     GAPS,
@@ -113,18 +115,15 @@ class StoreReader:
         """Return all experiments, the most recently active first."""
         statuses: dict[str, dict[RunStatus, int]] = {}
         last_ns: dict[str, int] = {}
-        workload_counts: dict[str, int] = {}
         with self.snapshot() as connection:
-            for name, created_ns, count in connection.execute(EXPERIMENTS):
-                statuses[name], last_ns[name], workload_counts[name] = {}, created_ns, count
+            for name, created_ns in connection.execute(EXPERIMENTS):
+                statuses[name], last_ns[name] = {}, created_ns
             for name, status, count, active_ns in connection.execute(RUN_COUNTS):
                 statuses[name][RunStatus(status)] = count
                 last_ns[name] = max(last_ns[name], active_ns)
         return sorted(
             (
-                ExperimentSummary(
-                    name, workload_counts[name], sum(counts.values()), counts, last_ns[name]
-                )
+                ExperimentSummary(name, sum(counts.values()), counts, last_ns[name])
                 for name, counts in statuses.items()
             ),
             key=lambda summary: summary.last_activity_ns,
@@ -364,21 +363,11 @@ class StoreReader:
 
     def delivered(self, run_id: str) -> dict[int, int]:
         """Return the positions recorded by `StoreWriter.mark_delivered`, by series number."""
-        with self.snapshot() as connection:
-            rows = connection.execute(
-                text("SELECT series_no, delivered FROM delivery WHERE run_id = :run_id"),
-                {"run_id": run_id},
-            )
-            return {int(number): int(count) for number, count in rows}
+        return {int(number): int(count) for number, count in self.rows_of(DELIVERED, [run_id])}
 
     def delivered_artifacts(self, run_id: str) -> set[str]:
         """Return the artifacts recorded by `StoreWriter.mark_artifacts`."""
-        with self.snapshot() as connection:
-            rows = connection.execute(
-                text("SELECT path FROM artifact_delivered WHERE run_id = :run_id"),
-                {"run_id": run_id},
-            )
-            return {str(path) for (path,) in rows}
+        return {str(path) for (path,) in self.rows_of(DELIVERED_ARTIFACTS, [run_id])}
 
     # -- statements -------------------------------------------------------------------------------
 

@@ -133,6 +133,11 @@ class SeriesRecord:
     wraps_at: float | None = None
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """Return what distinguishes the series from the others of its run, besides its number."""
+        return self.listener, self.metric, self.scope, self.entity
+
+    @property
     def node(self) -> str:
         """Return the series' node; "" for the first one."""
         return node_of(self.series_no, self.entity)
@@ -251,7 +256,6 @@ class ExperimentSummary:
     """A row in the list of experiments; ``statuses`` counts runs by status."""
 
     name: str
-    workload_count: int
     run_count: int
     statuses: Mapping[RunStatus, int]
     last_activity_ns: int

@@ -79,7 +79,7 @@ class SqliteBackend(Backend):
             connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
         )
         event.listen(engine, "connect", _set_up_writer)
-        event.listen(engine, "begin", _begin_immediate)
+        event.listen(engine, "begin", lambda opened: opened.exec_driver_sql("BEGIN IMMEDIATE"))
         return engine
 
     def reader_engine(self) -> Engine:
@@ -103,7 +103,7 @@ class SqliteBackend(Backend):
                 connect_args={"timeout": BUSY_TIMEOUT_S, "check_same_thread": False},
             )
         event.listen(engine, "connect", _set_up_reader)
-        event.listen(engine, "begin", _begin)
+        event.listen(engine, "begin", lambda opened: opened.exec_driver_sql("BEGIN"))
         return engine
 
     def changes(self, reader: Engine) -> Changes:
@@ -114,15 +114,9 @@ class SqliteBackend(Backend):
         rows = connection.execute(text("SELECT name FROM sqlite_master WHERE type = 'table'"))
         return frozenset(str(name) for (name,) in rows)
 
-    def begin_migration(self, connection: Connection) -> None:
-        """Do nothing: the transaction holds the write lock from its beginning."""
-
     def run_script(self, connection: Connection, sql: str) -> None:
         for statement in statements(sql):
             connection.exec_driver_sql(statement)
-
-    def lock_run(self, connection: Connection, run_id: str) -> None:
-        """Do nothing: the transaction excludes all other writers."""
 
     def is_busy(self, error: BaseException | None) -> bool:
         return str(getattr(error, "sqlite_errorname", "")).startswith("SQLITE_BUSY")
@@ -223,14 +217,6 @@ def _foreign(path: Path) -> sqlite3.Connection:
         timeout=BUSY_TIMEOUT_S,
         check_same_thread=False,
     )
-
-
-def _begin_immediate(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
 
 
 def _set_up_reader(connection: sqlite3.Connection, _record: object) -> None:

@@ -25,6 +25,7 @@ from radt.model import NO_STEP, SeriesKind
 from radt.store import chunks, counters, tables
 from radt.store.backend import Backend
 from radt.store.chunks import header_of, time_sorted
+from radt.store.codec import EncodedSamples, decode
 from radt.store.points import chunks_between
 from radt.store.records import Samples, SeriesRecord
 from radt.store.tables import SERIES, Table, Value, of_runs
@@ -184,9 +185,7 @@ def to_header(summary: Summary) -> dict[str, Value]:
     return {header: row[name] for name, header in _HEADER.items()}
 
 
-def summary_of(
-    header: Mapping[str, Value], samples: Samples | None, series: SeriesRecord
-) -> Summary:
+def summary_of(header: Mapping[str, Any], samples: Samples | None, series: SeriesRecord) -> Summary:
     """Return the summary of points of a series.
 
     Args:
@@ -195,8 +194,8 @@ def summary_of(
             if all values are finite, the series is not a counter and no point has a step.
         series: The series.
     """
-    count, finite_count = _integer(header["point_count"]), _integer(header["finite_count"])
-    first_ns, last_ns = _integer(header["first_ns"]), _integer(header["last_ns"])
+    count, finite_count = header["point_count"], header["finite_count"]
+    first_ns, last_ns = header["first_ns"], header["last_ns"]
     first, last = _or_nan(header["first_value"]), _or_nan(header["last_value"])
     ends: _Ends = (first_ns, last_ns, first, last)
     growth = lowest = highest = None
@@ -218,9 +217,9 @@ def summary_of(
         last_ns,
         first,
         last,
-        header["value_min"],  # type: ignore[arg-type]
-        header["value_max"],  # type: ignore[arg-type]
-        header["value_sum"],  # type: ignore[arg-type]
+        header["value_min"],
+        header["value_max"],
+        header["value_sum"],
         *ends,
         growth,
         lowest,
@@ -307,11 +306,6 @@ def _sum(earlier: float, later: float) -> float:
     """Return the sum, infinite on overflow as in `radt.store.chunks`; never NaN."""
     total = earlier + later
     return total if math.isfinite(total) else math.inf
-
-
-def _integer(value: Value) -> int:
-    assert isinstance(value, int)
-    return value
 
 
 # -- writing --------------------------------------------------------------------------------------
@@ -407,17 +401,17 @@ def of_chunks(
 
 def _of_chunk(stored: Any, series: SeriesRecord) -> Summary:
     header = dict(zip(chunks.HEADER, stored[1:], strict=False))
-    data = chunks.ChunkData._make(stored[1 + len(chunks.HEADER) :])
+    data = EncodedSamples._make(stored[2 + len(chunks.HEADER) :])
     samples = None
-    if data.value_data is not None and data.time_data is not None:
+    if data.values is not None and data.times is not None:
         with suppress(CodecError):  # `radt db check --deep` reports it
-            samples = data.samples()
+            samples = decode([data])
     return replace(summary_of(header, samples, series), stored_count=data.point_count)
 
 
 def _read_growth(connection: Connection, series: SeriesRecord) -> float | None:
     stored = chunks_between(connection, series.run_id, series.series_no, None, None)
-    if any(chunk.time_data is None for chunk in stored.chunks):
+    if any(chunk.times is None for chunk in stored.chunks):
         return None
     try:
         return counters.total_of(chunks.time_sorted(stored.decode()), series)

@@ -195,10 +195,7 @@ TABLES_OF_RUNS = (
     *("series_summary", "journal_cursor", "delivery", "artifact_delivered", "run"),
 )
 
-EXPERIMENTS = text(
-    "SELECT name, created_ns, "
-    "(SELECT COUNT(*) FROM workload WHERE workload.experiment = experiment.name) FROM experiment"
-)
+EXPERIMENTS = text("SELECT name, created_ns FROM experiment")
 
 RUN_COUNTS = text(
     "SELECT experiment, status, COUNT(*), "
@@ -245,6 +242,8 @@ END_WORKLOAD = text(
     "UPDATE workload SET status = :status, ended_ns = :ended_ns "
     "WHERE workload_id = :workload_id AND (ended_ns IS NULL OR ended_ns < :ended_ns)"
 )
+DELIVERED = of_runs("SELECT series_no, delivered FROM delivery WHERE run_id IN :ids")
+DELIVERED_ARTIFACTS = of_runs("SELECT path FROM artifact_delivered WHERE run_id IN :ids")
 PUT_DELIVERED = text(
     "INSERT INTO delivery (run_id, series_no, delivered) VALUES (:run_id, :series_no, :delivered) "
     "ON CONFLICT (run_id, series_no) DO UPDATE SET delivered = excluded.delivered"
@@ -253,6 +252,17 @@ PUT_ARTIFACT = text(
     "INSERT INTO artifact_delivered (run_id, path) VALUES (:run_id, :path) "
     "ON CONFLICT (run_id, path) DO NOTHING"
 )
+PUT_REPLICATED = text(
+    "INSERT INTO replicated (target, key, revision) VALUES (:target, :key, :revision) "
+    "ON CONFLICT (target, key) DO UPDATE SET revision = excluded.revision"
+)
+FORGET_REPLICATED = text("DELETE FROM replicated WHERE target = :target")
+PUT_REPLICA = text(
+    "INSERT INTO replica (target, label, reached_ns) VALUES (:target, :label, :now_ns) "
+    "ON CONFLICT (target) DO UPDATE SET label = excluded.label, "
+    "reached_ns = COALESCE(excluded.reached_ns, replica.reached_ns)"
+)
+FORGET_OTHER_REPLICAS = text("DELETE FROM replica WHERE label = :label AND target <> :target")
 #: Also raises the revision of summaries: for writers that update them (`radt.store.summaries`).
 RAISED = "revision = run.revision + 1, summary_revision = run.summary_revision + 1"
 #: A run whose summaries have to be computed again.

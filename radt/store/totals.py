@@ -8,7 +8,6 @@ stretch (`_unread_limit_s`). Otherwise it is a lower bound and its key says so
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -43,12 +42,8 @@ class Extent(IntEnum):
     NOTHING = 2
 
 
-@dataclass(frozen=True, slots=True)
-class _Span:
-    """Start and end of a run, or of its part on a node (ns since 1970); None if unknown."""
-
-    start_ns: int | None
-    end_ns: int | None
+#: Start and end of a run, or of its part on a node (ns since 1970); None if unknown.
+_Span = tuple[int | None, int | None]
 
 
 def read_totals(reader: StoreReader, runs: Sequence[RunRecord]) -> dict[str, dict[str, float]]:
@@ -126,7 +121,7 @@ def extents_of(
     """
     lost = {gap.series_no for gap in gaps if gap.reason is MissingReason.LOST}
     spans = _spans_of_nodes(summaries)
-    of_run = _Span(run.started_ns, run.ended_ns)
+    of_run = run.started_ns, run.ended_ns
     return {
         summary.series.series_no: _extent(summary, spans.get(summary.series.node, of_run), lost)
         for summary in summaries
@@ -165,7 +160,7 @@ def _spans_of_nodes(summaries: Iterable[SeriesSummary]) -> Mapping[str, _Span]:
     The series of a part's kernel totals begin and end with the part.
     """
     return {
-        summary.series.node: _Span(summary.first_ns, summary.last_ns)
+        summary.series.node: (summary.first_ns, summary.last_ns)
         for summary in summaries
         if summary.series.node
         and summary.series.listener == KERNEL
@@ -188,8 +183,8 @@ def _extent(summary: SeriesSummary, span: _Span, lost: Collection[int]) -> Exten
     assert first is not None
     assert last is not None
     began_again = last - first < summary.growth * (1 - 1e-6) and summary.series.wraps_at is None
-    start_ns = first_ns if span.start_ns is None else span.start_ns
-    end_ns = last_ns if span.end_ns is None else span.end_ns
+    start_ns = first_ns if span[0] is None else span[0]
+    end_ns = last_ns if span[1] is None else span[1]
     unread_s = (max(0, first_ns - start_ns) + max(0, end_ns - last_ns)) / 1e9
     if began_again or summary.series.series_no in lost:
         return Extent.PART

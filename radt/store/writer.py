@@ -6,6 +6,7 @@ them.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,6 @@ from radt.run_name import number_of, numbered
 from radt.store import place, tables
 from radt.store.backend import StoreAddress, backend_of
 from radt.store.migrations import prepare_to_write
-from radt.store.place import OpenFile
 from radt.store.records import (
     GapRecord,
     JournalCursor,
@@ -82,7 +82,7 @@ class StoreWriter:
         self._connection: Connection | None = None
         self._doomed = False
         self._closed = False
-        self._file: OpenFile | None = None
+        self._file: os.stat_result | None = None
         # Caches, both by run and cleared when a transaction is rolled back.
         self._series: dict[str, dict[int, SeriesRecord]] = {}
         self._loose: dict[str, dict[int, Loose]] = {}
@@ -97,7 +97,7 @@ class StoreWriter:
                 with self._engine.begin() as connection:
                     tables.hide_passwords(connection)
                 place.repair(self.address.path, self._engine)
-                self._file = OpenFile.at(self.address.path)
+                self._file = self.address.path.stat()
 
     @property
     def path(self) -> Path:
@@ -108,7 +108,12 @@ class StoreWriter:
     @property
     def vanished(self) -> bool:
         """Return whether the file was moved, replaced or deleted since it was opened."""
-        return self._file is not None and self._file.vanished
+        try:
+            return self._file is not None and not os.path.samestat(self._file, self.path.stat())
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False  # this does not say whether the file still exists
 
     def check_in_place(self) -> None:
         """Raise StoreError if the file has vanished: SQLite would continue writing to it."""
@@ -321,7 +326,7 @@ class StoreWriter:
                 }
                 for declared in (declared for declared in series if declared.run_id == run_id):
                     existing = known.setdefault(declared.series_no, declared)
-                    if _identity(existing) != _identity(declared):
+                    if existing.identity != declared.identity:
                         raise OtherSeriesError(
                             f"series {declared.series_no} of run {run_id} is {existing.metric} "
                             f"already and cannot become {declared.metric}"
@@ -349,9 +354,7 @@ class StoreWriter:
         """
         from radt.store import chunks, summaries
 
-        with self._writing() as connection:
-            self._backend.lock_run(connection, run_id)
-            self._changed_runs.add(run_id)
+        with self.adding(run_id) as connection:
             series = self._declared(connection, run_id, batches)
             new: dict[int, Summary] = {}
             loose = self._loose.setdefault(run_id, {})
@@ -396,13 +399,9 @@ class StoreWriter:
         from radt.store import chunks
 
         times = chunks.SharedTimes()
-        with self._writing() as connection:
-            self._backend.lock_run(connection, run_id)
-            self._changed_runs.add(run_id)
+        with self.rewriting(run_id) as connection:
             for series_no in chunks.loose_series(connection, run_id):
                 chunks.merge_loose(connection, run_id, series_no, times, seal_rest=True)
-            self._loose.pop(run_id, None)
-            self._series.pop(run_id, None)
 
     @contextmanager
     def adding(self, run_id: str) -> Iterator[Connection]:
@@ -479,15 +478,39 @@ class StoreWriter:
         """Record that MLflow has all of an ended workload, or in ``note`` why it never will."""
         self._mark_done(WORKLOADS, workload_id, note)
 
+    def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
+        row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}
+        self._execute(tables.mark_done(table), [row])
+
     def deliver_again(self, run_id: str) -> None:
         """Upload a run's new data, and its workload, to MLflow even if it is marked as uploaded."""
         with self.rewriting(run_id) as connection:
             for statement in (tables.NOT_DELIVERED, tables.WORKLOAD_NOT_DELIVERED):
                 connection.execute(statement, {"run_id": run_id})
 
-    def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
-        row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}
-        self._execute(tables.mark_done(table), [row])
+    # -- delivery to Postgres ---------------------------------------------------------------------
+
+    def mark_replicated(self, target: str, revisions: Mapping[str, int]) -> None:
+        """Record that another store has these revisions of runs or workloads.
+
+        ``target`` is its identity.
+        """
+        rows: list[Row] = [
+            {"target": target, "key": key, "revision": revision}
+            for key, revision in revisions.items()
+        ]
+        self._execute(tables.PUT_REPLICATED, rows)
+
+    def mark_replica(self, target: str, label: str, *, complete: bool) -> None:
+        """Record that another store works at the address ``label``, and whether it is complete."""
+        row = {"target": target, "label": label, "now_ns": time.time_ns() if complete else None}
+        with self._writing() as connection:
+            connection.execute(tables.FORGET_OTHER_REPLICAS, row)  # another database at the address
+            connection.execute(tables.PUT_REPLICA, row)
+
+    def replicate_again(self, target: str) -> None:
+        """Forget what another store has, so that every run is compared again."""
+        self._execute(tables.FORGET_REPLICATED, [{"target": target}])
 
     # -- helpers ----------------------------------------------------------------------------------
 
@@ -510,10 +533,6 @@ class StoreWriter:
         with self._writing() as connection:
             tables.update(connection, table, key, changes)
             changed.add(key)
-
-
-def _identity(series: SeriesRecord) -> tuple[str, ...]:
-    return series.listener, series.metric, series.scope, series.entity
 
 
 def _counting(series: SeriesRecord) -> tuple[SeriesKind, float | None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,6 @@ import numpy as np
 from radt import __version__
 from radt.errors import UsageError
 from radt.home import RunDir
-from radt.journal.format import META_FILE, JournalMeta
 from radt.model import Scope
 from radt.run_name import family_of, letter_order
 from radt.store.reader import StoreReader
@@ -244,25 +242,13 @@ def _gather(
 def _torch_traces(folder: Path, contents: Contents) -> Iterator[TorchTrace]:
     profiles = RunDir(folder).artifacts / "profiles"
     contents.foreign += sorted(p for pattern in _FOREIGN_REPORTS for p in profiles.rglob(pattern))
-    offset_ns = _offset_ns(folder)
     for path in torch_traces(folder):
         try:
-            yield TorchTrace.look(path, offset_ns)
+            yield TorchTrace.look(path)
         except BrokenTraceError as error:
             contents.broken[path] = str(error)
         except OSError as error:
             contents.broken[path] = error.strerror or str(error)
-
-
-def _offset_ns(spool: Path) -> int | None:
-    """Return wall-clock minus monotonic time of radt's clock; None without the run's journal."""
-    for path in sorted(RunDir(spool).journal.glob(f"*/{META_FILE}")):
-        try:
-            meta = JournalMeta.from_json(json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            continue  # of a process that was killed while starting, or that was just removed
-        return meta.offset_ns
-    return None
 
 
 def _device(record: RunRecord, series: SeriesRecord) -> tuple[str, str]:

@@ -33,32 +33,34 @@ MARK_CATEGORY = "user_annotation"
 class Notes:
     """Clock readings of the profiled process, in order of time (N,).
 
-    ``offset_ns``, added to monotonic times, gives times of radt's clock; None if not recorded. (The
-    wall clock's readings are recorded, too, but it may have been stepped since radt's was set.)
+    ``offset_ns``, added to monotonic times, gives times of radt's clock. (The wall clock's readings
+    are recorded, too, but it may have been stepped since radt's was set.)
     """
 
     marker: str
     process: str
     monotonic_ns: tuple[int, ...]
     uncertainty_ns: tuple[int, ...]
-    offset_ns: int | None
+    offset_ns: int
 
     @classmethod
     def read(cls, value: object) -> Notes | None:
         """Return the readings in the value of `CLOCK_KEY`; None if it is invalid."""
         if not isinstance(value, Mapping) or not isinstance(value.get("marker"), str):
             return None
+        offset_ns = value.get("offset_ns")
         monotonic_ns = _numbers(value.get("monotonic_ns"))
         uncertainty_ns = _numbers(value.get("uncertainty_ns"))
-        if not monotonic_ns or list(monotonic_ns) != sorted(monotonic_ns):
+        if not isinstance(offset_ns, int) or not monotonic_ns:
             return None
-        offset_ns = value.get("offset_ns")
+        if list(monotonic_ns) != sorted(monotonic_ns):
+            return None
         return cls(
             value["marker"],
             str(value.get("process", "")),
             monotonic_ns,
             (*uncertainty_ns, *(0 for _ in monotonic_ns[len(uncertainty_ns) :])),
-            offset_ns if isinstance(offset_ns, int) else None,
+            offset_ns,
         )
 
 
@@ -71,7 +73,7 @@ class ClockMap:
     """Maps times of the trace to times of radt's clock, never backwards; nanoseconds.
 
     ``error_ns`` is the maximum error; None if the trace was placed by the wall clock because it has
-    no marks or the offset of radt's clock is unknown.
+    no marks or no clock readings.
     """
 
     anchors_ns: tuple[int, ...]  # times of the trace
@@ -96,26 +98,18 @@ class ClockMap:
         return trace_ns + offsets[place - 1] + growth * (trace_ns - before) // (after - before)
 
 
-def clock_map(
-    marks_ns: Sequence[int], notes: Notes | None, run_offset_ns: int | None, base_ns: int
-) -> ClockMap:
+def clock_map(marks_ns: Sequence[int], notes: Notes | None, base_ns: int) -> ClockMap:
     """Return the map that aligns a trace with radt's clock.
 
     Args:
         marks_ns: Starts of the trace's marks, in order; a truncated trace may lack the last ones.
         notes: Clock readings of the profiled process.
-        run_offset_ns: Offset from monotonic times of the run's process to radt's clock, if known
-            from another source than the notes.
         base_ns: Wall-clock time of the trace's time 0.
     """
-    unsure = ClockMap((0,), (base_ns,), None)
     if notes is None or not marks_ns:
-        return unsure
-    offset_ns = run_offset_ns if notes.offset_ns is None else notes.offset_ns
-    if offset_ns is None:
-        return unsure
+        return ClockMap((0,), (base_ns,), None)
     ranges = [
-        (mark_ns, noted_ns + offset_ns - mark_ns, uncertainty_ns)
+        (mark_ns, noted_ns + notes.offset_ns - mark_ns, uncertainty_ns)
         for mark_ns, noted_ns, uncertainty_ns in zip(
             marks_ns, notes.monotonic_ns, notes.uncertainty_ns, strict=False
         )
@@ -167,7 +161,7 @@ class TorchTrace:
     process: str
 
     @classmethod
-    def look(cls, path: Path, run_offset_ns: int | None) -> TorchTrace:
+    def look(cls, path: Path) -> TorchTrace:
         """Read a trace once to find its marks and its first time.
 
         Raises:
@@ -195,7 +189,6 @@ class TorchTrace:
         clock = clock_map(
             [_ns(at_us) for at_us in marks_us],
             notes,
-            run_offset_ns,
             base_ns if isinstance(base_ns, int) else 0,
         )
         first_ns = None if first_us is None else clock.to_wall_ns(_ns(first_us))

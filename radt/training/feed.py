@@ -7,12 +7,9 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from radt.errors import TrainingError
-from radt.loaders.shared.randomness import generators_of
-from radt.training.randomness import OwnRandomness, RandomState
+from radt.loaders.randomness import RandomState, generators_of, set_states, states_of
+from radt.training.randomness import OwnRandomness
 
 
 class End(Enum):
@@ -46,7 +43,7 @@ class Feed:
         self._again: tuple[Any, RandomState] | None = None
         self._left: RandomState | None = None  # from before a batch that was put back
         self._generators = generators_of(loader)
-        self._own = _states_of(self._generators)
+        self._own = states_of(self._generators)
         self._start: RandomState | None = None
         self._own_start = self._own
         self._before = (randomness.state, self._own)
@@ -94,15 +91,14 @@ class Feed:
         Args:
             batch: The last batch.
             randomness: The random states from before it was returned. `state_dict` uses the states
-                from
-                before it was loaded.
+                from before it was loaded.
         """
         self._again = (batch, self._left or randomness)
         self.batches -= 1
 
     def _begin(self) -> Iterator[Any]:
         self._start = RandomState.current()
-        self._own_start = _states_of(self._generators)
+        self._own_start = states_of(self._generators)
         return self._iterate()
 
     def _iterate(self) -> Iterator[Any]:
@@ -113,8 +109,8 @@ class Feed:
     def _found_again(self) -> Iterator[Any]:
         """Iterate over the epoch from its start again, up to the position."""
         assert self._start is not None
-        own = _states_of(self._generators)
-        _set(self._generators, self._own_start)
+        own = states_of(self._generators)
+        set_states(self._generators, self._own_start)
         now = RandomState.current()
         self._start.restore()
         iterator = self._iterate()
@@ -125,18 +121,18 @@ class Feed:
                     "go on with the data and the batch size that the training began with",
                 )
         now.restore()
-        _set(self._generators, own)
+        set_states(self._generators, own)
         return iterator
 
     @contextmanager
     def _own_generators(self) -> Iterator[None]:
-        outside = _states_of(self._generators)
-        _set(self._generators, self._own)
+        outside = states_of(self._generators)
+        set_states(self._generators, self._own)
         try:
             yield
         finally:
-            self._own = _states_of(self._generators)
-            _set(self._generators, outside)
+            self._own = states_of(self._generators)
+            set_states(self._generators, outside)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position: random states at the start of the epoch, and the batches since."""
@@ -172,12 +168,3 @@ class Feed:
     def close(self) -> None:
         """End the iteration, and the loader's workers."""
         self._iterator = None
-
-
-def _states_of(generators: Iterable[torch.Generator]) -> list[Tensor]:
-    return [generator.get_state() for generator in generators]
-
-
-def _set(generators: Iterable[torch.Generator], states: Iterable[Tensor]) -> None:
-    for generator, state in zip(generators, states, strict=True):
-        generator.set_state(state)

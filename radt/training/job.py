@@ -15,8 +15,9 @@ from torch.optim import Optimizer
 from radt.errors import UsageError
 from radt.loaders.batches import moved, tensors_of
 from radt.loaders.protocol import chosen
+from radt.loaders.randomness import RandomState
 from radt.training.calling import Call, Loss, Objective
-from radt.training.randomness import OwnRandomness, RandomState
+from radt.training.randomness import OwnRandomness
 from radt.training.weights import Access, Weights, model_tensors, weights_of
 
 
@@ -78,8 +79,7 @@ class JobTensors:
     Attributes:
         model: The model's parameters and buffers.
         others: Those of a loss that is a module, and other tensors that the optimiser updates, such
-            as
-            masters in single precision of parameters in half precision.
+            as masters in single precision of parameters in half precision.
     """
 
     model: dict[str, Tensor]
@@ -108,8 +108,7 @@ class Job:
         schedule: Whether the scheduler steps after each epoch or after each step.
         step: Takes a batch, on the model's device, and returns its loss, in place of forward, loss,
             backward, optimiser; for loss scaling, accumulation, several optimisers. `state_dict`
-            has
-            nothing that it keeps besides the model and `optimizer`: a scaler, other optimisers,
+            has nothing that it keeps besides the model and `optimizer`: a scaler, other optimisers,
             gradients.
         seed: Seed of the job's random states; if None, they start from the current states.
 

@@ -33,9 +33,9 @@ from radt.files import lock_byte, unlock_byte
 from radt.home import RUNTIME_VARIABLE, runtime_dir
 from radt.loaders.paced import PacedMetrics
 from radt.loaders.protocol import chosen
+from radt.loaders.randomness import RandomState
 from radt.loaders.shared.cuda import identity
 from radt.run.run import active_run
-from radt.training.randomness import RandomState
 
 
 class Priority(StrEnum):

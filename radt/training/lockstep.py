@@ -11,12 +11,12 @@ from torch import Tensor
 
 from radt.errors import TrainingError
 from radt.loaders.batches import tensors_of
+from radt.loaders.randomness import RandomState
 from radt.training.failures import check_loss, free_gradients
 from radt.training.feed import End, Feed
 from radt.training.fusion import Fusion
 from radt.training.job import JobStatus
 from radt.training.queue import Place
-from radt.training.randomness import RandomState
 from radt.training.stack import can_be_stacked
 
 #: Trains a job on a batch. Returns None if the step was abandoned, to be repeated later.

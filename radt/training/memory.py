@@ -14,31 +14,20 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from radt.errors import UsageError
 from radt.loaders.batches import tensors_of
 from radt.training.job import Job
-from radt.units import size
+from radt.units import parse_memory_bytes, size
 
-_UNITS = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "b": 1}
 Result = TypeVar("Result")
 
 
-def bytes_of(text: str | int) -> int:
-    """Return a size such as ``"20GB"`` in bytes; units are powers of 1,000.
+def bytes_of(memory: str | int) -> int:
+    """Return a size in bytes; units such as those of ``"20GB"`` are powers of 1,000.
 
     Raises:
         UsageError: It is not a size.
     """
-    if isinstance(text, int):
-        return text
-    for unit, factor in _UNITS.items():
-        number = text.strip().lower().removesuffix(unit)
-        if number != text.strip().lower():
-            try:
-                return int(float(number) * factor)
-            except ValueError:
-                break
-    raise UsageError(f'memory is "{text}"', 'expected a number of bytes, or "500MB", "20GB"')
+    return memory if isinstance(memory, int) else parse_memory_bytes(memory, kilo=1000)
 
 
 def resident_bytes(job: Job) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from radt.errors import UsageError
+from radt.loaders.randomness import RandomState
 from radt.run.notices import warn_once
 from radt.training.failures import (
     BudgetError,
@@ -20,7 +21,6 @@ from radt.training.feed import Feed
 from radt.training.job import Job, JobStatus
 from radt.training.memory import Admission
 from radt.training.policies import Candidate, Policy
-from radt.training.randomness import RandomState
 from radt.training.records import JobRecord
 
 

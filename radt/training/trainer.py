@@ -56,8 +56,7 @@ class MultiTrainer:
             If none fits beside the others that are ready, one fails.
         share_input: Whether jobs with the same loader object train in lockstep on each batch, which
             is loaded once. They must not change its tensors. A ``DataLoader`` needs its own
-            generator;
-            other random numbers of a data set are drawn once for all jobs.
+            generator; other random numbers of a data set are drawn once for all jobs.
         fuse: ``"auto"`` trains jobs of equal structure as one stacked model where that is faster.
         stop_at_nan: Whether a job fails at a NaN loss.
         checkpoint: Folder for the state of each job at each switch, from which a restart continues.
@@ -65,8 +64,7 @@ class MultiTrainer:
         devices: Where jobs train with ``preemptive``, the preferred device first. If empty, a GPU
             if there is one, else the CPU. Others that use them with high priority have a
             `DeviceLease`; a job then continues on another free device, or waits. A custom `step`
-            may
-            be abandoned and repeated, until the job's model is updated.
+            may be abandoned and repeated, until the job's model is updated.
         max_segment_ms: With ``preemptive``, the longest time that others wait for a boundary.
 
     Attributes:
@@ -135,8 +133,7 @@ class MultiTrainer:
 
         Raises:
             UsageError: It has no loader, or one that others use; its name is taken; it is in the
-                middle of
-                an epoch without a checkpoint; or the trainer is closed.
+                middle of an epoch without a checkpoint; or the trainer is closed.
             TrainingError: Its checkpoint belongs to another training.
         """
         if job.loader is None:

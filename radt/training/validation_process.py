@@ -32,10 +32,10 @@ import torch
 from torch import Tensor, nn
 
 from radt.errors import TrainingError, UsageError, described
+from radt.loaders.randomness import RandomState
 from radt.processes import die_with_parent
 from radt.training.evaluation import Evaluate, Lane, Sums, ValidatorDied, evaluated, targets_of
 from radt.training.layout import Layout
-from radt.training.randomness import RandomState
 from radt.training.snapshot import SnapshotMemory, copy_all, slots_in
 from radt.training.weights import model_tensors
 

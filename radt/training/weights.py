@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from radt.loaders.randomness import RandomState
 from radt.training.layout import Layout
-from radt.training.randomness import RandomState
 
 
 class Access(StrEnum):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from string import ascii_lowercase
 
 from radt.cluster.engine import ArrayRequest, Engine, Shape
-from radt.cluster.executor import submitted_rows, submitted_table
+from radt.cluster.executor import status_writer
 from radt.cluster.monitor import Changes, SubmissionMonitor
 from radt.cluster.settle import Patience
 from radt.cluster.spool import Spool
-from radt.cluster.submission import JobArray, Request, Submission
+from radt.cluster.submission import JobArray, Request, Submission, SubmittedRow
 from radt.cluster.submit import Submitter
 from radt.experiment.plan import WorkloadKey
 from radt.experiment.source import ExperimentFile
-from radt.experiment.status import StatusWriter
 from tests.support.simulated import SimulatedEngine
 from tests.support.simulated_nodes import SimulatedNodes
 
@@ -29,12 +29,18 @@ def make_spool(
     """A submission of jobs, each of workloads by their labels; a label ``x*3`` has three rows."""
     lines = ["Workload,Status,Run,File"]
     names: list[list[WorkloadKey]] = []
+    rows: dict[WorkloadKey, Sequence[SubmittedRow]] = {}
     for labels in jobs:
         keys = []
         for label in labels:
             name, _, count = label.partition("*")
+            key, first = WorkloadKey("study", name), len(lines) + 1
             lines += [f"{name},,,train.py"] * int(count or 1)
-            keys.append(WorkloadKey("study", name))
+            rows[key] = [
+                SubmittedRow(line, asked=repeat, letter=letter, name="train")
+                for line, letter in zip(range(first, len(lines) + 1), ascii_lowercase, strict=False)
+            ]
+            keys.append(key)
         names.append(keys)
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "study.csv"
@@ -55,6 +61,7 @@ def make_spool(
         ),
         options={"repeat": repeat},
         home=str(folder / "home"),
+        rows=rows,
     )
     return Spool.create(folder / "submissions", submission, content.encode())
 
@@ -93,7 +100,7 @@ class Simulation:
         observes_only: bool = False,
     ) -> Simulation:
         spool = make_spool(folder, jobs, arrays=arrays)
-        nodes = SimulatedNodes(spool, submitted_rows(spool), seconds)
+        nodes = SimulatedNodes(spool, seconds)
         engine.runner = nodes
         monitor = monitor_of(spool, engine, max_jobs, observes_only=observes_only)
         return cls(spool, engine, nodes, monitor, max_jobs)
@@ -110,8 +117,7 @@ class Simulation:
     def step(self) -> Changes:
         """Do what is due now, and write it into the file."""
         changes = self.monitor.step(self.engine.time_s)
-        writer = StatusWriter(self.file, submitted_table(self.spool))
-        writer.set_many(changes.statuses)
+        status_writer(self.spool).set_many(changes.statuses)
         self.changes.notes += changes.notes
         self.changes.ended += changes.ended
         return changes
@@ -142,6 +148,4 @@ def monitor_of(
     spool: Spool, engine: Engine, max_jobs: int | None = None, *, observes_only: bool = False
 ) -> SubmissionMonitor:
     submitter = submitter_of(spool, engine, max_jobs)
-    return SubmissionMonitor(
-        spool, engine, submitter, submitted_rows(spool), PATIENCE, observes_only=observes_only
-    )
+    return SubmissionMonitor(spool, engine, submitter, PATIENCE, observes_only=observes_only)

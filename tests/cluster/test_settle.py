@@ -8,7 +8,8 @@ import pytest
 
 from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptView, Start
 from radt.cluster.engine import End, JobState, Phase
-from radt.cluster.settle import JobFacts, Next, Patience, Settlement, SubmittedRow, settle
+from radt.cluster.settle import JobFacts, Next, Patience, Settlement, settle
+from radt.cluster.submission import SubmittedRow
 from radt.experiment.status import RowStatus
 
 PATIENCE = Patience(lost_s=300.0, outcome_s=60.0)

@@ -17,7 +17,7 @@ from radt.cluster import shipping
 from radt.cluster.attempt import Attempt, Start
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
-from radt.cluster.shipping import Shipper, sent_files
+from radt.cluster.shipping import Shipper, archives_in, bundles_in
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobArray, JobKey, Submission
 from radt.experiment.plan import WorkloadKey
@@ -80,7 +80,8 @@ class Way:
         return self.shipper.finish(lambda: math.inf, lambda: False)
 
     def waiting(self) -> list[str]:
-        return [file.name for file in sent_files(self.attempt.run_folder(self.run.run_id))]
+        folder = self.attempt.run_folder(self.run.run_id)
+        return [file.name for file in (*bundles_in(folder), *archives_in(folder))]
 
     def end(self) -> None:
         run_dir = self.node.run_dir(self.run.run_id)

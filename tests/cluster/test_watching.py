@@ -18,11 +18,10 @@ from radt.cli import attach, status
 from radt.cli.status import as_document, command, status_lines, watcher_of
 from radt.cluster import watch
 from radt.cluster.engine import JobId, JobState
-from radt.cluster.executor import submitted_rows
 from radt.cluster.opened import mark_open, open_submission
-from radt.cluster.overview import Overview
+from radt.cluster.overview import Overview, workload_progress
 from radt.cluster.settings import ClusterSettings
-from radt.cluster.settle import SubmittedRow
+from radt.cluster.submission import SubmittedRow
 from radt.experiment.lock import ExperimentLock
 from radt.experiment.plan import WorkloadKey
 from radt.experiment.source import ExperimentFile
@@ -95,7 +94,7 @@ def local(tmp_path: Path) -> Iterator[Held]:
 def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Held:
     engine = TickingEngine(nodes=1)
     spool = make_spool(tmp_path, [["pair*2"]])
-    engine.runner = SimulatedNodes(spool, submitted_rows(spool))
+    engine.runner = SimulatedNodes(spool)
     mark_open(spool)
     simulation = Simulation(spool, engine, engine.runner, monitor_of(spool, engine))
     simulation.pass_time(30)
@@ -243,7 +242,7 @@ def test_settings_that_say_nowhere_are_told_and_statuses_written(
 def test_where_a_queued_workload_waits_is_its_place_and_no_end_of_its_runs() -> None:
     row = SubmittedRow(line=1, done=0, asked=1, letter="a", name="train")
     queued = {1: RowStatus("QUEUED: 1_2 Resources")}
-    shown = watch._workload(WorkloadKey("study", "x"), [row], queued)
+    shown = workload_progress(WorkloadKey("study", "x"), [row], queued)
     assert (shown.state, shown.place) == (WorkloadState.WAITING, "1_2 Resources")
     assert (shown.runs[0].status, shown.runs[0].reason) == (RunStatus.SCHEDULED, "")
 

@@ -8,7 +8,7 @@ import pytest
 
 from radt.collector.protocol import Registration
 from radt.collector.routing import SortedReadings
-from radt.collector.runs import Ending, RecordedRun, Resumed
+from radt.collector.runs import Ending, RecordedRun
 from radt.errors import ListenerError
 from radt.listeners.api import Metric, Occurrence, Reading
 from radt.model import MissingReason, Scope
@@ -106,7 +106,7 @@ def test_what_is_missing_ends_with_the_run(run: RecordedRun) -> None:
 
 def test_what_was_before_is_added_once(run: RecordedRun) -> None:
     """The store's thread begins anew with a run if the store was busy half way."""
-    before = {"top": Resumed(LedgerRecord(run.run_id, "top", 1.0, 6, 5, 1, 7), None)}
+    before = {"top": (LedgerRecord(run.run_id, "top", 1.0, 6, 5, 1, 7), None)}
     run.resume(before)
     run.resume(before)
     (ledger,) = run.take().ledgers
@@ -116,7 +116,7 @@ def test_what_was_before_is_added_once(run: RecordedRun) -> None:
 def test_a_listener_that_goes_during_the_run_is_marked(run: RecordedRun) -> None:
     run.unavailable("top", "not here")
     assert not run.take().events  # it was never there: the ledger says so
-    run.resume({"top": Resumed(LedgerRecord(run.run_id, "top", 1.0, 6, 5, 1, 7), None)})
+    run.resume({"top": (LedgerRecord(run.run_id, "top", 1.0, 6, 5, 1, 7), None)})
     run.unavailable("top", "the driver is gone")
     (event,) = run.take().events
     assert (event.name, event.detail) == ("listener top unavailable", "the driver is gone")

@@ -11,10 +11,11 @@ import pytest
 from collector_kit import wait_for
 
 from radt.collector.guardian import Heartbeat, ReadingMark
+from radt.collector.ledger import ListenerState
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.runs import RecordedRun
-from radt.collector.sampling import Sampler, SamplerState
+from radt.collector.sampling import Sampler
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
 from radt.model import ListenerChoice, Scope, SeriesKind
@@ -106,7 +107,7 @@ def test_one_that_turns_out_not_to_work_is_not_found_reading(
     kind.on_open = staticmethod(_unavailable)
     sampler = start(kind)
     assert sampler.settled.wait(180)
-    assert sampler.state is SamplerState.UNAVAILABLE
+    assert sampler.state is ListenerState.UNAVAILABLE
     sampler.join(180)
     assert not _is_reading(box)
 
@@ -191,19 +192,19 @@ def test_threads_that_hang_do_not_add_up_over_runs(
     kind.on_sample = staticmethod(lambda: released.wait() and None)
     first = start(kind, hung=hung)
     first.add(_run())
-    wait_for(lambda: first.check() or first.state is SamplerState.DROPPED)
+    wait_for(lambda: first.check() or first.state is ListenerState.DROPPED)
     assert len(hung) == 3
     second = start(kind, hung=hung)
     second.add(_run())
     assert second.settled.wait(180)
-    assert second.state is SamplerState.UNAVAILABLE
+    assert second.state is ListenerState.UNAVAILABLE
     assert "have not returned" in second.availability.reason
     released.set()
     for thread in hung:
         thread.join(180)
     third = start(kind, hung=hung)
     assert third.settled.wait(180)
-    assert third.state is SamplerState.READY
+    assert third.state is ListenerState.RUNNING
 
 
 class Counting(Probing):

@@ -39,7 +39,7 @@ def process(run_id: str = "") -> Iterator[subprocess.Popen[str]]:
         started.kill()
 
 
-def never() -> bool:
+def never(_seconds: float) -> bool:
     return False
 
 
@@ -130,7 +130,7 @@ def test_waiting_says_who_is_there_once_and_again_when_that_changes(
         said: list[str] = []
         looks = 0
 
-        def cancelled() -> bool:
+        def wait(_seconds: float) -> bool:
             """Called at each look; time goes on."""
             nonlocal looks
             looks += 1
@@ -141,7 +141,7 @@ def test_waiting_says_who_is_there_once_and_again_when_that_changes(
                 nvml_here.remove(lines[1])
             return False
 
-        left = wait_until_free([0, 1], BusyPolicy.WAIT, said.append, cancelled, poll_s=0.0)
+        left = wait_until_free([0, 1], BusyPolicy.WAIT, said.append, wait)
     waiting = ": waiting; --busy ignore starts anyway"
     one = f"{python} (pid {first.pid}, {user}, 1.00 GB)"
     two = f"{python} (pid {second.pid}, {user}, 2.00 GB)"
@@ -157,7 +157,7 @@ def test_waiting_ends_when_cancelled(nvml_here: FakeNvml) -> None:
     with process() as other:
         nvml_here.add(f"process 0 {other.pid} 1000")
         said: list[str] = []
-        left = wait_until_free([0], BusyPolicy.WAIT, said.append, lambda: True)
+        left = wait_until_free([0], BusyPolicy.WAIT, said.append, lambda _: True)
         assert [found.pid for found in left] == [other.pid]
         assert len(said) == 1
 

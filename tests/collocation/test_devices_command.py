@@ -20,7 +20,7 @@ import pytest
 from radt.cli import main
 from radt.cli.checks import CheckState
 from radt.cli.checks import nvml as nvml_check
-from radt.collocation.overview import Host, cpu_numbers
+from radt.devices.host import Host, cpu_numbers
 from tests.support.bench import wait_until
 from tests.support.fake_mps import FakeMps, running
 from tests.support.nvml import FakeNvml, mig_gpu

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from radt.collocation.inventory import read_inventory
@@ -149,24 +147,17 @@ def test_a_gpu_with_mig_off_says_what_it_could_do(nvml_here: FakeNvml) -> None:
     assert len(mig.profiles) == 7
 
 
-def test_what_radt_has_made_is_claimed(nvml_here: FakeNvml, tmp_path: Path) -> None:
+def test_what_radt_has_made_is_claimed(nvml_here: FakeNvml) -> None:
     nvml_here.configure(
         "count 1", mig_gpu(0), "existing 0 19 0 1", "existing 0 19 1 1", "existing 0 19 2 1"
     )
-    ledger = Ledger(tmp_path / "created")
+    ledger = Ledger()
     ledger.intend(MigInstance("GPU-fake-0", "1g.5gb", 0, 1)).confirm(gpu_instance=1)
     ledger.intend(MigInstance("GPU-fake-0", "1g.5gb", 1, 1, existing=(1,)))
     ledger.intend(MigInstance("GPU-fake-7", "1g.5gb", 2, 1)).confirm(gpu_instance=3)
-    (gpu,) = read_inventory(ledger=ledger).gpus
+    (gpu,) = read_inventory().gpus
     assert gpu.mig is not None
     assert [one.claimed for one in gpu.mig.instances] == [True, True, False]
-
-
-def test_only_some_gpus(nvml_here: FakeNvml) -> None:
-    nvml_here.configure("count 3", mig_gpu(0), mig_gpu(1), mig_gpu(2))
-    assert [gpu.index for gpu in read_inventory(only=[1]).gpus] == [1]
-    asked = nvml_here.calls("nvmlDeviceGetGpuInstanceProfileInfoV")
-    assert {call[1] for call in asked} == {"1"}
 
 
 def test_a_machine_without_driver_has_no_gpus(nvml_here: FakeNvml) -> None:

@@ -46,7 +46,7 @@ from radt.collocation.spec import Collocation
 rows = [DeviceRequest(text, (0,), Collocation.parse(text)) for text in sys.argv[1:]]
 for planned in plan_devices(rows, read_inventory()).instances:
     if planned.existing_id is None:
-        create_instance(planned, Ledger())
+        create_instance(planned)
 print("made", flush=True)
 sys.stdin.read()
 """
@@ -83,7 +83,7 @@ def nothing_is_left(card: FakeNvml) -> None:
 
 def test_an_instance_is_made_where_planned_and_noted(card: FakeNvml) -> None:
     (plan,) = planned("3g.20gb")
-    made = create_instance(plan, Ledger(), run_id="run", workload_id="workload")
+    made = create_instance(plan, run_id="run", workload_id="workload")
     (device,) = made.computes.values()
     assert card.gpu_instances()[2:] == [(0, 3, 9, 4, 4)]
     assert card.compute_instances()[2:] == [(0, 3, 0, 3, 0)]
@@ -98,7 +98,7 @@ def test_an_instance_is_made_where_planned_and_noted(card: FakeNvml) -> None:
 def test_compute_instances_lie_where_planned(card: FakeNvml) -> None:
     card.state.unlink()
     (plan,) = planned("3c.7g.40gb", "1c.7g.40gb", "3c.7g.40gb")
-    made = create_instance(plan, Ledger())
+    made = create_instance(plan)
     assert sorted((slices, start) for *_, slices, start in card.compute_instances()) == [
         (1, 3),
         (3, 0),
@@ -117,7 +117,7 @@ def test_an_old_driver_makes_and_removes_instances_and_chooses_the_places_in_the
     card.state.unlink()
     card.configure("count 1", mig_gpu(0))
     (plan,) = planned("1c.7g.40gb", "3c.7g.40gb", "3c.7g.40gb")
-    created = create_instance(plan, Ledger())
+    created = create_instance(plan)
     assert sorted(made.sm_count or 0 for made in created.computes.values()) == [14, 42, 42]
     (gpu,) = read_inventory().gpus
     assert gpu.mig is not None
@@ -133,7 +133,7 @@ def test_what_cannot_be_finished_is_taken_back(card: FakeNvml, function: str) ->
     (plan,) = planned("3g.20gb")
     card.add(f"fail {function} 999")
     with pytest.raises(DeviceError, match=r"3g\.20gb at 4-7 of GPU 0"):
-        create_instance(plan, Ledger())
+        create_instance(plan)
     nothing_is_left(card)
 
 
@@ -141,7 +141,7 @@ def test_room_that_somebody_took_meanwhile(card: FakeNvml) -> None:
     (plan,) = planned("3g.20gb")
     card.state.write_text(OTHERS + "gi 0 3 19 5 1\n")
     with pytest.raises(DeviceError, match="no room") as caught:
-        create_instance(plan, Ledger())
+        create_instance(plan)
     assert "-lgi" in str(caught.value.remedy)
     assert Ledger().entries() == []
     assert card.calls(CREATE_GI)
@@ -174,7 +174,7 @@ def test_without_privileges_nothing_is_made_and_it_is_named_what_is_needed(
     status = f"Name:\tpython\nCapEff:\t{effective}\nCapBnd:\t{bounding}\n".encode()
     monkeypatch.setattr(procfs, "read", lambda _: status)
     with pytest.raises(DeviceError, match=f"changing MIG instances needs {needed}") as caught:
-        create_instance(plan, Ledger())
+        create_instance(plan)
     assert remedy in str(caught.value.remedy)
     assert "sudo nvidia-smi mig -i 0 -cgi 3g.20gb:4 -C" in str(caught.value.remedy)
     assert not card.calls(CREATE_GI)
@@ -193,7 +193,7 @@ def test_a_gpu_that_another_client_holds_is_waited_for(card: FakeNvml, function:
 
     helper = threading.Thread(target=end)
     helper.start()
-    create_instance(plan, Ledger(), timeout_s=180)
+    create_instance(plan, timeout_s=180)
     helper.join()
     assert len(card.gpu_instances()) == len(card.compute_instances()) == 3
 
@@ -220,18 +220,18 @@ def test_who_holds_a_gpu_is_named(
         assert holder.stdout is not None
         holder.stdout.readline()
         with pytest.raises(DeviceError, match="cannot be created while another") as caught:
-            create_instance(plan, Ledger(), timeout_s=0)
+            create_instance(plan, timeout_s=0)
         holder.kill()
     assert caught.value.message.endswith(f"the GPU: nv-hostengine (pid {holder.pid})")
     assert "dcgmi profile --pause" in str(caught.value.remedy)
     nothing_is_left(card)
 
 
-def test_what_cannot_be_noted_is_not_made(card: FakeNvml, tmp_path: Path) -> None:
+def test_what_cannot_be_noted_is_not_made(card: FakeNvml) -> None:
     (plan,) = planned("3g.20gb")
-    (tmp_path / "file").touch()
+    Ledger().folder.write_text("in the way")
     with pytest.raises(DeviceError, match="cannot be written"):
-        create_instance(plan, Ledger(tmp_path / "file" / "created"))
+        create_instance(plan)
     assert not card.calls(CREATE_GI)
 
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_noted_is_not_made(card: FakeNvml, tmp_path: Path) -> Non
 
 def made(card: FakeNvml) -> MigInstance:
     (plan,) = planned("3g.20gb")
-    thing = create_instance(plan, Ledger()).entry.thing
+    thing = create_instance(plan).entry.thing
     assert isinstance(thing, MigInstance)
     assert len(card.gpu_instances()) == 3
     return thing

@@ -51,8 +51,8 @@ def lying(of: DevicePlan) -> dict[str, tuple[str, str]]:
     """Profile and place of each row's MIG device."""
     found = {}
     for key, share in of.shares.items():
-        if share.compute is not None:
-            instance, compute = of.compute(share.compute)
+        instance, compute = share.instance, share.compute
+        if instance is not None and compute is not None:
             found[key] = (compute.profile, str(instance.placement))
     return found
 

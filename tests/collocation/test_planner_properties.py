@@ -181,8 +181,8 @@ def test_a_plan_keeps_to_what_the_driver_reports(
         assert not any(one.overlaps(other) for one, other in combinations(inside, 2))
     for row in rows:
         share = plan.shares[row.key]
-        assert share.compute is not None
-        instance, compute = plan.compute(share.compute)
+        instance, compute = share.instance, share.compute
+        assert instance is not None and compute is not None
         assert row.key in compute.keys
         assert row.collocation.mig is not None
         assert compute.profile == str(row.collocation.mig)

@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import unescape
 from html.parser import HTMLParser
 from typing import Any
@@ -65,26 +65,6 @@ _FACT = re.compile(r"<dt>(.*?)</dt>\s*<dd[^>]*>(.*?)</dd>", re.DOTALL)
 
 def source_of(recorded: Recorded) -> Source:
     return Source(StoreAddress.of(recorded.bench.home / "radt.db"))
-
-
-def texts(component: Any) -> str:
-    """All text of a component of Dash."""
-    if isinstance(component, list | tuple):
-        return "\t".join(map(texts, component))
-    if hasattr(component, "children"):
-        return texts(component.children)
-    return "" if component is None else str(component)
-
-
-def parts(component: Any, type_: str) -> Iterator[Any]:
-    """All components of a type within another one."""
-    if isinstance(component, list | tuple):
-        for one in component:
-            yield from parts(one, type_)
-    elif hasattr(component, "children"):
-        if type(component).__name__ == type_:
-            yield component
-        yield from parts(component.children, type_)
 
 
 def said(text: str) -> str | None:
@@ -185,14 +165,14 @@ def workload_page(recorded: Recorded) -> Shown:
     shown: Shown = {}
     source = source_of(recorded)
     for one in recorded.runs:
-        page = workload.layout(source, View(workload=one.workload_id, experiment=EXPERIMENT))
-        for row in parts(page, "Div"):
-            data = row.to_plotly_json()["props"]
-            if data.get("data-run") == one.run_id and row.className == "workload-row":
-                text = texts(row)
-                if found := re.search(r"([\d.]+×) (slower|faster) than solo", text):
-                    inverse = "" if found[2] == "slower" else "1/"
-                    shown[one.run_id, "vs_solo"] = f"{inverse}{found[1]}"
+        view = View(workload=one.workload_id, experiment=EXPERIMENT)
+        answer = workload.answer(source, {"view": view.to_json()})
+        assert answer is not None
+        rows = answer["parts"]["workload-outcomes"].split('data-run="')
+        (row,) = (row for row in rows if row.startswith(one.run_id))
+        if found := re.search(r"([\d.]+×) (slower|faster) than solo", row):
+            inverse = "" if found[2] == "slower" else "1/"
+            shown[one.run_id, "vs_solo"] = f"{inverse}{found[1]}"
     return shown
 
 

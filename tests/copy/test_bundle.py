@@ -17,7 +17,7 @@ import pytest
 
 from radt.errors import ArchiveError, CodecError, RadtError
 from radt.model import MarkerKind, MissingReason
-from radt.store import bundle, bundle_format, copy
+from radt.store import bundle, copy
 from radt.store.applying import OtherRunError, apply
 from radt.store.backend import Dialect
 from radt.store.chunks import POINTS_PER_CHUNK
@@ -72,7 +72,7 @@ def forge(path: Path, *statements: str) -> None:
             database.execute(statement)
         head = list(database.execute("SELECT * FROM bundle").fetchone())[:-1]
         try:
-            digest = bundle_format.digest(database, head)
+            digest = bundle.digest(database, head)
         except sqlite3.Error:
             return  # no longer readable at all
         database.execute("UPDATE bundle SET sha256 = ?", (digest,))
@@ -236,8 +236,8 @@ def test_no_bundle_at_all(ends: Ends, content: bytes) -> None:
     ("module", "name", "words"),
     [
         (bundle, "_MOST_BYTES", r"too large: it has [\d,]+ bytes, and radt reads up to 2\."),
-        (bundle_format, "_MOST_ROWS", r"too large: its table \w+ has \d+ rows, .* up to 2\."),
-        (bundle_format, "_MOST_TEXT_BYTES", r"too large: its texts have .* up to 2 at once\."),
+        (bundle, "_MOST_ROWS", r"too large: its table \w+ has \d+ rows, .* up to 2\."),
+        (bundle, "_MOST_TEXT_BYTES", r"too large: its texts have .* up to 2 at once\."),
     ],
 )
 def test_one_that_is_too_large(
@@ -254,9 +254,9 @@ def test_a_run_may_have_any_number_of_markers_and_gaps(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are read in blocks; a block is bounded. What radt writes, it reads."""
-    monkeypatch.setattr(bundle_format, "_MOST_TEXT_BYTES", 20_000)
-    monkeypatch.setattr(bundle_format, "_MOST_ROWS", 500)
-    for module in (bundle_format, bundle, copy):
+    monkeypatch.setattr(bundle, "_MOST_TEXT_BYTES", 20_000)
+    monkeypatch.setattr(bundle, "_MOST_ROWS", 500)
+    for module in (bundle, copy):
         monkeypatch.setattr(module, "ROWS_AT_A_TIME", 10)
     monkeypatch.setattr(copy, "BATCH_POINTS", 2000)
     ends.run.mark(1000)

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.devices.cpus import CpuRequest, CpuTopology, PhysicalCore, assign_cpus, cpu_list
+from radt.devices.cpus import CpuRequest, CpuTopology, PhysicalCore, assign_cpus
 from radt.devices.machine import Machine
 from radt.errors import Problem, UsageError
 from radt.experiment.plan import ExperimentPlan
+from radt.units import ranges_text
 
 Plan = Callable[..., ExperimentPlan]
 Problems = Callable[..., list[Problem]]
@@ -34,7 +35,7 @@ def assigned(cells: Sequence[str], topology: CpuTopology, cpus: int) -> list[str
     available = frozenset(range(cpus))
     requests = [CpuRequest.parse(cell, available) for cell in cells]
     return [
-        "all" if got is None else cpu_list(sorted(got))
+        "all" if got is None else ranges_text(sorted(got))
         for got in assign_cpus(requests, available, topology)
     ]
 

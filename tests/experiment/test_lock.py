@@ -13,7 +13,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -113,17 +112,12 @@ def test_webhooks_stay_out_of_the_lock_file() -> None:
 
 
 def test_others_learn_what_the_holder_is_doing(file: Path, tmp_path: Path) -> None:
-    @dataclass(frozen=True)
-    class Options:
-        rerun: bool = True
-        only: tuple[str, ...] = ("a", "b ü")
-        repeat: int = 3
-
-    with ExperimentLock(file, home=tmp_path / "data", options=Options()) as lock:
+    only, home = ("a", "b ü"), tmp_path / "data"
+    with ExperimentLock(file, home=home, rerun=True, only=only, repeat=3) as lock:
         found = lock.holder()
     assert found is not None
-    assert (found.rerun, found.only, found.repeat) == (True, ("a", "b ü"), 3)
-    assert found.home == str(tmp_path / "data")
+    assert (found.rerun, found.only, found.repeat) == (True, only, 3)
+    assert found.home == str(home)
 
 
 def test_the_file_that_the_output_goes_to_is_known(file: Path, tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ import numpy as np
 import pytest
 
 from radt.clock import Clock
-from radt.collector import recovery
+from radt.collector.processes import ProcessTable
+from radt.collector.protocol import Registration
+from radt.collector.recorder import RunRecorder
 from radt.collector.recovery import REASON, recover_runs
+from radt.collector.runs import RecordedRun
 from radt.delivery.archive.read import find_archive, import_archive
 from radt.delivery.archive.spool import ArchiveSpool
 from radt.home import Home
@@ -124,7 +127,7 @@ def test_nothing_is_lost_or_doubled_by_a_power_cut_at_any_moment(
         assert all(one.end_ns is not None and one.end_ns <= row.ended_ns for one in spans)
         assert not list(home.run_dir(run.run_id).journal.glob(f"*/{META_FILE}"))
         again = recover_runs(home)
-        assert (again.ended, again.drained, again.points, again.failed) == ((), (), 0, {})
+        assert (again.ended, again.drained, again.points, again.failed) == ([], [], 0, {})
         with closing(StoreReader(home.store_path)) as reader:
             assert points == {one.series.metric: one.count for one in reader.summary([run.run_id])}
     assert unread > 0, "some cuts came between two looks of the collector"
@@ -194,7 +197,7 @@ def test_a_run_that_goes_on_is_left_alone(training: tuple[Run, Path], project: P
     for number in range(5):
         moments(counter, number)
         found = recover_runs(project.home)
-        assert (found.ended, found.drained, found.unknown) == ((), (), ())
+        assert (found.ended, found.drained, found.unknown) == ([], [], [])
     run.finish()
     steps = logged(project.reader, run.run_id)
     assert steps == list(range(len(steps)))
@@ -238,7 +241,7 @@ def test_what_the_script_said_before_the_restart_counts(unread: tuple[Home, str]
     created_ns = [json.loads(p.read_text())["created_ns"] for p in journal.glob(f"*/{META_FILE}")]
     offset_ns = [json.loads(p.read_text())["offset_ns"] for p in journal.glob(f"*/{META_FILE}")]
     found = recover_runs(home)
-    assert (found.ended, found.drained, found.points) == ((run_id,), (run_id,), 20_000)
+    assert (found.ended, found.drained, found.points) == ([run_id], [run_id], 20_000)
     with closing(StoreReader(home.store_path)) as reader:
         assert reader.run(run_id).status is RunStatus.FINISHED
         assert reader.params(run_id) == {"lr": "0.1"}
@@ -285,11 +288,12 @@ def test_what_was_imported_is_not_read_once_more(unread: tuple[Home, str], tmp_p
         closing(StoreWriter(home.store_path)) as writer,
         closing(StoreReader(home.store_path)) as reader,
     ):
-        recovered = recovery._UnendedRun(
-            reader.run(run_id), home, writer, reader, Clock.for_machine()
-        )
-        part = recovered.journal_import.read(final=False)
-        part.write(writer, run_id, recovered._numbering.new_series())
+        registration = Registration(run_id, str(home.store_path), str(home.run_dir(run_id).path))
+        run = RecordedRun(registration, None, buffered_points=0)
+        with closing(
+            RunRecorder(run, writer, reader, Clock.for_machine(), ProcessTable())
+        ) as recorder:
+            recorder.write(recorder.prepare())
         archived = sum(spool.write_bundle(reader, run_id).position.points.values())
     for file in home.path.glob("radt.db*"):
         file.unlink()
@@ -309,7 +313,7 @@ def test_a_journal_that_lost_its_head_is_named_and_the_run_ended(unread: tuple[H
     with closing(StoreWriter(home.store_path)) as writer:
         writer.update_run(run_id, created_ns=1)
     found = recover_runs(home)
-    assert (found.ended, found.points) == ((run_id,), 0)
+    assert (found.ended, found.points) == ([run_id], 0)
     assert "unreadable" in found.failed[run_id]
     assert list(home.run_dir(run_id).journal.glob(f"*/{META_FILE}")), "and kept"
 
@@ -319,10 +323,10 @@ def test_runs_of_other_machines_and_unknown_ones_are_left(unread: tuple[Home, st
     journal = home.run_dir(run_id).journal
     with closing(StoreWriter(home.store_path)) as writer:
         writer.update_run(run_id, host="another-machine")
-    assert recover_runs(home).ended == ()
+    assert recover_runs(home).ended == []
     journal.parent.rename(journal.parent.with_name("7" * 32))
     found = recover_runs(home)
-    assert (found.ended, found.points, found.unknown) == ((), 0, ("7" * 32,))
+    assert (found.ended, found.points, found.unknown) == ([], 0, ["7" * 32])
     assert list(home.run_dir("7" * 32).journal.glob(f"*/{META_FILE}"))
 
 

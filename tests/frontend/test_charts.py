@@ -293,6 +293,15 @@ def test_shortened_names_keep_both_ends():
     assert shortened("exactly enough", 14) == "exactly enough"
 
 
+@pytest.mark.parametrize(("width_px", "characters"), [(0, 14), (400, 14), (840, 30), (1700, 40)])
+def test_names_at_lines_use_a_quarter_of_a_wide_chart(demo, source, width_px, characters):
+    name = "timm_train optimizer=adamw lr=0.005 seed=1"[:40]
+    demo.workload("quickstart", name, [demo.run("a", "n", 4.0)])
+    layout = timeseries.figure(draw(source, "loss"), Look(width_px=width_px))["layout"]
+    assert layout["annotations"][0]["text"] == shortened(name, characters)
+    assert layout["margin"]["r"] >= 7 * characters
+
+
 def test_no_graph_offers_to_upload():
     assert timeseries.config("x")["showSendToCloud"] is False
 

@@ -467,6 +467,33 @@ def test_only_charts_near_the_window_are_asked_for(site, watched):
 
 
 @pytest.mark.long
+def test_all_charts_are_printed_as_wide_as_the_paper(site, watched, wait_until):
+    page = watched.page
+    page.add_init_script("window.print = () => { window.isPrinted = true; }")
+    page.goto(f"{site.url}/compare?{'&c=loss;rows=3' * 8}")
+    expect(page.locator(CARDS).first.locator(".main-svg").first).to_be_visible()
+    left_out = page.locator(f"{CARDS}:not(:has(.main-svg))")
+    assert left_out.count() > 0
+    page.emulate_media(media="print")
+    expect(left_out.first).to_be_hidden()
+    page.emulate_media(media="screen")
+    page.keyboard.press("Control+p")
+    page.wait_for_function("() => window.isPrinted")
+    assert left_out.count() == 0
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    page.emulate_media(media="print")
+    page.set_viewport_size({"width": 700, "height": 1000})
+    wider = """[...document.querySelectorAll("#charts .main-svg")]
+        .map(svg => [svg, svg.closest(".card")].map(one => one.getBoundingClientRect().right))
+        .some(([drawing, card]) => drawing > card)"""
+    assert page.evaluate(wider) is False
+    page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    expect(page.locator("#charts [viewBox].main-svg")).to_have_count(0)
+    page.emulate_media(media="screen")
+    assert watched.errors == []
+
+
+@pytest.mark.long
 def test_a_counter_says_what_is_drawn_and_how_it_was_measured(demo, serve, watched):
     """By pointing at it and by the keyboard, and though the head has no room for all of it."""
     demo.quickstart()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
@@ -82,6 +84,9 @@ def test_a_sweep_is_compared_as_runs_and_by_a_parameter(demo, serve, watched, wa
     wait_until(lambda: names(watched) == rates, "a line for each run")
     expect(watched.page.locator(".picks > li .pick-label")).to_have_text(rates)
     expect(watched.page.locator("#facts")).to_have_text("6 runs")
+    last = watched.page.get_by_role("link", name="lr 0.3")
+    expect(last).to_have_attribute("title", "Open workload 002")
+    expect(last).to_have_attribute("href", re.compile(r"^\./workload\?w="))
     # Readings of the machine belong to the runs of a batch.
     batches = ("lr 0.001/0.003", "lr 0.01/0.03", "lr 0.1/0.3")
     assert names(watched, HOST_CPU) == [f"{batch}  bench-1" for batch in batches]

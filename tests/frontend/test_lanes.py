@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
-from radt.frontend.charts.timeline import AXIS_PX, LANE_PX, timeline, timeline_px
+from radt.frontend.charts.timeline import AXIS_PX, LANE_PX, life_px, timeline
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
@@ -122,8 +122,9 @@ def test_ten_thousand_spans_stay_a_small_figure(source: Source) -> None:
     assert any("× load segment" in text for text in lanes["customdata"])
     assert len(lanes["x"]) == len(lanes["marker"]["color"])
     height = sum(len(of_run) for of_run in lanes_of(lives)) * LANE_PX
-    assert timeline_px(lives) > AXIS_PX + height
-    assert figure["layout"]["height"] == timeline_px(lives)
+    rows_px = sum(life_px(len(lives), lanes) for lanes in lanes_of(lives))
+    assert rows_px > height
+    assert figure["layout"]["height"] == AXIS_PX + rows_px
 
 
 def test_many_runs_leave_room_for_fewer_lanes_or_none(source: Source) -> None:

@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 import radt
-from radt.frontend.charts.machine_timeline import machine_timeline, machines_px
+from radt.frontend.charts.machine_timeline import CLOCK_PX, lane_px, machine_timeline, place_px
 from radt.frontend.data.machine_timeline import (
     MachineTimeline,
     Scope,
@@ -224,7 +224,9 @@ def test_of_ten_thousand_runs_a_page_draws_what_can_be_seen(many):
         assert near["layout"]["meta"]["bars"] == near["layout"]["meta"]["runs"] == 6 * 100
         workloads = {point[1] for point in near["data"][0]["customdata"]}
         assert len(workloads) == 6 * 25
-        assert near["layout"]["height"] == machines_px(found.places)
+        lane = lane_px(found.places)
+        rows_px = sum(place_px(place, lane) for place in found.places)
+        assert near["layout"]["height"] == CLOCK_PX + rows_px
 
 
 SCRIPT = """
@@ -269,7 +271,7 @@ def test_bars_of_a_real_experiment_are_what_the_store_and_its_samples_say(tmp_pa
 def drawn(page: Page, bars: int) -> None:
     """Wait until so many bars are drawn."""
     page.wait_for_function(
-        """(count) => document.querySelector("#timeline-graph .js-plotly-plot")
+        """(count) => document.querySelector("#timeline-graph")
           ?.data?.[0]?.y?.length === count""",
         arg=bars,
     )
@@ -284,7 +286,7 @@ def middle(page: Page, trace: int, number: int) -> tuple[float, float]:
     return tuple(
         page.evaluate(
             """([trace, number]) => {
-              const plot = document.querySelector("#timeline-graph .js-plotly-plot");
+              const plot = document.querySelector("#timeline-graph");
               const box = plot.querySelectorAll(".barlayer .trace")[trace]
                 .querySelectorAll(".point path")[number].getBoundingClientRect();
               return [box.x + box.width / 2, box.y + box.height / 2];
@@ -300,11 +302,11 @@ def test_the_page_shows_an_experiment_and_leads_to_its_workloads(bench, serve, w
     page.goto(f"{serve()}/timeline?e=planted")
     expect(page.locator("h1")).to_have_text("planted")
     drawn(page, 6)  # one of the five runs is on two GPUs
-    expect(fact(page, "Machines")).to_have_text("2")
-    expect(fact(page, "Workloads")).to_have_text("3")
-    expect(fact(page, "Runs")).to_have_text("5: 4 finished, 1 OOM")
-    expect(fact(page, "First start to last end")).to_have_text("50.0 s")
-    expect(fact(page, "At the same time")).to_have_text("at most 4 runs")
+    expect(fact(page, "machines")).to_have_text("2")
+    expect(fact(page, "workloads")).to_have_text("3")
+    expect(fact(page, "runs")).to_have_text("5: 4 finished, 1 OOM")
+    expect(fact(page, "first-start-to-last-end")).to_have_text("50.0 s")
+    expect(fact(page, "at-the-same-time")).to_have_text("at most 4 runs")
     expect(page.locator(".timeline-host")).to_have_text(["bench-2", "bench-10"])
     rows = page.locator("#timeline-labels .timeline-row")
     expect(rows).to_have_text(["GPU 0", "CPU", "GPU 0", "GPU 1"])
@@ -374,7 +376,7 @@ def test_a_zoom_is_in_the_address_and_another_choice_begins_without(bench, serve
     pick.first.click()
     page.get_by_role("option", name=f"{day:%a} {day.day} {day:%b %Y}").click()
     expect(page).to_have_url(re.compile(rf"o\.timeline\.day={day}"))
-    expect(fact(page, "Workloads")).to_have_text("6")
+    expect(fact(page, "workloads")).to_have_text("6")
     drawn(page, 12)
     assert watched.errors == []
 
@@ -383,7 +385,7 @@ def test_a_zoom_is_in_the_address_and_another_choice_begins_without(bench, serve
 def test_ten_thousand_runs_in_a_browser(many, serve, watched):
     page = watched.page
     page.goto(f"{serve(store=many)}/timeline")
-    expect(fact(page, "Runs")).to_have_text("10,000: 10,000 finished")
+    expect(fact(page, "runs")).to_have_text("10,000: 10,000 finished")
     page.wait_for_function(
         """() => document.querySelectorAll("#timeline-graph .barlayer .point").length > 1000"""
     )

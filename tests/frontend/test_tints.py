@@ -10,11 +10,10 @@ from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.report import read_shown
 from radt.frontend.data.report_model import Choices
 from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick
-from radt.frontend.data.workload.subject import find_subject
+from radt.frontend.pages import workload
 from radt.frontend.pages.compare import facts
 from radt.frontend.pages.report import table_of
 from radt.frontend.pages.runs import answer
-from radt.frontend.pages.workload_parts import swatch
 from radt.frontend.selection import read_selection
 from radt.frontend.theme import HUE_COUNT, Scheme, colour
 from radt.frontend.view import View
@@ -66,9 +65,12 @@ def in_a_chart(source, run) -> list[str]:
 
 
 def on_its_workloads_page(source, run) -> list[str]:
-    subject = find_subject(source, View(experiment="study", workload=run.record.workload_id))
-    style = swatch(subject.runs[run.run_id].ordinal).style
-    return [style["--light"], style["--dark"]]
+    view = View(experiment="study", workload=run.record.workload_id)
+    rows = workload.answer(source, {"view": view.to_json()})["parts"]["workload-rows"]
+    # The link of the run is after its swatch.
+    before = rows.partition(f"id={run.run_id}")[0].rpartition("--light: ")[2]
+    light, _, dark = before.partition('"')[0].partition("; --dark: ")
+    return [light, dark]
 
 
 def on_report(source, run) -> list[str]:

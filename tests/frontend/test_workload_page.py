@@ -36,11 +36,10 @@ def drawn(page: Page, resource: str) -> None:
 
 
 def all_drawn(page: Page) -> None:
-    """Wait until the timeline and every strip have theirs: each comes with an answer of its own,
-    and the timeline moves what is below it."""
+    """Wait until the timeline and every strip have theirs: the timeline moves what is below it."""
     page.wait_for_function(
-        """() => [...document.querySelectorAll("#workload-time .dash-graph")]
-          .every((graph) => graph.querySelector(".js-plotly-plot")?.data?.length)"""
+        """() => [...document.querySelectorAll("#workload-time .plot")]
+          .every((plot) => plot.data?.length)"""
     )
 
 
@@ -52,7 +51,7 @@ def bars(page: Page, number: int) -> dict[str, list[float]]:
     """Bases and lengths of the timeline's traces: 0 set-up, 1 alive, 2 epochs, 3 inside."""
     return page.evaluate(
         """(number) => {
-          const trace = document.querySelector("#workload-timeline .js-plotly-plot").data[number];
+          const trace = document.querySelector("#workload-timeline").data[number];
           return {base: Array.from(trace.base), x: Array.from(trace.x)};
         }""",
         number,
@@ -225,7 +224,7 @@ def test_a_running_workload_grows_and_its_log_is_followed(bench, serve, watched,
     drawn(page, "cpu")
     lines = page.locator("#run-log .run-part > div")
     expect(lines).to_have_text(["epoch 1"])
-    page.evaluate("document.querySelector('[data-strip=cpu]').dataset.kept = 'yes'")
+    page.evaluate("document.querySelector('[data-strip=cpu] .plot').dataset.kept = 'yes'")
 
     with log.open("a") as file:
         file.write("epoch 2\n")
@@ -238,10 +237,10 @@ def test_a_running_workload_grows_and_its_log_is_followed(bench, serve, watched,
     drawn(page, "memory")
     expect(page.locator("[data-strip=memory] .workload-legend")).to_contain_text("2.00 GB")
     page.wait_for_function(
-        """() => document.querySelector("#workload-timeline .js-plotly-plot")
+        """() => document.querySelector("#workload-timeline")
           .layout.xaxis.range[1] > 59"""
     )
-    expect(page.locator("[data-strip=cpu]")).to_have_attribute("data-kept", "yes")
+    expect(page.locator("[data-strip=cpu] .plot")).to_have_attribute("data-kept", "yes")
     bench.writer.end_run(
         run.run_id,
         RunStatus.KILLED,

@@ -15,7 +15,7 @@ from radt.analysis.report import read_report
 from radt.errors import RunNotFoundError
 from radt.frontend.charts.stacks import strip_figure, y_ticks
 from radt.frontend.charts.timeline import timeline
-from radt.frontend.data.lines import feeds
+from radt.frontend.data.lines import series_groups
 from radt.frontend.data.metrics import series_of
 from radt.frontend.data.run_facts import slowdowns_of
 from radt.frontend.data.source import Source
@@ -28,8 +28,7 @@ from radt.frontend.data.workload.run_facts import Machine, facts_of, gaps_of, le
 from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import Subject, find_subject, offered
-from radt.frontend.pages.workload_body import arranged
-from radt.frontend.pages.workload_parts import devices_text, notes, speed_text
+from radt.frontend.pages.workload_texts import devices_text, notes, speed_text
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.model import Role, RunStatus, Scope, SeriesKind
@@ -130,9 +129,7 @@ def test_runs_of_nodes_with_the_same_hardware_are_baselines_and_it_is_said(
     found = slowdowns(source, other)
     assert [one.ratio for one in found.values()] == [pytest.approx(1.5)] * 2
     (note,) = notes(other, {}, found)
-    assert (
-        note.children == "Compared with runs alone on node2, a node with the same hardware: a, b."
-    )
+    assert note == "Compared with runs alone on node2, a node with the same hardware: a, b."
     with StoreReader(store_path) as reader:
         report = read_report(reader, "planted")
     of_report = next(one for one in report.workloads if one.host == "node3")
@@ -338,11 +335,11 @@ def test_series_of_two_nodes_stand_by_themselves(bench: Bench, source: Source) -
         ((record,),) = [share.series for share in strips[host, ""].shares]
         of_series = [gap for gap in gaps if gap.listener == record.counted_as]
         assert len(of_series) == holes, host
-    lines = feeds(subject.runs, series_of(source, subject.run_ids)["gpu.power"])
+    lines = series_groups(subject.runs, series_of(source, subject.run_ids)["gpu.power"])
     assert [line.label for line in lines] == ["wide  bench-1 gpu0", "wide  node2 gpu0"]
     (note,) = notes(subject, tags_of(source, subject), {})
     clocks = "agree within 40.0 µs (node2, after a drift of 1.00 µs)"
-    assert note.children == f"Ran on 2 nodes, whose clocks {clocks}."
+    assert note == f"Ran on 2 nodes, whose clocks {clocks}."
     about = {fact.name: fact.values for fact in facts_of(source, subject).about}
     assert about["other nodes"] == ("node2: clock offset −2.00 s, error 40.0 µs, drift −1.00 µs",)
 
@@ -412,7 +409,8 @@ def test_cards_show_who_sat_where(bench: Bench, source: Source) -> None:
         ("1g.5gb", 0, 1, 2),
         ("3g.20gb", 4, 4, 1),
     ]
-    assert card.free_slices == [(1, 3)]
+    boxes = [(start, size, box is not None) for start, size, box in card.boxes]
+    assert boxes == [(0, 1, True), (1, 3, False), (4, 4, True)]
     facts = {"gpus": [{"index": 1, "name": "A100", "memory_bytes": 5}]}  # GPU 0 did not answer
     recorded = run_facts._described("bench-1", facts, {})
     assert (recorded.gpus, recorded.gpu_memory_bytes) == ({1: "A100"}, {1: 5})
@@ -470,17 +468,6 @@ def test_what_the_kernel_counted_is_a_table_and_no_curve(bench: Bench, source: S
     (written,) = [fact for fact in totals if fact.name == "written"]
     assert sorted(written.values, key=str) == ["5.00 MB", None, None]
     assert "process.io.written" not in series_of(source, (run.run_id,))
-
-
-def test_strips_stay_in_their_places_while_others_come() -> None:
-    assert arranged([None] * 4, ["cpu", "gpu"]) == ["cpu", "gpu", None, None]
-    assert arranged(["cpu", "gpu", None, None], ["cpu", "memory", "gpu"]) == [
-        "cpu",
-        "gpu",
-        "memory",
-        None,
-    ]
-    assert arranged(["cpu", "gpu", None, None], ["gpu"]) == [None, "gpu", None, None]
 
 
 @pytest.mark.parametrize("highest", [0.003, 0.98, 1.0, 2.1, 52.0, 999.0, 1e6])

@@ -18,11 +18,10 @@ from radt.store import pruning
 from radt.store.backend import Dialect, StoreAddress
 from radt.store.check import check, check_deep
 from radt.store.counters import total_of
-from radt.store.pruning import Keep, candidates, prune_run
+from radt.store.pruning import KEPT_POINTS, Keep, candidates, prune_run
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch, SeriesRecord
 from radt.store.tables import TABLES_OF_RUNS
-from radt.store.thinning import KEPT_POINTS
 from radt.store.writer import StoreWriter
 from radt.tags import PRUNED
 from tests.housekeeping.conftest import COUNTER, FEW, GAUGE, LOSS, POINTS, S, rows
@@ -241,7 +240,7 @@ def test_reports_say_the_same(writer: StoreWriter, reader: StoreReader, put_run:
 def test_a_long_series_is_read_in_pages(
     writer: StoreWriter, reader: StoreReader, put_run: PutRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("radt.store.thinning._PAGE_POINTS", 1100)
+    monkeypatch.setattr("radt.store.pruning._PAGE_POINTS", 1100)
     run_id = put_run()
     before = reader.summary([run_id])
     total = total_of(reader.samples(run_id, COUNTER), reader.series([run_id])[COUNTER])

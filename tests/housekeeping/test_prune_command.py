@@ -22,7 +22,7 @@ from radt.home import Home
 from radt.store import pruning
 from radt.store.backend import Dialect
 from radt.store.check import check, check_deep
-from radt.store.pruning import give_back
+from radt.store.pruning import Keep, give_back, prune_run
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from radt.store.writer import StoreWriter
@@ -198,37 +198,27 @@ def test_one_run_that_cannot_be_pruned_keeps_no_other_from_it(
 def test_room_is_given_back(
     home: Home, writer: StoreWriter, reader: StoreReader, put_run: PutRun
 ) -> None:
-    """By a copy the first time, a few pages at a time from then on."""
-    for number, key in enumerate("ab"):
+    for key in "ab":
         noisy(writer, put_run(key * 32, points=10))
         assert "MB freed" in prune(*THIN, "--yes")
         assert home.store_path.stat().st_size < 1_000_000
         with closing(sqlite3.connect(home.store_path)) as store:
-            assert store.execute("PRAGMA auto_vacuum").fetchone() == (2,), number
+            assert store.execute("PRAGMA auto_vacuum").fetchone() == (2,)
     assert len(pruned(reader)) == 2
     writer.put_tags("a" * 32, {"still": "works"})
     assert list(check_deep(reader)) == []
 
 
 @SQLITE_ONLY
-def test_room_is_not_given_back_while_a_run_is_recorded_or_the_disk_is_full(
+def test_room_is_not_given_back_while_another_program_writes(
     home: Home,
     writer: StoreWriter,
+    reader: StoreReader,
     put_run: PutRun,
-    execute: Execute,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of a file that was made before files could shrink bit by bit."""
-    with closing(sqlite3.connect(home.store_path)) as other:
-        other.execute("PRAGMA auto_vacuum = NONE")
-        other.execute("VACUUM")
     noisy(writer, put_run("a" * 32, points=10))
-    put_run("b" * 32, points=10, ended_ns=None)
-    assert "runs are being recorded" in prune(*THIN, "--yes")
-    execute("UPDATE run SET ended_ns = 1")
-    monkeypatch.setattr("radt.store.pruning._SPARE_BYTES", 2**60)
-    assert "temporarily needs" in give_back(home.store_path).reason
-    monkeypatch.undo()
+    prune_run(reader, writer, "a" * 32, Keep.SUMMARIES)
     with closing(sqlite3.connect(home.store_path)) as other:
         other.execute("BEGIN IMMEDIATE")
         monkeypatch.setattr("radt.store.pruning._PATIENCE_S", 0.01)

@@ -295,7 +295,7 @@ def test_wandb(
 ) -> None:
     place = _fresh(tmp_path / "wandb")
     path = recorded.files("resnet-1")[0]
-    real = [*wandb._Records(SourceFile(path.parent, path.name))]
+    real = [data for _, data in wandb._Records(SourceFile(path.parent, path.name))]
     content = bytearray(path.read_bytes()[:7])
     for record in _records([*real[:12], *real[-12:]], records):
         wandb_record(content, record)

@@ -31,7 +31,6 @@ BASE = frozenset(
         "provenance",
         "tags",
         "usage",
-        "user_script",
         "git",
     }
 )
@@ -56,7 +55,6 @@ ALLOWED: dict[str, frozenset[str]] = {
     "peers": frozenset(),
     "tags": frozenset(),
     "usage": frozenset({"files"}),
-    "user_script": frozenset({"run_name"}),
     "technique_metrics": frozenset(),
     "home": frozenset({"errors", "masking", "paths", "settings"}),
     "clock": frozenset({"errors", "files", "home", "procfs"}),
@@ -81,7 +79,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "analysis": BASE | {"store", "devices", "experiment", "collocation", "listeners"},
     "render": BASE | {"store", "analysis"},
     "load": BASE | {"store", "delivery"},
-    "trace": BASE | {"store", "journal"},
+    "trace": BASE | {"store"},
     "run": BASE | {"journal", "collector", "devices", "store"},
     "integrations": frozenset({"delivery", "errors", "home", "journal", "run"}),
     "loaders": frozenset({"errors", "clock", "devices", "files", "home", "lazy"})

@@ -13,7 +13,7 @@ EXAMPLES = HERE / "examples"
 
 
 @pytest.mark.quick_variants(1)
-@pytest.mark.parametrize("script", scripts_in(EXAMPLES), ids=lambda path: path.stem)
+@pytest.mark.parametrize("script", list(scripts_in(EXAMPLES)), ids=lambda path: path.stem)
 def test_with_and_without_radt(script: Path, tmp_path: Path) -> None:
     without, with_radt = run_both(script, tmp_path)
     assert without.runs, without.output

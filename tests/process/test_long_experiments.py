@@ -21,9 +21,9 @@ import pytest
 
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.runner.live import ending_text, progress_line
+from radt.runner.local_watch import SHOWN_LINES
 from radt.runner.progress import ProgressView, remaining_s
 from radt.runner.supervisor import exit_code, last_line
-from radt.runner.watch import SHOWN_LINES
 from tests.support.bench import RADT, TIMEOUT_S, Bench, alive, stop_collectors, wait_until
 
 #: Logs, says so, and waits until the test writes into the pipe; then ends with that exit code.
@@ -378,7 +378,7 @@ def test_a_detached_experiment_survives_the_end_of_its_terminal(background: Back
 
 
 def test_what_detach_says(background: Background) -> None:
-    for command in ("radt status one.csv", "radt attach one.csv", "radt stop   one.csv"):
+    for command in ("radt status one.csv", "radt attach one.csv", "radt stop one.csv"):
         assert command in background.said
     log, home = Path(background.holder.log), background.bench.home
     assert log.parent == home / "logs" and log.name.startswith("one-")

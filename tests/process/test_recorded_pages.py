@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any
+import re
+from html import unescape
 
 import pytest
-from dash.development.base_component import Component
 
 from radt import units
 from radt.frontend.app import PAGES, create_app
 from radt.frontend.auth import Access
 from radt.frontend.data.source import Source
-from radt.frontend.data.workload.strips import read_all
-from radt.frontend.data.workload.subject import find_subject
+from radt.frontend.pages import workload as workload_page
 from radt.frontend.pages.report import path_of
-from radt.frontend.pages.workload_body import sections_of
 from radt.frontend.view import View
 from radt.render.files import ReportFormat
 from tests.support.bench import Bench
@@ -30,14 +28,10 @@ with radt.Run() as run:
 """
 
 
-def texts(part: Any) -> str:
-    """All words of components, in order, with what shows when they are pointed at."""
-    if isinstance(part, Component):
-        inner = [getattr(part, "children", None), getattr(part, "title", None)]
-        return " ".join(filter(None, map(texts, inner)))
-    if isinstance(part, (list, tuple)):
-        return " ".join(filter(None, map(texts, part)))
-    return str(part) if isinstance(part, (str, int)) else ""
+def words(html: str) -> str:
+    """The text of HTML, and its titles."""
+    titled = re.sub(r'title="([^"]*)"[^>]*>', r"> \1 ", html)
+    return " ".join(unescape(re.sub(r"<[^>]*>", " ", titled)).split())
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
@@ -51,15 +45,21 @@ def test_every_page_and_file_opens_on_a_real_experiment(bench: Bench) -> None:
     source = Source(bench.home / "radt.db")
     try:
         app = create_app(source, Access())
+        client = app.server.test_client()
         with app.server.test_request_context():
             for page in PAGES:
-                assert texts(page.layout(source, View())), page.title
-            sections = {}
-            for workload in source.reader.workloads():
-                subject = find_subject(source, View(workload=workload.workload_id))
-                shown = sections_of(source, read_all(source, subject))
-                sections[workload.label] = {key: texts(part) for key, part in shown.items()}
-        client = app.server.test_client()
+                follow = page.layout(source, View()).to_plotly_json()["props"]["data-follow"]
+                answer = client.post(f"/{follow}", json={"view": {}})
+                assert answer.status_code == 200, page.title
+                assert "problem" not in answer.get_json(), page.title
+        sections = {}
+        for workload in source.reader.workloads():
+            view = View(workload=workload.workload_id)
+            content = workload_page.answer(source, {"view": view.to_json()})
+            assert content is not None
+            sections[workload.label] = {
+                key.removeprefix("workload-"): words(html) for key, html in content["parts"].items()
+            }
         experiment = source.reader.runs()[0].experiment
         for address in (
             f"/export/data?s={experiment}&of=full",

@@ -114,7 +114,7 @@ def test_rows_go_on_together_when_the_last_has_come(rows: Rows, barrier_of: Make
     early = [rows.start("a", barrier), rows.start("b", barrier)]
     wait_until(lambda: barrier.arrived == {"a", "b"}, "two have come")
     assert barrier.awaited == {"c"}
-    assert not barrier.released
+    assert barrier.awaited
     assert opened == []
     assert [process.poll() for process in early] == [None, None]
     alone_ns = time.monotonic_ns()
@@ -122,7 +122,7 @@ def test_rows_go_on_together_when_the_last_has_come(rows: Rows, barrier_of: Make
     stamps_ns = {"c": inside_ns(rows, last)}
     for run_id, process in zip(("a", "b"), early, strict=True):
         stamps_ns[run_id] = inside_ns(rows, process)
-    assert barrier.released
+    assert not barrier.awaited
     wait_until(lambda: opened, "the barrier's thread has said so")  # which it does after it
     assert opened == [{"a", "b", "c"}]
     wait_until(lambda: len(barrier.released_ns) == 3, "all have said when")
@@ -149,7 +149,7 @@ def test_row_that_came_and_was_killed_has_come(rows: Rows, barrier_of: Make) -> 
     wait_until(lambda: barrier.arrived == {"a"}, "one has come")
     killed.kill()
     rows.end(killed, -signal.SIGKILL)
-    assert not barrier.released
+    assert barrier.awaited
     rows.end(rows.start("b", barrier))
     wait_until(lambda: set(barrier.released_ns) == {"b"}, "the other has said when")
 
@@ -161,7 +161,7 @@ def test_all_processes_of_a_row_wait_and_count_once(rows: Rows, barrier_of: Make
         assert process.stdout is not None
         assert process.stdout.readline() == "before\n"
     wait_until(lambda: barrier.arrived == {"a"}, "one row has come")
-    assert not barrier.released
+    assert barrier.awaited
     other = rows.start("b", barrier)
     for process in (*ranks, other):
         rows.end(process)
@@ -214,7 +214,7 @@ def test_run_that_the_barrier_does_not_know_goes_on(rows: Rows, barrier_of: Make
     assert barrier.variables("other") == {}
     _, err = rows.end(rows.start("other", None, RADT_BARRIER=str(barrier.path)))
     assert "it does not know this run" in err
-    assert not barrier.released
+    assert barrier.awaited
 
 
 def test_runner_that_dies_lets_all_go(rows: Rows) -> None:

@@ -19,7 +19,7 @@ from tests.support.git import git
 
 #: Says what a run that began here would be called.
 SAYS = """\
-from radt.user_script import user_script
+from radt.run.user_script import user_script
 
 def fit(_=None):
     script = user_script()

@@ -19,7 +19,7 @@ from radt.analysis.quantities import Statistic
 from radt.errors import CodecError, StoreError
 from radt.model import NO_STEP, SOFTWARE, Scope, SeriesKind
 from radt.store import chunks, points
-from radt.store.chunks import decoded
+from radt.store.codec import EncodedSamples, decode
 from radt.store.points import chunks_between
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
@@ -65,13 +65,14 @@ def filled(store: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[...
         reader.close()
 
 
-def in_chunks(samples: Samples) -> list[chunks.ChunkData]:
+def in_chunks(samples: Samples) -> list[EncodedSamples]:
     """What the store would have of them, in chunks of 20 points."""
     rows: list[Any] = []
     for number, start in enumerate(range(0, len(samples), POINTS_PER_CHUNK)):
         part = samples[start : start + POINTS_PER_CHUNK]
         rows += chunks.compacted_rows(RUN, 0, number, part, chunks.SharedTimes(), seal_rest=True)
-    return [chunks.ChunkData(*(row[name] for name in chunks.ChunkData._fields)) for row in rows]
+    names = ("codec", "point_count", "checksum", "time_data", "value_data", "step_data")
+    return [EncodedSamples(*(row[name] for name in names)) for row in rows]
 
 
 def as_tuples(samples: Samples) -> list[tuple[int, int, int]]:
@@ -130,8 +131,8 @@ def test_decoding_into_one_array_is_joining(parts: list[tuple[np.ndarray, bool]]
     for values, has_steps in parts:
         times = np.arange(len(values), dtype=np.int64) ** 2
         data += in_chunks(Samples(times, values, times if has_steps else None))
-    plain = chunks.joined([chunk.samples() for chunk in data])
-    together = decoded(data)
+    plain = chunks.joined([decode([chunk]) for chunk in data])
+    together = decode(data)
     assert (together.steps is None) == (plain.steps is None)
     assert as_tuples(together) == as_tuples(plain)
 
@@ -189,10 +190,10 @@ def test_an_answer_that_is_cut_short_is_an_error() -> None:
 
 def test_damage_is_noticed_when_decoding_into_an_array() -> None:
     data = in_chunks(Samples(np.arange(100), np.arange(100.0)))
-    decoded(data)
-    data[3] = data[3]._replace(value_data=data[3].value_data[:-1] + b"?")
+    decode(data)
+    data[3] = data[3]._replace(values=data[3].values[:-1] + b"?")
     with pytest.raises(CodecError, match="damaged"):
-        decoded(data)
+        decode(data)
 
 
 def test_columns_of_metrics_agree_with_the_points(store: str) -> None:

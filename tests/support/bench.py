@@ -134,19 +134,19 @@ class Bench:
         """Return when MLflow has everything that the store has."""
         assert self.with_mlflow, "mark the test `mlflow`"
 
-        def delivered() -> bool:
-            rows = [*self.reader.runs(), *(w for w in self.reader.workloads() if w.label)]
+        def delivered(reader: StoreReader) -> bool:
+            rows = [*reader.runs(), *(w for w in reader.workloads() if w.label)]
             # A script that uses MLflow itself ends its run there before we have brought the rest.
-            waiting = any(
-                self.reader.runs_to_deliver(uri) for uri in {row.tracking_uri for row in rows}
-            )
+            waiting = any(reader.runs_to_deliver(uri) for uri in {row.tracking_uri for row in rows})
             return not waiting and all(
                 row.mlflow_run_id is not None
                 and self.mlflow.get_run(row.mlflow_run_id).info.status == row.status.mlflow
                 for row in rows
             )
 
-        wait_until(delivered, "MLflow has all runs")
+        # Closed now: whenever the last reader is closed, SQLite changes the file.
+        with self.reader as reader:
+            wait_until(lambda: delivered(reader), "MLflow has all runs")
 
     def signal_ready(self, name: str) -> Path:
         """A named pipe that a script blocks on until the test writes to it."""

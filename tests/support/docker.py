@@ -23,7 +23,7 @@ import psutil
 import pytest
 
 from tests.support.daemon import Daemon, ServerError
-from tests.support.docker_images import IMAGES, LIMIT_S, Image
+from tests.support.docker_images import IMAGES, LIMIT_S, Image, making
 from tests.support.privileges import may_mount
 from tests.support.waiting import TIMEOUT_S
 
@@ -207,14 +207,15 @@ def _on_machine(program: str, *arguments: str) -> None:
 
 
 def expect_made(images: Iterable[Image]) -> None:
-    """See that this machine has images.
+    """See that this machine has images; wait for those that `make test` is still making.
 
     Raises:
         ServerError: One is missing.
     """
-    for image in images:
-        if not image.file.exists():
-            raise ServerError(f"no image {image.tag}. Run as root: {sys.executable} -m {_MAKE}")
+    with making(fcntl.LOCK_SH):
+        for image in images:
+            if not image.file.exists():
+                raise ServerError(f"no image {image.tag}. Run as root: {sys.executable} -m {_MAKE}")
 
 
 def ran(found: Iterable[object]) -> str:
@@ -230,20 +231,20 @@ def ran(found: Iterable[object]) -> str:
 
 def make_images(*, usual_only: bool) -> None:
     """Make the images that this machine lacks, unless no engine can start here."""
-    missing = [
-        image for image in IMAGES if not image.file.exists() and (image.is_usual or not usual_only)
-    ]
-    if not missing:
-        return
-    with tempfile.TemporaryDirectory(prefix="radt-servers-") as folder:
-        engine = DockerEngine(Path(folder) / "docker")
-        try:
-            engine.start()
-        finally:
-            engine.stop()
-    for image in missing:
-        print(f"Making the image {image.tag}, once for this machine: {image.file}", flush=True)
-        image.make()
+    wanted = [image for image in IMAGES if image.is_usual or not usual_only]
+    with making(fcntl.LOCK_EX):
+        missing = [image for image in wanted if not image.file.exists()]
+        if not missing:
+            return
+        with tempfile.TemporaryDirectory(prefix="radt-servers-") as folder:
+            engine = DockerEngine(Path(folder) / "docker")
+            try:
+                engine.start()
+            finally:
+                engine.stop()
+        for image in missing:
+            print(f"Making the image {image.tag}, once for this machine: {image.file}", flush=True)
+            image.make()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ Dockerfile wants has its name there, and holds what comes nearest to it: Debian'
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import pwd
@@ -16,7 +17,8 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,7 +68,6 @@ class Image:
 
     def make(self) -> None:
         """Make the tarball, as root; those that no test run has used for a month go."""
-        self.file.parent.mkdir(parents=True, exist_ok=True)
         root = self.file.with_suffix(".root")
         shutil.rmtree(root, ignore_errors=True)
         debootstrap = shutil.which("debootstrap", path=f"{os.defpath}:/usr/sbin:/sbin")
@@ -102,6 +103,15 @@ class Image:
         for old in _CACHE.glob("*.tar"):  # another checkout may still use them
             if time.time() - old.stat().st_mtime > _KEPT_S:
                 old.unlink()
+
+
+@contextmanager
+def making(operation: int) -> Iterator[None]:
+    """Lock the tarballs of this machine: exclusively to make some, shared to see what there is."""
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, operation)
+        yield
 
 
 def _run(*command: str) -> None:

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 
 from radt.cluster.attempt import BEAT_S, PREEMPTED, TIME_LIMIT, Attempt, Start
-from radt.cluster.settle import SubmittedRow
 from radt.cluster.spool import Spool
-from radt.cluster.submission import JobKey
+from radt.cluster.submission import JobKey, SubmittedRow
 from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
@@ -26,7 +25,6 @@ class SimulatedNodes:
 
     Args:
         spool: The submission.
-        rows: Of its workloads.
         seconds: That a workload takes.
 
     Attributes:
@@ -34,14 +32,9 @@ class SimulatedNodes:
         ended: How the rows of a workload end; FINISHED unless it says otherwise.
     """
 
-    def __init__(
-        self,
-        spool: Spool,
-        rows: Mapping[WorkloadKey, Sequence[SubmittedRow]],
-        seconds: float = 60.0,
-    ) -> None:
+    def __init__(self, spool: Spool, seconds: float = 60.0) -> None:
         self._spool = spool
-        self._rows = rows
+        self._rows = spool.submission.rows
         self._seconds = seconds
         self.finished: Counter[WorkloadKey] = Counter()
         self.ended: dict[WorkloadKey, str] = {}

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from radt.delivery.backlog import postgres_backlogs
-from radt.delivery.postgres.local import ReplicationCursor
 from radt.delivery.problems import EVERYTHING, POSTGRES, ProblemLog
 from radt.store.backend import StoreAddress
 from radt.store.writer import StoreWriter
@@ -24,10 +22,9 @@ def test_what_is_there_is_not_forgotten_by_who_cannot_reach_it(tmp_path: Path) -
         first, second = add_runs(writer, 2)
         for run in (first, second):
             run.end()
-    label = str(StoreAddress.of(URI))
-    with closing(ReplicationCursor(store, label)) as notes:
-        notes.reached("its identity", everything=False)
-        notes.mark("its identity", {first.run_id: 2**40})
+        label = str(StoreAddress.of(URI))
+        writer.mark_replica("its identity", label, complete=False)
+        writer.mark_replicated("its identity", {first.run_id: 2**40})
     problems = ProblemLog(store, POSTGRES, URI)
     problems.note(EVERYTHING, f"the database {label} cannot be reached")
     (one,) = postgres_backlogs(store, URI)

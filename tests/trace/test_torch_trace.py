@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from radt.clock import Clock
-from radt.journal.format import META_FILE, JournalMeta
 from radt.model import MarkerKind
 from radt.store.records import MarkerRecord
 from radt.trace import chrome
@@ -160,20 +159,6 @@ def test_without_marks_the_wall_clock_has_to_do(store: Store) -> None:
     assert output.count("placed by the wall clock") == 2
 
 
-def test_while_the_run_is_under_way_its_journal_knows_the_clock(store: Store) -> None:
-    store.run(ended_ns=None)
-    folder = store.home / "runs" / RUN_ID / "journal" / "1-x"
-    folder.mkdir(parents=True)
-    (folder.parent / "0-broken").mkdir()
-    (folder.parent / "0-broken" / META_FILE).write_text("{")
-    meta = JournalMeta(1, 0, 0, "boot", "node1", "", True, None, OFFSET_NS, 0, "1")
-    (folder / META_FILE).write_text(json.dumps(meta.to_json()))
-    write(store, [mark(1), slice_("op", 2, 0.5)], radt_clock=notes(1, offset_ns=None))
-    trace, _ = store.trace()
-    ((start, _),) = named(trace, "op")
-    assert abs(start - 2) <= 2e-6
-
-
 def test_a_trace_that_was_cut_off_is_left_out(store: Store) -> None:
     store.run()
     whole = write(store, [mark(1), slice_("op", 2, 0.5)], radt_clock=notes(1))
@@ -211,12 +196,12 @@ def test_events_are_read_one_by_one_whatever_the_window(
 def test_the_narrowest_of_all_marks_decides() -> None:
     noted = Notes("m", "", (1000, 2000, 3000), (500, 5, 300), 0)
     # The trace is 100 behind; marks are read late by up to their uncertainty.
-    found = clock_map([1000 - 100 + 400, 2000 - 100 - 3, 3000 - 100], noted, None, 0)
+    found = clock_map([1000 - 100 + 400, 2000 - 100 - 3, 3000 - 100], noted, 0)
     assert len(found.anchors_ns) == 1
     assert found.to_wall_ns(10_000) - 10_100 in range(-8, 9)
     assert found.error_ns is not None
     assert found.error_ns <= 5
-    cut_off = clock_map([900], noted, None, 0)
+    cut_off = clock_map([900], noted, 0)
     assert cut_off.to_wall_ns(900) == 1000
 
 

@@ -16,8 +16,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from radt.loaders.randomness import RandomState
 from radt.training.feed import End, Feed
-from radt.training.randomness import OwnRandomness, RandomState
+from radt.training.randomness import OwnRandomness
 
 _DATA = TensorDataset(torch.arange(40))
 

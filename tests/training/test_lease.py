@@ -22,9 +22,9 @@ import pytest
 from radt.errors import TrainingError, UsageError
 from radt.files import lock_byte
 from radt.home import runtime_dir
+from radt.loaders.randomness import RandomState
 from radt.training import MultiTrainer, lease
 from radt.training.lease import DeviceLease, Priority, _Lock
-from radt.training.randomness import RandomState
 from tests.support.disk import SmallDisk
 from tests.support.nvml import FakeNvml, nvml, nvml_here, nvml_library
 from tests.training.preempted import LIMIT_S, is_waited_for, until

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from radt.errors import UsageError
+from radt.loaders.randomness import RandomState
 from radt.training import Job, MultiTrainer, migration
 from radt.training.feed import Feed
 from radt.training.job import JobStatus
 from radt.training.lease import DeviceLease
-from radt.training.randomness import OwnRandomness, RandomState
+from radt.training.randomness import OwnRandomness
 from tests.training.preempted import Recording, Thief, is_same, thief
 
 _NONE_LONGER_MS = 1e-6  # each block is a segment of its own

@@ -518,7 +518,7 @@ def test_a_model_that_cannot_be_cut() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"memory": "6 apples"}, "expected a number of bytes"),
+        ({"memory": "6 apples"}, "'6 apples' is not an amount of memory"),
         ({"accumulate": 0}, "expected \"auto\" or 1 or more"),
         ({"recompute": "often"}, "expected \"auto\", True or False"),
         ({"sample": torch.zeros(3)}, "a batch is a Tensor, expected"),

@@ -15,10 +15,10 @@ from torch.optim import optimizer as optimizers
 
 from radt.errors import TrainingError, UsageError
 from radt.loaders import paced
+from radt.loaders.randomness import RandomState
 from radt.training import preemption
 from radt.training.lease import DeviceLease
 from radt.training.preemption import Block, Boundaries, Segment, Stretch, plan, preemptible
-from radt.training.randomness import RandomState
 from tests.training.preempted import Net, Recording, batches, is_same, thief
 
 _NONE_LONGER_MS = 1e-6  # each block is a segment of its own

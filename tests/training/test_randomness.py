@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from radt.training.randomness import OwnRandomness, RandomState
+from radt.loaders.randomness import RandomState
+from radt.training.randomness import OwnRandomness
 
 
 def _draws() -> list[float]:

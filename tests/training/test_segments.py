@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from radt.loaders.randomness import RandomState
 from radt.training.preemption import Block, measured, plan, stretches
-from radt.training.randomness import RandomState
 
 
 class Reader(nn.Module):

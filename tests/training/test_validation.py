@@ -20,9 +20,9 @@ import radt
 from radt.errors import TrainingError, UsageError
 from radt.home import RunDir
 from radt.journal.reader import JournalReader
+from radt.loaders.randomness import RandomState
 from radt.training import OverlappedValidator, Sums
 from radt.training.evaluation import means
-from radt.training.randomness import RandomState
 from tests.support import validating
 from tests.support.journal import Found
 from tests.support.validating import Gated, counter, evaluate, made, set_epoch, train

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from radt.loaders.randomness import RandomState
 from radt.training import Job
-from radt.training.randomness import RandomState
 
 ROWS, BATCH = 44, 10
 #: Batches of an epoch.

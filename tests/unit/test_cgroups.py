@@ -86,7 +86,7 @@ def test_without_control_groups(groups: RecordedGroups) -> None:
 _INSIDE = """
 import os, pathlib, sys
 (pathlib.Path(sys.argv[1]) / "cgroup.procs").write_text(str(os.getpid()))
-from radt.collocation.overview import Host
+from radt.devices.host import Host
 from radt.devices.hardware import read_hardware
 host, hardware = Host.detect(), read_hardware()
 print(host.memory_limit_bytes, hardware.memory_limit_bytes)

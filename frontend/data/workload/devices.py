@@ -79,11 +79,6 @@ class UsedGpu:
     naive: list[Tenant] = field(default_factory=list)
 
     @property
-    def tenants(self) -> list[Tenant]:
-        of_instances = [tenant for instance in self.instances for tenant in instance.tenants]
-        return [*of_instances, *self.mps, *self.naive]
-
-    @property
     def how(self) -> str:
         """Sharing of the GPU: ``MIG``, ``MPS``, ``no set-up``."""
         if self.instances:
@@ -93,21 +88,19 @@ class UsedGpu:
         return "shared without MPS or MIG" if len(self.naive) > 1 else "one run"
 
     @property
-    def free_slices(self) -> list[tuple[int, int]]:
-        """Start and size of each range of slices without an instance of the workload, if known."""
-        if any(instance.start is None for instance in self.instances):
-            taken = sum(instance.size for instance in self.instances)
-            return [(taken, self.slices - taken)] if taken < self.slices else []
-        free: list[tuple[int, int]] = []
+    def boxes(self) -> list[tuple[int, int, Instance | None]]:
+        """Start, size and instance of each range of memory slices; None for one without."""
+        boxes: list[tuple[int, int, Instance | None]] = []
         at = 0
-        for instance in sorted(self.instances, key=lambda instance: instance.start or 0):
-            start = instance.start or 0
+        for instance in self.instances:
+            start = at if instance.start is None else instance.start
             if start > at:
-                free.append((at, start - at))
+                boxes.append((at, start - at, None))
+            boxes.append((start, instance.size, instance))
             at = max(at, start + instance.size)
         if at < self.slices:
-            free.append((at, self.slices - at))
-        return free
+            boxes.append((at, self.slices - at, None))
+        return boxes
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +122,26 @@ class Processor:
         """True if any run is known to be pinned."""
         return any(self.pinned.values())
 
+    @property
+    def pinning(self) -> str:
+        """Whether runs were pinned to cores, in words."""
+        if self.has_pinned:
+            return "runs are pinned to cores"
+        return "pinning not recorded" if self.pinned else "runs share all cores"
+
+    @property
+    def core_count(self) -> int:
+        """The number of cores, as far as it is known."""
+        highest = max((max(cores) for cores in self.pinned.values() if cores), default=-1)
+        return max(self.cores or 0, highest + 1)
+
+    def cores_text(self, run: RunEntry) -> str:
+        """Return the cores of a run: ``cores 0–3, 8``, ``all cores``."""
+        cores = self.pinned.get(run.run_id, frozenset())
+        if cores is None:
+            return "pinning not recorded"
+        return _numbers(cores) if cores else "all cores"
+
     def owners(self, core: int) -> list[RunEntry]:
         """Return the runs that were pinned to a core."""
         return [run for run in self.runs if core in (self.pinned.get(run.run_id) or ())]
@@ -140,6 +153,16 @@ class UsedDevices:
 
     cards: tuple[UsedGpu, ...]
     processors: tuple[Processor, ...]
+
+    @property
+    def several_hosts(self) -> bool:
+        return len({processor.host for processor in self.processors}) > 1
+
+    @property
+    def shown_processors(self) -> list[Processor]:
+        """Those that runs use without a GPU or with pinned cores."""
+        with_card = {card.host for card in self.cards}
+        return [cpu for cpu in self.processors if cpu.has_pinned or cpu.host not in with_card]
 
 
 def devices_of(
@@ -226,6 +249,17 @@ def cores(text: str) -> frozenset[int]:
         if first.isdigit() and (last.isdigit() or not dash):
             numbers.update(range(int(first), int(last or first) + 1))
     return frozenset(numbers)
+
+
+def _numbers(cores: frozenset[int]) -> str:
+    parts: list[list[int]] = []
+    for core in sorted(cores):
+        if parts and core == parts[-1][-1] + 1:
+            parts[-1].append(core)
+        else:
+            parts.append([core])
+    texts = [f"{part[0]}–{part[-1]}" if len(part) > 1 else str(part[0]) for part in parts]
+    return f"{'core' if len(cores) == 1 else 'cores'} {', '.join(texts)}"
 
 
 class _Memory:

@@ -148,8 +148,7 @@ class Band:
     def name(self) -> str:
         if len(self.runs) > 1:
             return f"{len(self.runs)} more"
-        record = self.runs[0].record
-        return record.letter or record.name or record.run_id[:8]
+        return self.runs[0].letter_or_name
 
 
 @dataclass(frozen=True, slots=True)

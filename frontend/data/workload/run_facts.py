@@ -70,6 +70,12 @@ class Facts:
     about: tuple[Fact, ...]
     totals: tuple[Fact, ...] = ()
 
+    @property
+    def tables(self) -> dict[str, tuple[Fact, ...]]:
+        """The tables by their titles. There are no totals before a run has ended."""
+        totals = {"Totals": self.totals} if self.totals else {}
+        return {"Parameters": self.params, **totals, "Execution": self.about, "Tags": self.tags}
+
 
 def facts_of(source: Source, subject: Subject) -> Facts:
     """Return parameters and tags of the runs, their commands, and their total use of resources.
@@ -293,7 +299,7 @@ class Ledger:
                 reason = entry.record.reason or next(
                     (reason_of(gap) for gap in entry.gaps if gap.reason is MissingReason.LOST), ""
                 )
-                name = f"{entry.record.listener} of {entry.run.record.letter or entry.run.short}"
+                name = f"{entry.record.listener} of {entry.run.letter_or_name}"
                 words[f"{name}: {reason}" if reason else name] = None
         return "; ".join(list(words)[:3]) + ("…" if len(words) > 3 else "")
 

@@ -16,7 +16,7 @@ import numpy as np
 from radt.analysis.lines import Shift, grid, on_grid
 from radt.frontend.data.axes import Axis
 from radt.frontend.data.catalog import RunEntry, Stroke
-from radt.frontend.data.lines import Feed, ViewWindow, read, run_line
+from radt.frontend.data.lines import SeriesGroup, ViewWindow, read, run_line
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.data.workload.model import Band, DeviceSeries, Share, StackData, Strip, Total
@@ -64,9 +64,9 @@ class _Visible:
         """Return one run's series, or a device's as recorded by several runs."""
         origin_ns = self.subject.origin_ns
         maps = {run.run_id: Shift((run.origin_ns - origin_ns) / 1e9) for run, _ in parts}
-        feed = Feed("", "", "", Stroke(0), "", parts)
+        group = SeriesGroup("", "", "", Stroke(0), "", parts)
         axis = Axis(XAxis.BARRIER, maps, self.window)
-        return read(self.source, feed, axis, self.gaps, self.window if self.zoomed else None)
+        return read(self.source, group, axis, self.gaps, self.window if self.zoomed else None)
 
     def mean(self, cells: Cells) -> float:
         """Return the mean of the visible values; NaN without any."""
@@ -200,9 +200,9 @@ def _total(device: DeviceSeries, visible: _Visible, factor: float) -> Total | No
         cells, low=cells.low * factor, high=cells.high * factor, total=cells.total * factor
     )
     name = device.entity or "machine"
-    feed = Feed(name, name, name, Stroke(0), device.listener, device.parts)
+    group = SeriesGroup(name, name, name, Stroke(0), device.listener, device.parts)
     window = visible.window if visible.zoomed else None
-    line = run_line(feed, cells, ViewWindow(window, max_points=_TOTAL_POINTS))
+    line = run_line(group, cells, ViewWindow(window, max_points=_TOTAL_POINTS))
     if line is None:
         return None
     runs = {run.run_id: run for run, _ in device.parts}

@@ -133,7 +133,6 @@ class Manifest:
         rows = RunRows(
             run=run,
             workload=None if data["workload"] is None else record_of(WORKLOADS, data["workload"]),
-            experiment_ns=run.created_ns,
             params=texts_of(data["params"]),
             tags=texts_of(data["tags"]),
             series=tuple(record_of(SERIES, record | key) for record in data["series"]),

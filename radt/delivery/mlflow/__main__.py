@@ -5,8 +5,8 @@ new data, and closes it to make the uploader finish and exit. All its state is i
 the spool folders, so it can be killed at any time. With ``--give-way-s`` it gives other programs
 priority, and limits its own checks for new data to this interval.
 
-The tracking URI comes from ``--tracking-uri``, or from ``RADT_TRACKING_URI`` if it has a password
-that process lists must not show.
+The tracking URI comes from ``RADT_TRACKING_URI``, because process lists would show a password in an
+argument.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from radt.delivery.mlflow.variables import (
     set_client_defaults,
 )
 from radt.delivery.problems import EVERYTHING, MLFLOW, ProblemLog, destination_name
-from radt.delivery.process import block_pandas, give_way, run_alone
+from radt.delivery.process import block_pandas, give_way, run_alone, setting_or_default
 from radt.home import TRACKING_VARIABLE, Home
 from radt.paths import is_database
 from radt.processes import ParentMessage, wait_for_parent
+from radt.settings import ARCHIVE_S
 
 if TYPE_CHECKING:
     from radt.delivery.mlflow.target import MlflowTarget
@@ -55,15 +56,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Upload until standard input is closed; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m radt.delivery.mlflow")
     parser.add_argument("--store", type=Path, required=True)
-    parser.add_argument("--tracking-uri", default=os.environ.get(TRACKING_VARIABLE))
     parser.add_argument("--live-interval-s", type=float, default=10.0)
     parser.add_argument("--give-way-s", type=float, default=0.0)
     order = parser.parse_args(arguments)
-    if not order.tracking_uri:
-        parser.error(f"Expected --tracking-uri or {TRACKING_VARIABLE}")
+    uri = os.environ.get(TRACKING_VARIABLE)
+    if not uri:
+        parser.error(f"Expected {TRACKING_VARIABLE}")
     order.store = order.store.absolute()
-    name = f"deliver-{destination_name(order.store, order.tracking_uri)}"
-    return run_alone(name, partial(_deliver, order))
+    name = f"deliver-{destination_name(order.store, uri)}"
+    return run_alone(name, partial(_deliver, order, uri))
 
 
 def _artifact_root(store: Path, tracking_uri: str) -> Path | str | None:
@@ -78,14 +79,14 @@ def _artifact_root(store: Path, tracking_uri: str) -> Path | str | None:
     return (not own and os.environ.get(ROOT)) or home.artifacts
 
 
-def _deliver(order: argparse.Namespace) -> int:
+def _deliver(order: argparse.Namespace, uri: str) -> int:
     if order.give_way_s:
         give_way()
     _set_up_mlflow()
     gc.disable()  # imports create no garbage, and collecting takes a sixth of their time
     # Imported late: a process that waits for its turn does not need these.
     from radt.clock import Clock
-    from radt.delivery.mlflow.archives import ArchiveUploader, archive_interval_s
+    from radt.delivery.mlflow.archives import ArchiveUploader
     from radt.delivery.mlflow.runs import RunCreator
     from radt.delivery.mlflow.target import MlflowTarget
     from radt.delivery.mlflow.tasks import Delivery
@@ -102,15 +103,17 @@ def _deliver(order: argparse.Namespace) -> int:
     except RadtError:
         log.exception("the store cannot be used")
         return 1
-    target = MlflowTarget(order.tracking_uri, _artifact_root(order.store, order.tracking_uri))
-    problems = ProblemLog(order.store, MLFLOW, order.tracking_uri)
-    archive_s = archive_interval_s()
-    archives = None if archive_s is None else ArchiveUploader(target, reader, writer, archive_s)
+    root = _artifact_root(order.store, uri)
+    # A store that was moved has another uploader at its new place.
+    target = MlflowTarget(uri, root, writer.check_in_place)
+    problems = ProblemLog(order.store, MLFLOW, uri)
+    archive_s = setting_or_default(ARCHIVE_S)  # 0 for no archives
+    archives = ArchiveUploader(target, reader, writer, archive_s) if archive_s else None
     delivery = Delivery(
         RunCreator(target, reader, writer, since_ns),
         Uploader(target, reader, writer, archives),
         reader,
-        order.tracking_uri,
+        uri,
         problems,
         lambda: target.answers,
         max(order.live_interval_s, order.give_way_s),

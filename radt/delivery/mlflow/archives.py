@@ -7,18 +7,16 @@ needs 110 MB for its duration, whatever the length of the run; MLflow has import
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow
 
-from radt import settings
 from radt.delivery.archive import ARCHIVE_FOLDER, DESCRIPTION_FILE, SAMPLES_FILE
 from radt.delivery.archive.locations import location_of
 from radt.delivery.archive.spool import ArchiveSpool, Written, progress_of
@@ -155,13 +153,9 @@ class ArchiveUploader:
             OSError: A file cannot be read, or local artifacts cannot be written.
         """
         for file in archive_spool(run).waiting(run.run_id):
-            self._send(mlflow_id, file)
+            self._target.log_artifact(mlflow_id, file, ARCHIVE_FOLDER)
             self._writer.mark_artifacts(run.run_id, [f"{_DELIVERED}{file.name}"])
             file.unlink()
-
-    def _send(self, mlflow_id: str, file: Path) -> None:
-        self._writer.check_in_place()
-        self._target.log_artifact(mlflow_id, file, ARCHIVE_FOLDER)
 
     # -- export -----------------------------------------------------------------------------------
 
@@ -184,7 +178,7 @@ class ArchiveUploader:
                 message = "archive: the run was written during its export"
                 raise DeliveryError(ErrorKind.BUSY, message)
         for file in spool.exported(revision):
-            self._send(mlflow_id, file)
+            self._target.log_artifact(mlflow_id, file, ARCHIVE_FOLDER)
         self._writer.mark_artifacts(run.run_id, [mark])
         shutil.rmtree(spool.export_folder(revision), ignore_errors=True)
 
@@ -213,14 +207,6 @@ class ArchiveUploader:
 
 class UnarchivableError(ArchiveError):
     """A run can never be archived, even with retries."""
-
-
-def archive_interval_s(environ: Mapping[str, str] = os.environ) -> float | None:
-    """Return the interval of archiving running runs; None for none (``RADT_ARCHIVE_S=0``)."""
-    setting = settings.variable(settings.ARCHIVE_S, environ)
-    if setting.problem is not None:
-        log.warning("%s; the default is used", setting.problem)
-    return setting.value or None
 
 
 def archive_spool(run: RunRecord) -> ArchiveSpool:

@@ -52,13 +52,9 @@ class ArtifactFile:
 
 
 def artifact_files(spool: RunDir) -> Iterator[ArtifactFile]:
-    """Yield everything below the spool's artifacts, then the run's output; no path twice.
-
-    Includes only regular files: a named pipe would block forever, and a link to a folder could lead
-    anywhere. A link to a file counts as the file.
-    """
+    """Yield everything below the spool's artifacts, then the run's output; no path twice."""
     taken: set[str] = set()
-    for file in _regular_files(spool):
+    for file in spool.files():
         relative = file.name if file == spool.output_log else file.relative_to(spool.artifacts)
         path = plain = _beside_archive(artifact_path(str(relative)))
         number = 1
@@ -104,17 +100,6 @@ def _beside_archive(path: str) -> str:
     if path == ARCHIVE_FOLDER or path.startswith(f"{ARCHIVE_FOLDER}/"):
         return path.replace(ARCHIVE_FOLDER, f"{ARCHIVE_FOLDER}_", 1)
     return path
-
-
-def _regular_files(spool: RunDir) -> Iterator[Path]:
-    for folder, folders, names in os.walk(spool.artifacts):
-        folders.sort()
-        for name in sorted(names):
-            file = Path(folder) / name
-            if file.is_file():
-                yield file
-    if spool.output_log.is_file():
-        yield spool.output_log
 
 
 # -- local folders --------------------------------------------------------------------------------

@@ -179,11 +179,10 @@ class Batches:
     A request has at most ``most`` items, MLflow's own limit. That number is halved permanently
     after a request that was refused for its size, and temporarily after the second one in a row
     that timed out or broke off: the first one may just have used a connection that the server had
-    closed. ``before_request`` is called before each request.
+    closed.
     """
 
-    def __init__(self, most: int, before_request: Callable[[], object]) -> None:
-        self._before_request = before_request
+    def __init__(self, most: int) -> None:
         self._most = most
         self._ceiling = most
         self._slow_requests = 0
@@ -204,7 +203,6 @@ class Batches:
     def _send(
         self, items: Sequence[_Item], send: Callable[[Sequence[_Item]], None], notes: Notes
     ) -> None:
-        self._before_request()
         try:
             send(items)
         except DeliveryError as error:

@@ -274,7 +274,7 @@ class PointUploader:
         self._target = target
         self._reader = reader
         self._writer = writer
-        self._batches = Batches(MAX_POINTS, writer.check_in_place)
+        self._batches = Batches(MAX_POINTS)
 
     def send_new(
         self,

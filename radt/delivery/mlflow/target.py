@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from importlib import import_module
@@ -32,7 +32,7 @@ from radt.delivery.mlflow.errors import ErrorKind as ErrorKind
 from radt.delivery.mlflow.errors import check_responses
 from radt.delivery.mlflow.errors import translated_errors as translated_errors
 from radt.delivery.mlflow.variables import DESTINATION, direct_uri, set_client_defaults
-from radt.delivery.s3 import S3Error, S3Folder
+from radt.delivery.s3 import FINAL, S3Error, S3Folder
 from radt.errors import ArchiveError
 from radt.masking import is_postgres, with_driver
 from radt.model import RunStatus
@@ -46,14 +46,6 @@ NS_PER_MS = 1_000_000
 
 _CREATE = "/api/2.0/mlflow/experiments/create"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-#: Timeouts for libpq, which otherwise waits for hours on a silently broken connection.
-_POSTGRES_PATIENCE = {
-    "connect_timeout": "10",
-    "keepalives_idle": "30",
-    "keepalives_interval": "10",
-    "keepalives_count": "3",
-    "tcp_user_timeout": "60000",
-}
 
 
 class Point(NamedTuple):
@@ -86,12 +78,18 @@ class MlflowTarget:
     """One MLflow, by its tracking URI. Methods raise `DeliveryError`. Thread-safe.
 
     ``artifact_root`` is the folder or URI for artifacts of experiments created here; None for
-    MLflow's choice.
+    MLflow's choice. ``before_request`` is called before each request and each file.
     """
 
-    def __init__(self, tracking_uri: str, artifact_root: Path | str | None = None) -> None:
+    def __init__(
+        self,
+        tracking_uri: str,
+        artifact_root: Path | str | None = None,
+        before_request: Callable[[], object] = lambda: None,
+    ) -> None:
         self._uri = with_driver(tracking_uri)
         self._artifact_root = artifact_root
+        self._before_request = before_request
         self._client: MlflowClient | None = None
         self._connecting = threading.Lock()
         #: A database has one writer at a time.
@@ -177,6 +175,7 @@ class MlflowTarget:
     def _request(self) -> Iterator[None]:
         """Wrap a request: translate its errors and record its start time."""
         me = threading.get_ident()
+        self._before_request()
         try:
             with self._turn, translated_errors():
                 self._begun_s[me] = time.monotonic()
@@ -281,6 +280,7 @@ class MlflowTarget:
             DeliveryError: The request failed.
             OSError: The file cannot be read, or local artifacts cannot be written.
         """
+        self._before_request()
         path = f"{folder}/{file.name}" if folder else file.name
         kept_at = self._artifact_uri(run_id)
         uri = direct_uri(kept_at)
@@ -373,7 +373,7 @@ def _put_into_s3(uri: str, path: str, file: Path) -> None:
     try:
         S3Folder.of(uri).put(path, file)
     except S3Error as error:
-        kind = ErrorKind.REFUSED if error.final else ErrorKind.BUSY
+        kind = ErrorKind.REFUSED if error.code in FINAL else ErrorKind.BUSY
         too_large = error.code == "EntityTooLarge"
         raise DeliveryError(kind, error.reason, too_large=too_large) from error
     except ArchiveError as error:
@@ -382,8 +382,10 @@ def _put_into_s3(uri: str, path: str, file: Path) -> None:
 
 def _patient(uri: str) -> str:
     """Return the URI of a Postgres database with timeouts, unless it sets its own."""
+    from radt.store.postgres import PATIENCE  # needs a driver
+
     url = sqlalchemy.make_url(uri)
-    missing = {name: value for name, value in _POSTGRES_PATIENCE.items() if name not in url.query}
+    missing = {name: str(limit) for name, limit in PATIENCE.items() if name not in url.query}
     return url.update_query_dict(missing).render_as_string(hide_password=False)
 
 

@@ -68,11 +68,9 @@ class Uploader:
         self._target = target
         self._reader = reader
         self._writer = writer
-        # A store that was moved has another uploader at its new place.
-        self._before_request = writer.check_in_place
         self.archives = archives
         self._points = PointUploader(target, reader, writer)
-        self._texts = Batches(MAX_PARAMS, writer.check_in_place)
+        self._texts = Batches(MAX_PARAMS)
         self._sent: dict[str, _Sent] = {}
 
     def deliver(self, run: RunRecord) -> None:
@@ -142,7 +140,6 @@ class Uploader:
         if self._is_superseded(run, mlflow_id):
             run = self._reader.run(run.run_id)
             self._send_texts(run, mlflow_id, sent, keys)
-        self._before_request()
         self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // NS_PER_MS)
         if artifact_error is not None:
             raise artifact_error
@@ -158,7 +155,6 @@ class Uploader:
         tags = self._reader.tags(run.run_id)
         if CLUSTER_ATTEMPT not in tags or CLUSTER_SUPERSEDED in tags:
             return False
-        self._before_request()
         number = self._target.tags(mlflow_id).get(CLUSTER_SUPERSEDED)
         if number is None:
             return False
@@ -213,7 +209,6 @@ class Uploader:
     def _send_file(
         self, run: RunRecord, mlflow_id: str, sent: _Sent, artifact: ArtifactFile
     ) -> None:
-        self._before_request()
         try:
             with artifact.named() as file:
                 self._target.log_artifact(mlflow_id, file, artifact.folder)
@@ -265,7 +260,6 @@ class Uploader:
             run.status for run in runs if PARENT not in self._reader.tags(run.run_id)
         )
         ended_ms = max(run.ended_ns or 0 for run in runs) // NS_PER_MS
-        self._before_request()
         if workload.start_skew_ns is not None:
             skew_s = workload.start_skew_ns / 1e9
             skew = Point(f"{SUMMARY_PREFIX}start_skew_s", skew_s, ended_ms, 0)

@@ -14,24 +14,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from radt.delivery.postgres.contents import Difference, compare, contents
-from radt.delivery.postgres.local import (
-    DueRun,
-    ReplicationCursor,
-    due_runs,
-    due_workloads,
-    workloads,
-)
-from radt.delivery.postgres.replica_tables import EXPERIMENT, row_of
+from radt.delivery.postgres.local import DueRun, due_runs, due_workloads
 from radt.delivery.postgres.run_copy import Pace, RunCopy
-from radt.delivery.postgres.shipment import Shipment
-from radt.delivery.postgres.target import Outcome, Target
+from radt.delivery.postgres.shipment import EXPERIMENT, Shipment, row_of
+from radt.delivery.postgres.target import NotStoredError, StaleError, Target
 from radt.delivery.problems import EVERYTHING, POSTGRES, ProblemLog
 from radt.delivery.process import Retries
 from radt.errors import CodecError, StoreError
 from radt.store.backend import StoreAddress
-from radt.store.place import OpenFile
 from radt.store.reader import StoreReader
+from radt.store.records import WorkloadRecord
 from radt.store.tables import to_column
+from radt.store.writer import StoreWriter
 
 log = logging.getLogger(__name__)
 
@@ -62,8 +56,7 @@ class Replicator:
         self._address = address
         self._pace = pace
         self._reader = StoreReader(store)
-        self._file = OpenFile.at(store)
-        self._cursor_log = ReplicationCursor(store, str(address))
+        self._writer = StoreWriter(store)
         self._remote: Target | None = None
         self._target = ""
         self._copies: dict[str, RunCopy] = {}
@@ -73,7 +66,7 @@ class Replicator:
         self._look_after_s = 0.0
         self._live: list[DueRun] = []
         self._ended: list[DueRun] = []
-        self._workloads: dict[str, int] = {}
+        self._workloads: dict[WorkloadRecord, int] = {}
         self._used_s = 0.0
         self._noted_s = -_NOTE_S
         #: Identity of the database that is recorded as reached.
@@ -83,7 +76,7 @@ class Replicator:
 
     def close(self) -> None:
         self._disconnect()
-        self._cursor_log.close()
+        self._writer.close()
         self._reader.close()
 
     # -- one turn ---------------------------------------------------------------------------------
@@ -99,21 +92,18 @@ class Replicator:
         """
         try:
             wait_s = self._turn(everything=everything)
-        except StoreError as error:
-            self._disconnect()
-            if self._file.vanished:
-                raise GoneError(f"the store {self._file.path} is gone") from error
-            self._problems.failed(EVERYTHING, error)
-            raise
         except Exception as error:
+            if isinstance(error, StoreError):
+                self._disconnect()
+                if self._writer.vanished:
+                    raise GoneError(f"the store {self._writer.path} is gone") from error
             self._problems.failed(EVERYTHING, error)
             raise
         self._problems.solved(EVERYTHING)
         return wait_s
 
     def _turn(self, *, everything: bool) -> float | None:
-        if self._file.vanished:
-            raise StoreError("deleted")
+        self._writer.check_in_place()
         if everything:
             self._retries.flush()
             for copy in self._copies.values():
@@ -157,8 +147,9 @@ class Replicator:
         if token == self._token and not everything:
             return
         self._token = token
-        self._workloads = due_workloads(self._reader, self._target)
-        due = due_runs(self._reader, self._target)
+        with self._reader.snapshot() as connection:
+            self._workloads = due_workloads(connection, self._target)
+            due = due_runs(connection, self._target)
         self._live = [run for run in due if not run.ended]
         self._ended = [run for run in due if run.ended]
         known = {run.run_id for run in due}
@@ -213,7 +204,7 @@ class Replicator:
         now_s, complete = time.monotonic(), not self._ended
         news = complete and self._copied and now_s - self._noted_s >= _NOTE_S
         if news or self._recorded != self._target:
-            self._cursor_log.reached(self._target, everything=complete)
+            self._writer.mark_replica(self._target, str(self._address), complete=complete)
             self._recorded = self._target
             if complete:
                 self._copied, self._noted_s = False, now_s
@@ -221,18 +212,17 @@ class Replicator:
     # -- copying ----------------------------------------------------------------------------------
 
     def _copy_workloads(self) -> None:
-        due = self._workloads
-        ids = list(due)
-        for start in range(0, len(ids), _WORKLOADS_AT_A_TIME):
-            some = ids[start : start + _WORKLOADS_AT_A_TIME]
+        due = list(self._workloads.items())
+        for start in range(0, len(due), _WORKLOADS_AT_A_TIME):
+            some = dict(due[start : start + _WORKLOADS_AT_A_TIME])
             shipment = Shipment(durable=True)
-            for workload in workloads(self._reader, some):
+            for workload in some:
                 experiment = to_column(workload.experiment)
                 shipment.add(EXPERIMENT, (experiment, workload.created_ns))
                 shipment.add(*row_of(workload))
-            if self._ship(shipment) is Outcome.REFUSED:
-                raise StoreError(self._refusal)
-            self._cursor_log.mark(self._target, {key: due[key] for key in some})
+            self._ship(shipment)
+            marks = {workload.workload_id: revision for workload, revision in some.items()}
+            self._writer.mark_replicated(self._target, marks)
         self._workloads = {}
 
     def _copy_live(self) -> None:
@@ -261,19 +251,20 @@ class Replicator:
                 inside.append(copy)
         if not inside:
             return left
-        outcome = self._ship(shipment)
-        if outcome is Outcome.DONE:
-            for copy in inside:
-                copy.stale_tries = 0
-                self._arrived(copy, shipment, final=final and copy not in left)
-                if not final:
-                    self._succeeded(copy.run_id)
-            return left
-        left = [copy for copy in left if copy not in inside]
-        return left + self._not_stored(inside, outcome, final=final)
+        try:
+            self._ship(shipment)
+        except NotStoredError as error:
+            left = [copy for copy in left if copy not in inside]
+            return left + self._not_stored(inside, error, final=final)
+        for copy in inside:
+            copy.stale_tries = 0
+            self._arrived(copy, shipment, final=final and copy not in left)
+            if not final:
+                self._succeeded(copy.run_id)
+        return left
 
     def _not_stored(
-        self, copies: Sequence[RunCopy], outcome: Outcome, *, final: bool
+        self, copies: Sequence[RunCopy], error: NotStoredError, *, final: bool
     ) -> list[RunCopy]:
         """Send each of several runs alone, as one of them may be the cause; defer a single one.
 
@@ -287,11 +278,10 @@ class Replicator:
                 self._copy_alone(copy, final=final)
             return []
         (copy,) = copies
-        if outcome is Outcome.STALE and copy.stale_tries <= _STALE_TRIES:
+        if isinstance(error, StaleError) and copy.stale_tries <= _STALE_TRIES:
             return [copy]
         copy.stale_tries = 0
-        why = self._refusal if outcome is Outcome.REFUSED else "another process writes it"
-        self._defer(copy.run_id, why)
+        self._defer(copy.run_id, error.message)
         return []
 
     def _copy_alone(self, copy: RunCopy, *, final: bool = False) -> None:
@@ -332,7 +322,7 @@ class Replicator:
                 ]
             )
             marks = {run.run_id: run.revision for run in some if run.run_id in done}
-            self._cursor_log.mark(self._target, marks)
+            self._writer.mark_replicated(self._target, marks)
             for run_id in done:
                 self._copies.pop(run_id, None)
                 self._succeeded(run_id)
@@ -406,13 +396,8 @@ class Replicator:
             for copy in unknown:
                 copy.copied = copied[copy.run_id]
 
-    @property
-    def _refusal(self) -> str:
-        return "" if self._remote is None else self._remote.refusal
-
-    def _ship(self, shipment: Shipment) -> Outcome:
+    def _ship(self, shipment: Shipment) -> None:
         assert self._remote is not None
-        outcome = self._remote.ship(shipment)
         self._used_s = time.monotonic()
-        self._copied = self._copied or outcome is Outcome.DONE
-        return outcome
+        self._remote.ship(shipment)
+        self._copied = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from radt import settings
 from radt.delivery.postgres.contents import Difference
 from radt.delivery.postgres.shipment import Copied, End, Shipment
+from radt.delivery.process import setting_or_default
 from radt.errors import CodecError, RunNotFoundError
 from radt.model import SOFTWARE
 from radt.store import copy
@@ -185,10 +185,7 @@ class Pace:
     look_share: float = 0.02
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Pace:
-        """Parse ``RADT_REPLICATION_S``; a typing error must not keep weeks of runs on one disk."""
-        setting = settings.variable(settings.REPLICATION_S, environ)
-        if setting.problem is not None:
-            log.warning("%s; the default is used", setting.problem)
-        interval_s = setting.value
+    def from_environment(cls) -> Pace:
+        """Parse ``RADT_REPLICATION_S``."""
+        interval_s = setting_or_default(settings.REPLICATION_S)
         return cls(interval_s, min(cls().texts_s, interval_s), min(cls().look_s, interval_s))

@@ -6,10 +6,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from enum import Enum, auto
 from typing import Any
 
 import psycopg2
@@ -18,15 +17,24 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
 from radt.delivery.postgres.contents import Content, contents
-from radt.delivery.postgres.replica_tables import EXPERIMENT, RUN, RUN_IDS, ReplicaTable, Row
-from radt.delivery.postgres.shipment import SMALL_POINTS, Copied, End, Shipment, Tail
+from radt.delivery.postgres.shipment import (
+    EXPERIMENT,
+    RUN,
+    RUN_IDS,
+    SMALL_POINTS,
+    Copied,
+    End,
+    ReplicaTable,
+    Row,
+    Shipment,
+    Tail,
+)
 from radt.errors import StoreError
 from radt.store import chunks, summaries
 from radt.store.backend import StoreAddress, backend_of
-from radt.store.copy import Position
+from radt.store.copy import positions_in
 from radt.store.migrations import check_not_newer, prepare_to_write
 from radt.store.pruning import Keep
-from radt.store.records import MARKERS_OF_A_NODE
 from radt.store.summaries import SUMMARIES
 from radt.store.tables import RAISED, Value
 
@@ -52,14 +60,6 @@ _SERIES = text(
     "FROM chunk WHERE run_id = ANY(:ids)) AS counted GROUP BY run_id, series_no"
 )
 _REMOVED = text("SELECT run_id FROM pruned WHERE run_id = ANY(:ids) AND kept = :kept")
-_MARKERS = text(
-    "SELECT run_id, marker_no / :size, MAX(marker_no) + 1 FROM marker "
-    "WHERE run_id = ANY(:ids) GROUP BY 1, 2"
-)
-_OPEN_MARKERS = text(
-    "SELECT run_id, marker_no FROM marker "
-    "WHERE run_id = ANY(:ids) AND end_ns IS NULL AND kind <> 'event'"
-)
 _CLAIM = (
     f"UPDATE run SET {RAISED} "  # noqa: S608 - our own names
     "FROM unnest(%s::text[], %s::bigint[]) AS known (run_id, revision) "
@@ -99,12 +99,19 @@ _OF_THE_ROWS = ("22", "23")
 _UNIQUE_VIOLATION = "23505"
 
 
-class Outcome(Enum):
-    """Result of a shipment that reached the database."""
+class NotStoredError(StoreError):
+    """The database works, but has not stored a shipment."""
 
-    DONE = auto()
-    STALE = auto()  # another process has written to the run; nothing was stored
-    REFUSED = auto()  # the rows cannot be stored unchanged
+
+class StaleError(NotStoredError):
+    """Another process has written to the run."""
+
+    def __init__(self) -> None:
+        super().__init__("another process writes it")
+
+
+class RefusedError(NotStoredError):
+    """The rows cannot be stored unchanged."""
 
 
 class Target:
@@ -123,8 +130,6 @@ class Target:
         self._backend = backend_of(address)
         self._engine: Engine = self._backend.writer_engine()
         self._opened: Connection | None = None
-        #: Why the last shipment was refused.
-        self.refusal = ""
         try:
             with self._limited(), self._backend.translated_errors():
                 prepare_to_write(self._backend, self._engine)
@@ -149,8 +154,6 @@ class Target:
         """Return the copied parts of runs, all from one snapshot."""
         copied = {run_id: Copied() for run_id in run_ids}
         points: dict[str, dict[int, int]] = {run_id: {} for run_id in run_ids}
-        markers: dict[str, dict[int, int]] = {run_id: {} for run_id in run_ids}
-        opened: dict[str, set[int]] = {run_id: set() for run_id in run_ids}
         ids = {"ids": list(run_ids)}
         with self._transaction() as connection:
             # The lock keeps everything that is read next consistent with this revision.
@@ -165,14 +168,8 @@ class Target:
                 tails = copied[run_id].tails
                 summary = SUMMARIES.read(values)
                 tails[number] = replace(tails.get(number, Tail()), summary=summary)
-            for run_id, node, number in connection.execute(
-                _MARKERS, ids | {"size": MARKERS_OF_A_NODE}
-            ):
-                markers[run_id][int(node)] = int(number)
-            for run_id, number in connection.execute(_OPEN_MARKERS, ids):
-                opened[run_id].add(int(number))
-        for run_id, known in copied.items():
-            known.position = Position(points[run_id], markers[run_id], frozenset(opened[run_id]))
+            for run_id, position in positions_in(connection, points).items():
+                copied[run_id].position = position
         return copied
 
     def removed(self, run_ids: Sequence[str]) -> set[str]:
@@ -201,52 +198,29 @@ class Target:
 
     # -- writing ----------------------------------------------------------------------------------
 
-    def ship(self, shipment: Shipment) -> Outcome:
+    def ship(self, shipment: Shipment) -> None:
         """Write a shipment, all or nothing.
 
         Raises:
+            StaleError: Another process has written to one of its runs.
+            RefusedError: The rows cannot be stored unchanged.
             SchemaTooNewError: A later radt has upgraded the store since this connection was opened.
         """
-
-        def write(connection: Connection) -> None:
-            for run_id, cuts in shipment.cuts.items():
-                connection.execute(_DELETE_ENDS, _row(run_id, cuts))
-            with _cursor(connection) as cursor:
-                for table, rows in shipment.rows.items():
-                    statement, values = table.statement, _sorted(table, rows)
-                    if table.derived:
-                        statement, values = _numbered(cursor, statement, values)
-                    execute_values(cursor, statement, values, page_size=_ROWS_A_STATEMENT)
-            chunks.insert(connection, shipment.chunks)
-            for run_id, series in shipment.unordered.items():
-                summaries.again(connection, run_id, series)
-
-        outcome = self._write(shipment, write)
-        if outcome is Outcome.DONE:
-            shipment.shipped()
-        return outcome
-
-    def _write(self, shipment: Shipment, write: Callable[[Connection], None]) -> Outcome:
-        """Write in a transaction that fails if other processes have written to its runs."""
+        seconds = _PATIENCE_S + shipment.size_bytes / _SLOWEST_BYTES_PER_S
         try:
-            with self._transaction(
-                _PATIENCE_S + shipment.size_bytes / _SLOWEST_BYTES_PER_S
-            ) as connection:
+            with self._transaction(seconds) as connection:
                 self._claim(connection, shipment)
-                write(connection)
+                _write(connection, shipment)
                 # Last, because a write that waited for a migration must notice it.
                 check_not_newer(self._backend, int(connection.execute(_VERSION).scalar_one()))
-        except _StaleError:
-            return Outcome.STALE
         except StoreError as error:
             code = getattr(_origin(error), "pgcode", None) or ""
             if code == _UNIQUE_VIOLATION:
-                return Outcome.STALE
-            if code[:2] not in _OF_THE_ROWS:
-                raise
-            self.refusal = error.message
-            return Outcome.REFUSED
-        return Outcome.DONE
+                raise StaleError from error
+            if code[:2] in _OF_THE_ROWS:
+                raise RefusedError(error.message) from error
+            raise
+        shipment.shipped()
 
     def _claim(self, connection: Connection, shipment: Shipment) -> None:
         """Lock the runs if they are at the expected revisions."""
@@ -258,14 +232,14 @@ class Target:
                 ids = sorted(known)
                 cursor.execute(prefix + _CLAIM, (ids, [known[run_id] for run_id in ids]))
                 if len(cursor.fetchall()) < len(ids):
-                    raise _StaleError
+                    raise StaleError
             elif prefix:
                 cursor.execute(prefix)
             if new:
                 rows = [shipment.rows[RUN][(run_id,)] for run_id in sorted(new)]
                 made = execute_values(cursor, _CREATE, rows, page_size=len(rows), fetch=True)
                 if len(made) < len(new):
-                    raise _StaleError
+                    raise StaleError
 
     # -- helpers ----------------------------------------------------------------------------------
 
@@ -308,8 +282,18 @@ class Target:
                 link.shutdown(socket.SHUT_RDWR)
 
 
-class _StaleError(Exception):
-    """Rolls back the transaction of a stale shipment."""
+def _write(connection: Connection, shipment: Shipment) -> None:
+    for run_id, cuts in shipment.cuts.items():
+        connection.execute(_DELETE_ENDS, _row(run_id, cuts))
+    with _cursor(connection) as cursor:
+        for table, rows in shipment.rows.items():
+            statement, values = table.statement, _sorted(table, rows)
+            if table.derived:
+                statement, values = _numbered(cursor, statement, values)
+            execute_values(cursor, statement, values, page_size=_ROWS_A_STATEMENT)
+    chunks.insert(connection, shipment.chunks)
+    for run_id, series in shipment.unordered.items():
+        summaries.again(connection, run_id, series)
 
 
 @contextmanager

@@ -59,8 +59,7 @@ class EchoLoader(Loader[Any]):
 
     Attributes:
         decoded: Number of samples decoded for the batches returned so far. Samples decoded again
-            after
-            `load_state_dict` count once.
+            after `load_state_dict` count once.
         echoed: Number of uses of samples that had been used before.
         echoing: Whether the next epoch reuses samples.
 

@@ -199,8 +199,7 @@ class ProgressiveLoader(Loader[Any]):
         Args:
             model: On the device where it will be trained.
             loss: Function of the model and a batch on its device; if None, the sum of the model's
-                output
-                for the batch's first tensor.
+                output for the batch's first tensor.
 
         Returns:
             One result for each size, the smallest first.

@@ -83,8 +83,7 @@ class SharedLoader(Loader[Any]):
             and other users, do not share it.
         arguments: Arguments of ``make_loader`` by name, as JSON values.
         batch_size: Samples in a batch of this consumer; the loader's if None. Batches that lie
-            within
-            one of the loader's are views, others are copies.
+            within one of the loader's are views, others are copies.
         buffer: Number of batches that a consumer may be ahead of another. The server keeps one
             more.
         join: Where to join an epoch in progress: ``"epoch"``, at the next one; ``"window"``, at the
@@ -241,8 +240,7 @@ class SharedLoader(Loader[Any]):
 
         Raises:
             LoaderError: The loader failed in the server (with its traceback); the server was
-                killed; this
-                process was evicted.
+                killed; this process was evicted.
         """
         session = self._checked()
         self._leave()

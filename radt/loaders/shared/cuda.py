@@ -176,8 +176,7 @@ class Memory:
         device: The GPU.
         nbytes: Their number; rounded up in new memory.
         descriptor: Descriptor of another process's memory, which is closed here. Without it, the
-            memory
-            is new, and has a descriptor for others.
+            memory is new, and has a descriptor for others.
         peers: GPUs of this process that read it, too.
 
     Raises:

@@ -171,8 +171,7 @@ class Gpu:
         Args:
             placed: The server's message.
             gone: Called when the last tensor is gone. If it returns True, `release` tells the
-                server as
-                soon as the stream has reached this point.
+                server as soon as the stream has reached this point.
 
         Raises:
             cuda.CudaError: PyTorch cannot use them; `gone` is not called.

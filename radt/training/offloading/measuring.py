@@ -12,12 +12,12 @@ from torch import Tensor
 
 from radt.errors import UsageError
 from radt.loaders.batches import mapped, tensors_of
+from radt.loaders.randomness import RandomState
 from radt.training.calling import Call
 from radt.training.offloading.partition import OffloadBlock
 from radt.training.offloading.passes import Passes, PassSegment
 from radt.training.offloading.swapping import SwappedBlock
 from radt.training.offloading.tracing import Values
-from radt.training.randomness import RandomState
 
 _REPEATS = 3
 #: Prevents cuts behind blocks that hand over tuples of tensors.

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from radt import units
 from radt.errors import UsageError
 from radt.loaders.batches import moved, tensors_of
+from radt.loaders.randomness import RandomState
 from radt.training.calling import Loss, Objective
 from radt.training.job import Job
 from radt.training.layout import Layout
@@ -35,7 +36,6 @@ from radt.training.offloading.stores import (
     give_memory_back,
 )
 from radt.training.offloading.swapping import SwappedBlock
-from radt.training.randomness import RandomState
 from radt.training.weights import Access, Weights, model_tensors, moved_back, moved_elsewhere
 
 #: Folder for large temporary files (file-hierarchy(7)); /tmp is in memory on many systems.
@@ -268,8 +268,7 @@ class OffloadedStep:
 
         Raises:
             TrainingError: Loading or writing failed, the budget is exceeded, or the previous step
-                was
-                interrupted in the middle.
+                was interrupted in the middle.
             UsageError: There are too many micro-batches, or one is too large; or a module is in
                 another mode (training or not) than when it was planned.
         """

@@ -13,13 +13,13 @@ from torch import Tensor, fx, nn
 
 from radt.errors import TrainingError
 from radt.loaders.batches import moved
+from radt.loaders.randomness import RandomState
 from radt.training.calling import Call, Objective
 from radt.training.offloading.draws import Draws
 from radt.training.offloading.graph import GraphBlock, ModelGraph
 from radt.training.offloading.stores import Budget
 from radt.training.offloading.swapping import SavedView, SwappedBlock
 from radt.training.offloading.tracing import Values
-from radt.training.randomness import RandomState
 
 
 class PassSegment:

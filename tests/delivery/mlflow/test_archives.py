@@ -16,19 +16,17 @@ from radt.delivery.archive.locations import MlflowLocation
 from radt.delivery.archive.read import find_archive, import_archive
 from radt.delivery.backlog import mlflow_backlogs
 from radt.delivery.mlflow import archives as archiving
-from radt.delivery.mlflow.archives import (
-    ArchiveUploader,
-    archive_interval_s,
-    archive_spool,
-)
+from radt.delivery.mlflow.archives import ArchiveUploader, archive_spool
 from radt.delivery.mlflow.target import DeliveryError, ErrorKind, MlflowTarget
 from radt.delivery.mlflow.uploader import Uploader
 from radt.delivery.mlflow.variables import DESTINATION
 from radt.delivery.problems import MLFLOW, ProblemLog, archive_of, read_problems
+from radt.delivery.process import setting_or_default
 from radt.errors import ArchiveError, CodecError, UsageError
 from radt.home import Home, RunDir
 from radt.model import MarkerKind, RunStatus
 from radt.runner.delivering import PendingUploads
+from radt.settings import ARCHIVE_S
 from radt.store.reader import StoreReader
 from radt.store.records import MarkerRecord, RunRecord
 from radt.store.writer import StoreWriter
@@ -424,10 +422,11 @@ def test_no_archive_for_who_wants_none(lab: Lab, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("", 900.0), ("60", 60.0), ("0", None), ("-1", 900.0), ("x", 900.0)],
+    [("", 900.0), ("60", 60.0), ("0", 0.0), ("-1", 900.0), ("x", 900.0)],
 )
-def test_how_often(text: str, expected: float | None) -> None:
-    assert archive_interval_s({"RADT_ARCHIVE_S": text}) == expected
+def test_how_often(text: str, expected: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RADT_ARCHIVE_S", text)
+    assert setting_or_default(ARCHIVE_S) == expected
 
 
 @pytest.fixture

@@ -88,8 +88,7 @@ def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path
 
 @pytest.mark.long
 def test_changes_of_the_store_are_noticed_without_a_poke(lab: Lab) -> None:
-    address = ("--tracking-uri", lab.tracking_uri)  # may also be an option
-    process = lab.start_deliverer("--live-interval-s", "3600", *address)
+    process = lab.start_deliverer("--live-interval-s", "3600")
     (run,) = lab.add_workload()
     notify(process)
     wait_until(lambda: lab.record(run).mlflow_run_id, "registered: the deliverer is up")

@@ -14,14 +14,12 @@ from typing import Any
 import numpy as np
 import psycopg2
 import pytest
-from sqlalchemy import Connection
 
 import radt
 from radt.delivery import process
-from radt.delivery.postgres.local import ReplicationCursor
 from radt.delivery.postgres.replicator import GoneError, Replicator
 from radt.delivery.postgres.shipment import Shipment
-from radt.delivery.postgres.target import Outcome, Target
+from radt.delivery.postgres.target import StaleError, Target
 from radt.errors import StoreError
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.processes import Backoff
@@ -175,14 +173,14 @@ def test_small_pieces_are_made_one(
 ) -> None:
     """A run at 1 Hz, a minute at a time."""
     merged: list[int] = []
-    write = Target._write
+    ship = Target.ship
 
-    def noted(target: Target, shipment: Shipment, act: Callable[[Connection], None]) -> Outcome:
+    def noted(target: Target, shipment: Shipment) -> None:
         if shipment.cuts:
             merged.append(shipment.size_bytes)
-        return write(target, shipment, act)
+        ship(target, shipment)
 
-    monkeypatch.setattr(Target, "_write", noted)
+    monkeypatch.setattr(Target, "ship", noted)
     (run,) = add_runs(writer, series=3)
     replicator = replicators(database)
     for _ in range(70):
@@ -231,14 +229,13 @@ def test_pieces_whose_times_are_in_series_of_another_shipment(
     replicator = replicators(database)
     replicator.turn()
     torn: list[int] = []
-    write = Target._write
+    ship = Target.ship
 
-    def checked(target: Target, shipment: Shipment, act: Callable[[Connection], None]) -> Outcome:
-        outcome = write(target, shipment, act)
+    def checked(target: Target, shipment: Shipment) -> None:
+        ship(target, shipment)
         torn.extend(count for (count,) in rows(database, TORN))
-        return outcome
 
-    monkeypatch.setattr(Target, "_write", checked)
+    monkeypatch.setattr(Target, "ship", checked)
     for numbers in ((4, 7), (4, 7), (1, 4, 7, 10)):  # of one listener
         points = Samples(np.arange(10, dtype=np.int64), np.arange(10, dtype=np.float64))
         writer.append(run.run_id, [SeriesBatch(number, points) for number in numbers])
@@ -470,11 +467,11 @@ def test_a_run_that_waited_for_another_process_is_tried_as_often_again(
     tries: list[Shipment] = []
     ship = Target.ship
 
-    def too_late(target: Target, shipment: Shipment) -> Outcome:
+    def too_late(target: Target, shipment: Shipment) -> None:
         if not shipment.revisions:
             return ship(target, shipment)
         tries.append(shipment)
-        return Outcome.STALE
+        raise StaleError
 
     monkeypatch.setattr(Target, "ship", too_late)
     counts = []
@@ -643,7 +640,7 @@ def test_a_local_store_that_takes_no_record_does_not_keep_the_copy(
 
     replicator = replicators(database)
     with monkeypatch.context() as patch, pytest.raises(StoreError, match="disk full"):
-        patch.setattr(ReplicationCursor, "reached", full)
+        patch.setattr(StoreWriter, "mark_replica", full)
         replicator.turn()
     assert differences(store, database) == []
     assert local(store, "SELECT label FROM replica") == []

@@ -1,9 +1,12 @@
-"""Reads the progress of an experiment on this machine from file, lock, store and collector."""
+"""Watches an experiment on this machine: its progress from file, lock, store and collector."""
 
 from __future__ import annotations
 
 import math
+import os
 import shlex
+import signal
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -11,11 +14,21 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
+from rich.text import Text
+
+from radt import procfs
 from radt.clock import Clock
 from radt.collector.client import CollectorClient
 from radt.collector.protocol import LiveView
 from radt.devices.machine import Machine
-from radt.errors import CollectorError, ExperimentError, RunNotFoundError, StoreError
+from radt.errors import (
+    CollectorError,
+    ExperimentError,
+    HeldError,
+    RunNotFoundError,
+    StoreError,
+    UsageError,
+)
 from radt.experiment.files import call
 from radt.experiment.lock import Holder
 from radt.experiment.plan import ExperimentPlan, WorkloadKey, WorkloadPlan, first_repeat
@@ -24,7 +37,11 @@ from radt.home import Home
 from radt.listeners import registry
 from radt.listeners.api import Registry
 from radt.model import SOFTWARE, MarkerKind, RunStatus
+from radt.runner.active import INTERRUPT_GRACE_S, TERMINATE_GRACE_S, StopRequest
+from radt.runner.console import RunConsole
+from radt.runner.detach import last_log
 from radt.runner.options import StartOptions, pending_workloads
+from radt.runner.output import LogTail
 from radt.runner.progress import (
     ExperimentProgress,
     ProgressView,
@@ -34,6 +51,8 @@ from radt.runner.progress import (
     remaining_s,
 )
 from radt.runner.recording import problem_of
+from radt.runner.supervisor import exit_code
+from radt.runner.watch import LOOK_S, POLL_S, Watcher
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.tags import START
@@ -44,24 +63,33 @@ _CPU_METRIC = "process.cpu.utilization"
 _MEMORY_METRIC = "process.memory.rss"
 
 
-class LocalProgress:
-    """Reads the progress, repeatedly.
+#: Number of earlier output lines to show, taken from the last bytes of the output.
+SHOWN_LINES = 20
+_TAIL_BYTES = 64_000
+#: Seconds after the runner's end for its supervisor to write the last line.
+_LAST_LINE_S = 5.0
+#: Seconds for runs to end, and then for their values and artifacts to be collected.
+STOP_PATIENCE_S = INTERRUPT_GRACE_S + TERMINATE_GRACE_S + 45.0
+
+
+class LocalWatcher(Watcher):
+    """Watches an experiment whose runs are processes of a runner.
 
     Args:
         file: The experiment file.
         find_home: Finds its data folder, unless its runner says which.
     """
 
+    subject = "the experiment continues"
+
     def __init__(self, file: Path, find_home: Callable[[], Home]) -> None:
-        self._file = file
-        self._find_home = find_home
-        self._home: Home | None = None
+        super().__init__(file, find_home)
+        self._store_home: Home | None = None
         self._reader: StoreReader | None = None
         self._client: CollectorClient | None = None
         self._ended: dict[str, RunRecord] = {}
 
-    def close(self) -> None:
-        """Close the store and the connection to the collector."""
+    def __exit__(self, *_: object) -> None:
         if self._reader is not None:
             self._reader.close()
         if self._client is not None:
@@ -71,23 +99,16 @@ class LocalProgress:
     def _checked_against(self) -> tuple[Machine, Registry]:
         return Machine.detect(), registry.load()
 
-    def read(self, holder: Holder | None) -> ExperimentProgress:
-        """Return the current progress.
-
-        Args:
-            holder: The process that holds the experiment's lock.
-
-        Raises:
-            ExperimentError: The file cannot be read.
-        """
+    def look(self) -> ExperimentProgress:
+        holder = self.lock.holder()
         problems: list[str] = []
         self._open_store(holder, problems)
-        source = open_source(self._file)
+        source = open_source(self.file)
         try:
             plan = source.plan(*self._checked_against)
         except ExperimentError as error:  # written for another machine, or being edited
             problems.append(f"{error.message.partition(',')[0]}: radt validate shows them")
-            plan = ExperimentPlan(self._file.absolute(), ())
+            plan = ExperimentPlan(self.file.absolute(), ())
         repeat = max(source.repeat, plan.repeats_asked if holder is None else holder.repeat)
         records = self._records(plan)
         pending = _pending(plan, holder, repeat, records)
@@ -103,8 +124,8 @@ class LocalProgress:
             for workload in plan.workloads
         ]
         return ExperimentProgress(
-            file=self._file,
-            name=plan.name if plan.workloads else self._file.stem,
+            file=self.file,
+            name=plan.name if plan.workloads else self.file.stem,
             is_running=holder is not None,
             holder=holder,
             workloads=workloads,
@@ -123,10 +144,10 @@ class LocalProgress:
             workload.label for workload in workloads if workload.state is not WorkloadState.DONE
         ]
         if not workloads:
-            return call(self._file, "validate")
+            return call(self.file, "validate")
         if not labels:
             has_failed = statuses - {None, RunStatus.FINISHED}
-            again = f"; {call(self._file)} --rerun repeats the failed rows" if has_failed else ""
+            again = f"; {call(self.file)} --rerun repeats the failed rows" if has_failed else ""
             return f"all done{again}"
         options = ""
         if records and self._reader is not None:
@@ -139,14 +160,14 @@ class LocalProgress:
         if not chosen:  # the selection of the last start is done: suggest the rest
             options, chosen = shlex.join(_without(words, "--only")), labels
         verb = "starts" if statuses == {None} else "resumes"
-        return f"{call(self._file, options=options)} {verb} with workload {chosen[0]}"
+        return f"{call(self.file, options=options)} {verb} with workload {chosen[0]}"
 
     def _open_store(self, holder: Holder | None, problems: list[str]) -> None:
-        home = Home(Path(holder.home)) if holder is not None and holder.home else self._find_home()
-        if self._reader is not None and self._home != home:
+        home = Home(Path(holder.home)) if holder is not None and holder.home else self.home
+        if self._reader is not None and self._store_home != home:
             self._reader.close()
             self._reader = None
-        self._home = home
+        self._store_home = home
         if self._reader is not None or (holder is None and not home.store_path.exists()):
             return  # it is open, or nothing was ever run
         try:
@@ -181,8 +202,8 @@ class LocalProgress:
             if self._client is None:
                 self._client = CollectorClient(start=False, timeout_s=0.0, patience_s=_PATIENCE_S)
             views = self._client.live(run_ids)
-            assert self._home is not None
-            problem = problem_of(self._client.status(), self._home)
+            assert self._store_home is not None
+            problem = problem_of(self._client.status(), self._store_home)
             problems += [problem] if problem else []
         except CollectorError:
             views = {}
@@ -252,6 +273,92 @@ class LocalProgress:
                     taken_s = (record.ended_ns - record.created_ns) / 1e9
                     (now_s if of_this_start else before_s).setdefault(key, []).append(taken_s)
         return done, before_s | now_s
+
+    # Follow and stop -----------------------------------------------------------------------------
+
+    def follow(self, console: RunConsole, stop: StopRequest) -> int:
+        holder = self.lock.holder()
+        if holder is None:
+            raise self._not_running()
+        log = _Log(holder, console)
+        next_look_s = 0.0
+        while not stop and self.lock.holder() == holder:
+            log.relay()
+            if time.monotonic() >= next_look_s:
+                next_look_s = time.monotonic() + LOOK_S
+                progress = self.look()
+                console.experiment = progress.progress
+                if progress.running is None:
+                    console.hide_live()
+                else:
+                    console.show_live(progress.running)
+            stop.wait(POLL_S)
+        console.hide_live()
+        end_s = time.monotonic() + _LAST_LINE_S
+        log.relay()
+        while not stop and log.is_unfinished and time.monotonic() < end_s:
+            stop.wait(POLL_S)
+            log.relay()
+        if stop or log.exit_code is not None:
+            return log.exit_code or 0
+        resumed = call(self.file, options=holder.options)
+        console.say(f"ended; exit code unknown; {resumed} resumes it", "dim")
+        return 0 if self.look().has_finished else 1
+
+    def _not_running(self) -> UsageError:
+        if not self.file.exists():
+            return UsageError(
+                f"Expected an experiment file, got {self.file}, which does not exist",
+                "Name the file that was started; `radt ls` lists runs",
+            )
+        log = last_log(self.file, self.home)
+        return UsageError(
+            f"{self.file} is not running",
+            f"Its last output is in {log}"
+            if log
+            else f"{call(self.file, 'status')} shows its progress",
+        )
+
+    # Stop ----------------------------------------------------------------------------------------
+
+    def stop(self, console: RunConsole, *, now: bool) -> bool:
+        holder = self.lock.holder()
+        if holder is None:
+            return False
+        self.options = holder.options
+        if not holder.is_here:
+            raise UsageError(
+                f"{self.file} is being run by {holder}",
+                f"On {holder.host}: {call(self.file, 'stop')}",
+            )
+        self._ask_to_end(holder, now=now)
+        console.show_wait(f"{holder} was {'killed' if now else 'asked to end'}")
+        if not self.wait_for_release(holder, STOP_PATIENCE_S):
+            raise HeldError(
+                f"{holder} did not stop {self.file} within {STOP_PATIENCE_S:.0f} s",
+                f"Run kill -9 {holder.pid}; the next start cleans up after its runs"
+                if now
+                else call(self.file, "stop --now"),
+            )
+        return True
+
+    def _ask_to_end(self, holder: Holder, *, now: bool) -> None:
+        """Signal the runner as its terminal would; with ``now``, signal it twice."""
+        # In a shell's background job SIGINT is ignored, and the runner leaves it so.
+        ignored = procfs.status_mask(holder.pid, "SigIgn") or 0
+        polite = signal.SIGTERM if ignored >> (signal.SIGINT - 1) & 1 else signal.SIGINT
+        second = signal.SIGTERM if polite is signal.SIGINT else signal.SIGHUP
+        try:
+            os.kill(holder.pid, polite)
+            if now:  # a different signal, because two pending equal ones are merged into one
+                os.kill(holder.pid, second)
+        except ProcessLookupError:
+            pass  # it has ended by itself
+        except PermissionError:
+            raise UsageError(
+                f"{self.file} is being run by {holder}; only that user may stop it",
+                f"Ask {holder.user}, or: sudo {call(self.file, 'stop')}",
+            ) from None
 
 
 def _pending(
@@ -360,3 +467,44 @@ def _without(words: Sequence[str], option: str) -> list[str]:
         for before, word in zip(["", *words], words, strict=False)
         if word.partition("=")[0] != option and before != option
     ]
+
+
+class _Log:
+    """Relays the output of a runner that prints into a file.
+
+    ``exit_code`` comes from the log's last line; None until that is written.
+    """
+
+    def __init__(self, holder: Holder, console: RunConsole) -> None:
+        self._console = console
+        self._tail: LogTail | None = None
+        self.exit_code: int | None = None
+        if not holder.log:
+            console.say(f"{holder} prints to its own terminal", "dim")
+            return
+        try:
+            tail = LogTail(Path(holder.log), _TAIL_BYTES)
+            lines = tail.lines()
+        except OSError as error:
+            console.say(Text(f"{holder.log} cannot be read: {error.strerror}", "red"))
+            return
+        self._tail = tail
+        if len(lines) > SHOWN_LINES:
+            console.say(f"  … see {holder.log} for earlier output", "dim")
+        self._print(lines[-SHOWN_LINES:])
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Return True if the last line may still be written."""
+        return self._tail is not None and self.exit_code is None
+
+    def relay(self) -> None:
+        """Print the output since the last call."""
+        if self._tail is not None:
+            with suppress(OSError):  # removed, or its disk is not available at present
+                self._print(self._tail.lines())
+
+    def _print(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._console.relay(line)
+            self.exit_code = exit_code(line)

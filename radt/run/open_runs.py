@@ -49,7 +49,7 @@ class Joining(Enum):
 
 
 class Handle(Protocol):
-    """A `radt.Run` that logs to a recording."""
+    """A `radt.Run` that logs to an open run."""
 
     log_metric: LogScalar
 
@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Recording:
+class OpenRun:
     """A run that is open in this process.
 
     Attributes:
@@ -91,7 +91,7 @@ class Recording:
     backend: Off
     place: Place
     parent: Off | None = None
-    owner: Recording | None = None
+    owner: OpenRun | None = None
     depth: int = 0
     handles: list[Handle] = field(default_factory=list)
     history: History = field(default_factory=History)
@@ -107,12 +107,12 @@ class Recording:
         return self.backend.target
 
     @property
-    def enclosing(self) -> Recording | None:
-        """The recording of the parent run in this process; None without a parent."""
+    def enclosing(self) -> OpenRun | None:
+        """The parent run as it is open in this process; None without a parent."""
         if self.parent is None:
             return None
-        blocks = (recording for recording in _process.open if recording.backend is self.parent)
-        return next(blocks, None) or Recording(self.parent, self.place)
+        blocks = (open_run for open_run in _process.open if open_run.backend is self.parent)
+        return next(blocks, None) or OpenRun(self.parent, self.place)
 
     @property
     def files(self) -> RunDir | None:
@@ -130,7 +130,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.open: list[Recording] = []
+        self.open: list[OpenRun] = []
         #: Runs that other processes end: one backend per run, however many blocks are opened.
         self.joined: dict[str, Joined] = {}
         self.owned = 0
@@ -164,7 +164,7 @@ class _Process:
 
 
 _process = _Process()
-_current: ContextVar[Recording | None] = ContextVar("radt_run", default=None)
+_current: ContextVar[OpenRun | None] = ContextVar("radt_run", default=None)
 
 
 def _after_fork() -> None:
@@ -182,18 +182,18 @@ os.register_at_fork(after_in_child=_after_fork)
 # Which run ------------------------------------------------------------------------------------
 
 
-def current(*, warns: bool = False) -> Recording | None:
+def current(*, warns: bool = False) -> OpenRun | None:
     """Return the run of this context, or the only one that is open in this process.
 
     Args:
         warns: Warn if the run is ambiguous.
     """
-    recording = _current.get()
-    if recording is not None and not recording.ended:
-        return recording
-    runs = [recording for recording in _process.open if recording.parent is None]
+    open_run = _current.get()
+    if open_run is not None and not open_run.ended:
+        return open_run
+    runs = [open_run for open_run in _process.open if open_run.parent is None]
     if len(runs) > 1:
-        runs = [recording for recording in runs if not recording.is_own][:1]
+        runs = [open_run for open_run in runs if not open_run.is_own][:1]
         if not runs and warns:
             warn_once(
                 "several runs are open in this process, and none of them in thread "
@@ -203,16 +203,16 @@ def current(*, warns: bool = False) -> Recording | None:
     return runs[0] if runs else None
 
 
-def make_current(recording: Recording | None) -> Recording | None:
+def make_current(open_run: OpenRun | None) -> OpenRun | None:
     """Make a run current in this context. Return the previous one."""
     before = _current.get()
-    _current.set(recording)
+    _current.set(open_run)
     return before
 
 
-def make_former(recording: Recording, before: Recording | None) -> None:
-    """Restore the previous run of this context, if ``recording`` is still current."""
-    if _current.get() is recording:
+def make_former(open_run: OpenRun, before: OpenRun | None) -> None:
+    """Restore the previous run of this context, if ``open_run`` is still current."""
+    if _current.get() is open_run:
         _current.set(before)
 
 
@@ -221,16 +221,16 @@ def belongs_to_a_run() -> bool:
     return inside_a_run() and not any(r.is_own and r.parent is None for r in _process.open)
 
 
-def of_process() -> Recording | None:
+def of_process() -> OpenRun | None:
     """Return the current run, or the one that this process belongs to; None without one.
 
     Does not open a block.
     """
     with _process.lock:
-        recording = current()
-        if recording is None and belongs_to_a_run():
-            recording = Recording(_joined(_target(RunOptions())), Place.here())
-        return recording
+        open_run = current()
+        if open_run is None and belongs_to_a_run():
+            open_run = OpenRun(_joined(_target(RunOptions())), Place.here())
+        return open_run
 
 
 def _target(options: RunOptions) -> Target:
@@ -250,7 +250,7 @@ def _joined(target: Target) -> Joined:
 # Blocks ---------------------------------------------------------------------------------------
 
 
-def enter(options: RunOptions, joining: Joining = Joining.ENCLOSING) -> Recording:
+def enter(options: RunOptions, joining: Joining = Joining.ENCLOSING) -> OpenRun:
     """Open a block: join the run of the block around it or of the process, or begin one.
 
     Raises:
@@ -258,34 +258,34 @@ def enter(options: RunOptions, joining: Joining = Joining.ENCLOSING) -> Recordin
     """
     place = Place.here()
     with _process.lock:
-        recording = None if joining is Joining.NONE else _enclosing(place)
+        open_run = None if joining is Joining.NONE else _enclosing(place)
         is_begun = False
-        if recording is None:
+        if open_run is None:
             # Raise for the caller's mistakes before anything begins.
             TorchWishes.find(options.torch, parse_listeners(options.listeners), RunDir(Path()))
             try:
-                recording = _begin(options, place, joining)
-                _process.open.append(recording)
+                open_run = _begin(options, place, joining)
+                _process.open.append(open_run)
             finally:
                 _process.publish()
-            recording.is_session = options.is_session
-            is_begun = recording.target.part in (Part.OWNER, Part.CHILD)
-        recording.depth += 1
+            open_run.is_session = options.is_session
+            is_begun = open_run.target.part in (Part.OWNER, Part.CHILD)
+        open_run.depth += 1
     if options.params is not None and not is_begun:  # otherwise the run's first rows have them
         values = read_parameters(options.params)
-        recording.backend.journal.say(EventKind.PARAMS, values=values)
-    return recording
+        open_run.backend.journal.say(EventKind.PARAMS, values=values)
+    return open_run
 
 
-def _enclosing(place: Place) -> Recording | None:
-    recording = _current.get()
-    if recording is not None and not recording.ended and recording.place == place:
-        return recording
+def _enclosing(place: Place) -> OpenRun | None:
+    open_run = _current.get()
+    if open_run is not None and not open_run.ended and open_run.place == place:
+        return open_run
     blocks = (r for r in reversed(_process.open) if r.place == place and r.owner is None)
     return next(blocks, None)
 
 
-def _begin(options: RunOptions, place: Place, joining: Joining) -> Recording:
+def _begin(options: RunOptions, place: Place, joining: Joining) -> OpenRun:
     outer = _current.get()
     is_inside = outer is not None and not outer.ended and outer.place.pid == place.pid
     if outer is not None and is_inside and outer.place != place:  # another thread or task
@@ -293,19 +293,19 @@ def _begin(options: RunOptions, place: Place, joining: Joining) -> Recording:
     _process.withdraw()
     target = Target.none() if options.is_off else _target(options)
     if target.part is Part.NONE:
-        return Recording(Off(target), place)
+        return OpenRun(Off(target), place)
     if target.part is Part.MEMBER:
         run = _joined(target)
         is_taken = any(r.backend is run and r.depth for r in _process.open)
         if joining is Joining.PROCESS or (not is_taken and run.takes(options)):
             run.has_had_block |= joining is not Joining.PROCESS
             run.open()
-            return Recording(run, place)
+            return OpenRun(run, place)
         return _child(run, options, place)
     return _new_run(target, options, place)
 
 
-def _child(parent: Off, options: RunOptions, place: Place) -> Recording:
+def _child(parent: Off, options: RunOptions, place: Place) -> OpenRun:
     name = options.name or parent.name or "run"
     if not is_quiet():
         warn_once(
@@ -316,8 +316,8 @@ def _child(parent: Off, options: RunOptions, place: Place) -> Recording:
 
 
 def begin(
-    parent: Recording | None, options: RunOptions, *, encloses: bool = False, is_owned: bool = False
-) -> Recording:
+    parent: OpenRun | None, options: RunOptions, *, encloses: bool = False, is_owned: bool = False
+) -> OpenRun:
     """Begin a new run, or a child, which stays open until it is left.
 
     Args:
@@ -329,81 +329,81 @@ def begin(
     with _process.lock:
         place = Place.here() if encloses else Place(os.getpid(), thread=0)
         if parent is not None:
-            recording = _new_child(parent.backend, options.name or "run", options, place)
-            recording.owner = parent if is_owned else None
+            open_run = _new_child(parent.backend, options.name or "run", options, place)
+            open_run.owner = parent if is_owned else None
         else:
             try:
                 _process.withdraw()
-                recording = _new_run(_target(options), options, place)
+                open_run = _new_run(_target(options), options, place)
             finally:
                 _process.publish()
-        recording.depth = 1
-        _process.open.append(recording)
+        open_run.depth = 1
+        _process.open.append(open_run)
         _process.publish()
-    return recording
+    return open_run
 
 
-def unrecorded() -> Recording:
+def unrecorded() -> OpenRun:
     """Return a run that records nothing."""
-    return Recording(Off(Target.none()), Place.here())
+    return OpenRun(Off(Target.none()), Place.here())
 
 
-def _new_run(target: Target, options: RunOptions, place: Place) -> Recording:
+def _new_run(target: Target, options: RunOptions, place: Place) -> OpenRun:
     _process.owned += 1
     end_with_process()
-    return Recording(Standalone.begin(target, options), place)
+    return OpenRun(Standalone.begin(target, options), place)
 
 
-def _new_child(parent: Off, name: str, options: RunOptions, place: Place) -> Recording:
+def _new_child(parent: Off, name: str, options: RunOptions, place: Place) -> OpenRun:
     end_with_process()
-    return Recording(Standalone.begin_child(parent, name, options), place, parent)
+    return OpenRun(Standalone.begin_child(parent, name, options), place, parent)
 
 
-def measure(recording: Recording, options: RunOptions) -> None:
+def measure(open_run: OpenRun, options: RunOptions) -> None:
     """Start the requested measurements in this process, until the block is left."""
-    target = recording.target
-    if not recording.backend.recorded or recording.parent is not None:  # the parent is measured
+    target = open_run.target
+    if not open_run.backend.recorded or open_run.parent is not None:  # the parent is measured
         return
     own = target.part is not Part.MEMBER
     choices = parse_listeners(options.listeners) if own else ()
     wishes = TorchWishes.find(options.torch, choices, target.run_dir)
-    guarded("measuring from inside", lambda: recording.instruments.start(wishes, target))
+    guarded("measuring from inside", lambda: open_run.instruments.start(wishes, target))
 
 
-def leave(recording: Recording, error: BaseException | None, *, wholly: bool = False) -> None:
+def leave(open_run: OpenRun, error: BaseException | None, *, wholly: bool = False) -> None:
     """Close a block. The last block ends the run if this process owns its end.
 
     Args:
-        recording: The run.
+        open_run: The run.
         error: The exception that left the block; None if it reached its end.
         wholly: Close all of its blocks.
     """
     with _process.lock:
-        recording.depth = 0 if wholly else recording.depth - 1
-        if recording.depth > 0:
+        open_run.depth = 0 if wholly else open_run.depth - 1
+        if open_run.depth > 0:
             return
-    finish(recording, *ending_of(error))
+    finish(open_run, *ending_of(error))
 
 
-def finish(recording: Recording, status: RunStatus, reason: str) -> None:
+def finish(open_run: OpenRun, status: RunStatus, reason: str) -> None:
     """End a run and its children in this process. Harmless if it has ended."""
     with _process.lock:
-        if recording.ended:
+        if open_run.ended:
             return
-        recording.ended = True
-        if recording in _process.open:
-            _process.open.remove(recording)
-    if recording.instruments.watch is not None:
-        recording.instruments.watch.end()
-    if os.getpid() != recording.place.pid:  # a forked child left its parent's block
-        recording.backend.journal.close()
+        open_run.ended = True
+        if open_run in _process.open:
+            _process.open.remove(open_run)
+    if open_run.instruments.watch is not None:
+        open_run.instruments.watch.end()
+    if os.getpid() != open_run.place.pid:  # a forked child left its parent's block
+        open_run.backend.journal.close()
         return
-    for child in [child for child in _process.open if child.owner is recording]:
+    for child in [child for child in _process.open if child.owner is open_run]:
         finish(child, status, reason)
-    guarded("measuring from inside", recording.instruments.close)
+    guarded("measuring from inside", open_run.instruments.close)
     with _process.lock:
         _process.publish()
-    recording.backend.finish(status, reason)
+    open_run.backend.finish(status, reason)
 
 
 def ending_of(error: BaseException | None) -> tuple[RunStatus, str]:
@@ -434,8 +434,8 @@ def _end_at_exit() -> None:
     ignore_termination()
     in_a_console = hasattr(sys, "ps1")  # there, a traceback does not end the process
     error = None if in_a_console else exit_of_process()
-    for recording in reversed(_process.open.copy()):
-        if recording.place.pid == os.getpid():
-            leave(recording, error, wholly=True)
+    for open_run in reversed(_process.open.copy()):
+        if open_run.place.pid == os.getpid():
+            leave(open_run, error, wholly=True)
     if not finish_uploads() and ending_of(error)[0] is RunStatus.FINISHED:
         fail_exit()

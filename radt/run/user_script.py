@@ -115,7 +115,7 @@ def _is_typed(frame: FrameType) -> bool:
 
 def _is_installed(path: Path) -> bool:
     """Return True if a file belongs to Python, an installed package, a console script or radt."""
-    python, radt = Path(os.__file__).resolve().parent, Path(__file__).resolve().parent
+    python, radt = Path(os.__file__).resolve().parent, Path(__file__).resolve().parents[1]
     return (
         not _LIBRARIES.isdisjoint(path.parts)
         or path.is_relative_to(python)
