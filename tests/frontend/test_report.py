@@ -281,7 +281,7 @@ def test_experiments_of_a_selection_agree_on_the_unit(
         shown = read_shown(source, View(picks=picks, options=asked))
         assert len(shown.items) == 2
         assert [each.value for each in shown.columns if "(" in each.value] == columns
-        assert [problem.cause for problem in shown.problems] == problems
+        assert [problem.error.message for problem in shown.problems] == problems
 
 
 def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: Source) -> None:
