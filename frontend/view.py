@@ -41,7 +41,7 @@ FORMAT = "radt-view"
 VERSION = 1
 #: Maximum length of an address. A file may be four times as long.
 MAX_QUERY = 60_000
-_MAX_TEXT = 2_000
+_MAX_TEXT = 3_000
 _MAX_OPTIONS = 40
 
 # Names in addresses are short: links are pasted into messages.

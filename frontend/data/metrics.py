@@ -1,8 +1,7 @@
 """Metrics of the selected runs, the charts shown by default, and the hidden lines.
 
-Hidden runs and workloads are stored in the view's options. The text of an option is limited, so a
-long list is spread over several: ``compare.hidden``, ``compare.hidden2`` and so on, each with the
-first parts of line keys: ``r…`` for runs, ``w…`` for workloads.
+Hidden runs and workloads are in the view's option ``compare.hidden``, as the first parts of line
+keys: ``r…`` for runs, ``w…`` for workloads.
 """
 
 from __future__ import annotations
@@ -150,13 +149,8 @@ def hidden_keys(source: Source, selection: Selection, view: View, metric: str) -
     Raises:
         StoreError: The store cannot be read.
     """
-    hidden = {
-        key
-        for name, text in view.options.items()
-        if name.startswith(_OPTION)
-        for key in text.split(",")
-    }
-    if not hidden:
+    hidden = view.options.get(_OPTION, "").split(",")
+    if hidden == [""]:
         return ()
     keys: list[str] = []
     for group in series_groups(

@@ -368,5 +368,5 @@
     });
   }
 
-  radt.plot = { number, scaleOf, colouring, prepared, scatter, parallel, front };
+  radt.plot = { scaleOf, colouring, prepared, scatter, parallel, front };
 })();

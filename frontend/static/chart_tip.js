@@ -11,11 +11,7 @@
   const element = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
   document.body.append(element);
 
-  function ink(colour) {
-    const mark = h("i", {});
-    mark.style.background = colour;
-    return mark;
-  }
+  const ink = (colour) => h("i", { style: `background: ${colour}` });
 
   /* `at` is the position, `text` describes it, `rows` are values as texts in { colour, name,
      value, note, of }, one of which is the `nearest`; `foot` has details about that one. `of` is

@@ -25,11 +25,8 @@
   const STEP_PX = 100;
   const MAX_CHARTS = 64;
   const OVER = "over.";
-  /* The texts of the view's options are limited, so a long list is spread over several
-     options. */
-  const HIDDEN = ["compare.hidden", "compare.hidden2", "compare.hidden3", "compare.hidden4",
-    "compare.hidden5", "compare.hidden6"];
-  const HIDDEN_EACH = 35;
+  const HIDDEN = "compare.hidden";
+  const MAX_HIDDEN = 200; // an option of the view has at most 3,000 characters
 
   const page = (radt.compare = {
     root: null,
@@ -66,9 +63,8 @@
       const text = (page.view().windows || {})[x];
       return text ? text.split(",").map(Number) : null;
     },
-    hidden: () =>
-      HIDDEN.flatMap((name) => ((page.view().options || {})[name] || "").split(","))
-        .filter(Boolean),
+    option: (name) => (page.view().options || {})[name] || "",
+    hidden: () => page.option(HIDDEN).split(",").filter(Boolean),
 
     setBoard: (name, value) =>
       change((view) => setPart(view, "board", { [name]: value === BOARD[name] ? null : value })),
@@ -97,10 +93,8 @@
       page.unfilter(metrics);
     },
     freeSlot,
-    setHidden: (keys) =>
-      change((view) =>
-        setPart(view, "options", Object.fromEntries(HIDDEN.map((name, place) =>
-          [name, keys.slice(place * HIDDEN_EACH, (place + 1) * HIDDEN_EACH).join(",")])))),
+    setOption: (name, text) => change((view) => setPart(view, "options", { [name]: text })),
+    setHidden: (keys) => page.setOption(HIDDEN, keys.slice(0, MAX_HIDDEN).join(",")),
     say: (text) => {
       const status = document.getElementById("compare-status");
       if (status) status.textContent = text;
@@ -326,18 +320,13 @@
     const x = page.zoomOf(spec);
     const { board, windows } = page.view();
     const window_ = (windows || {})[x];
-    const options = {};
-    for (const name of HIDDEN) {
-      const text = (page.view().options || {})[name];
-      if (text) options[name] = text;
-    }
     return {
       view: {
         ...picked(),
         board,
         charts: [spec],
         windows: window_ ? { [x]: window_ } : undefined,
-        options,
+        options: { [HIDDEN]: page.option(HIDDEN) },
       },
       scheme: document.documentElement.dataset.theme,
       small: small || undefined,

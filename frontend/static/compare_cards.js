@@ -177,6 +177,25 @@
     page.say(`Chart ${place + 1} of ${order.length}`);
   }
 
+  /* Follow the pointer until its button is released, or Escape is pressed. */
+  function drag(move, end) {
+    const stop = new AbortController();
+    const on = (type, act) => window.addEventListener(type, act, { capture: true, signal: stop.signal });
+    const finish = (isDropped) => {
+      stop.abort();
+      document.documentElement.classList.remove("dragging");
+      end(isDropped);
+    };
+    on("pointermove", move);
+    on("pointerup", () => finish(true));
+    on("pointercancel", () => finish(false));
+    on("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      finish(false);
+    });
+  }
+
   /* Until the card has been moved a little, a press on the head is a click. */
   function grab(event, card) {
     const onButton = event.target.closest("button");
@@ -214,24 +233,12 @@
         if (other) other.element.style.order = at_;
       });
     };
-    const stop = (last) => {
-      window.removeEventListener("pointermove", move);
-      window.removeEventListener("pointerup", drop);
-      window.removeEventListener("pointercancel", cancel);
-      window.removeEventListener("keydown", escape, true);
+    drag(move, (isDropped) => {
       card.dragged = false;
       card.element.classList.remove("dragged");
-      document.documentElement.classList.remove("dragging");
-      if (last && began && order.join() !== before.join()) reorder(order);
+      if (isDropped && began && order.join() !== before.join()) reorder(order);
       else page.cards.forEach(page.describe);
-    };
-    const drop = () => stop(true);
-    const cancel = () => stop(false);
-    const escape = (key) => key.key === "Escape" && (key.stopPropagation(), stop(false));
-    window.addEventListener("pointermove", move);
-    window.addEventListener("pointerup", drop);
-    window.addEventListener("pointercancel", cancel);
-    window.addEventListener("keydown", escape, true);
+    });
   }
 
   const span = (count) => Math.max(1, Math.min(MAX_SPAN, Math.round(count)));
@@ -276,17 +283,10 @@
       style.gridColumn = `span ${Math.min(size[0], page.columns)}`;
       style.gridRow = `span ${size[1]}`;
     };
-    const stop = () => {
-      window.removeEventListener("pointermove", move);
-      window.removeEventListener("pointerup", stop);
-      window.removeEventListener("pointercancel", stop);
-      document.documentElement.classList.remove("dragging");
+    drag(move, (isDropped) => {
       card.element.classList.remove("stretched");
       page.describe(card);
-      page.setSize(card.slot, ...size);
-    };
-    window.addEventListener("pointermove", move);
-    window.addEventListener("pointerup", stop);
-    window.addEventListener("pointercancel", stop);
+      if (isDropped) page.setSize(card.slot, ...size);
+    });
   }
 })();

@@ -49,10 +49,11 @@
       "aria-label": "Find in the list", value: filter,
       oninput: (event) => {
         filter = event.target.value;
-        narrow(rows, none);
+        narrow();
       },
     });
     if (!many) filter = "";
+    const narrow = () => { none.hidden = page.narrow(rows, filter) || !facts.units.length; };
     refill(holder,
       h("div", { class: "list-head" },
         h("h1", { title: facts.names.join(", ") }, facts.names.join(", ") || "Compare"),
@@ -70,24 +71,17 @@
           ? h("p", { class: "how-chosen" }, "picked automatically: the newest") : ""),
       ...[search, rows, none].filter(Boolean),
       h("div", { class: "list-foot" },
-        h("a", { href: radt.address(), "data-focus": "change", onclick: select }, "Change selection"),
+        h("a", { href: radt.address(), "data-keep": true, "data-focus": "change" }, "Change selection"),
         page.hidden().length
           ? h("button", {
               class: "quiet", type: "button", "data-focus": "show-all",
               onclick: () => page.setHidden([]),
             }, "Show all") : ""));
-    narrow(rows, none);
+    narrow();
     rows.scrollTop = top;
   }
 
-  /* Go to the Runs page with the same view, through the link in the bar. */
-  function select(event) {
-    const link = document.querySelector(".bar nav a");
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
-    event.preventDefault();
-    link.click();
-  }
-  page.select = select;
+  const wordsOf = ({ title, name, note }) => `${title} ${name} ${note}`.toLowerCase();
 
   function unitRow(unit) {
     const one = unit.runs.length === 1;
@@ -95,7 +89,8 @@
     const stems = [unit.key];
     const runs = unit.runs.map((run) => run.key);
     const gone = isHidden([unit.key]) || runs.every((key) => isHidden([key]));
-    return h("li", { class: "unit-row" },
+    const words = [unit, ...unit.runs].map(wordsOf).join(" ");
+    return h("li", { class: "unit-row", "data-words": words },
       row({
         item: one ? Object.assign({}, unit.runs[0], { pick: unit.pick }) : unit,
         swatch: one ? (whole ? unit : unit.runs[0]) : whole ? unit : null,
@@ -117,7 +112,7 @@
 
   function runRow(unit, run, label, isInside) {
     const whole = together(unit);
-    return h("li", {}, row({
+    return h("li", { "data-words": `${wordsOf(unit)} ${wordsOf(run)}` }, row({
       item: run,
       swatch: whole ? null : run,
       label,
@@ -178,7 +173,6 @@
     return h("div", {
       class: "pick", "data-hidden": hidden && "", "data-run": item.id, "data-key": item.key,
       "data-unit": asked.unit,
-      "data-words": `${title} ${words} ${note}`.toLowerCase(),
       onpointerenter: enter,
       onpointerleave: () => page.highlight(null),
       onfocusin: enter,
@@ -187,7 +181,8 @@
       mark,
       h("span", { class: strong ? "pick-label strong" : "pick-label", title },
         !workload ? label : h("a", {
-          ...toWorkload(workload.key.slice(1)), title: `Open ${workload.title}`, "data-focus": `open ${item.key}`,
+          href: radt.address("workload", `w=${workload.key.slice(1)}`), "data-keep": true,
+          title: `Open ${workload.title}`, "data-focus": `open ${item.key}`,
         }, label)),
       h("span", { class: "pick-name", title }, name),
       h("span", { class: "pick-note", "data-status": item.status }, note),
@@ -226,24 +221,6 @@
     page.setHidden([...new Set(rest)]);
   }
 
-  /* Return a link to a workload's page, with the view that the address has on opening the
-     link. */
-  function toWorkload(id) {
-    const address = () => {
-      const query = new URLSearchParams(window.location.search);
-      query.set("w", id);
-      return radt.address("workload", query);
-    };
-    return {
-      href: radt.address("workload", `w=${id}`),
-      onpointerdown: (event) => event.currentTarget.setAttribute("href", address()),
-      onclick: (event) => {
-        event.currentTarget.setAttribute("href", address());
-        radt.follow(event);
-      },
-    };
-  }
-
   function remove(unit, runs) {
     const gone = new Set(runs.map((run) => run.pick));
     const stay = unit.runs.filter((run) => !gone.has(run.pick)).map((run) => run.pick);
@@ -254,24 +231,6 @@
       view.picks = next;
     });
     page.say("Removed");
-  }
-
-  function narrow(rows, none) {
-    const words = filter.toLowerCase().split(/\s+/).filter(Boolean);
-    const fits = (element) => words.every((word) => element.dataset.words.includes(word));
-    let any = false;
-    for (const item of rows.children) {
-      const own = fits(item.querySelector(".pick"));
-      let inside = false;
-      for (const child of item.querySelectorAll("ul .pick")) {
-        const shown = own || fits(child);
-        child.parentElement.hidden = !shown;
-        inside = inside || shown;
-      }
-      item.hidden = !(own || inside);
-      any = any || !item.hidden;
-    }
-    none.hidden = any || !words.length;
   }
 
   page.renderers.push(list);

@@ -83,7 +83,7 @@
         page.special(spec).length ? action("Reset", () => reset(slot)) : "",
         action("Duplicate", () => duplicate(slot)),
         action("Remove", () => {
-          page.closePanel();
+          window.radt.beside.close();
           page.changeCharts((charts) => charts.filter((one) => one.slot !== slot));
         }, `Remove ${spec.metric}`)),
     ];
@@ -149,10 +149,7 @@
     const { columns = 1, rows = 1 } = spec;
     const options = [["1", "1"], ["2", "2"], ["3", "3"]];
     const select = (label, value, set) =>
-      h("select", {
-        "aria-label": label, "data-focus": label, onchange: (event) => set(Number(event.target.value)),
-      }, options.map(([key, text]) =>
-        h("option", { value: key, selected: key === String(value) }, text)));
+      page.select(label, options, String(value), (count) => set(Number(count)));
     return h("div", { class: "choice" }, h("span", {}, "Columns × rows"),
       h("span", { class: "pair" },
         select("Columns", columns, (count) => page.setSize(slot, count, rows)),

@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, setPart } = radt;
+  const { h } = radt;
   const page = radt.compare;
   const FIND = "compare.find";
   const CLOSED = "compare.closed";
@@ -15,9 +15,7 @@
     made = new Map();
   });
 
-  const option = (name) => (page.view().options || {})[name] || "";
-  const setOption = (name, text) =>
-    change((view) => setPart(view, "options", { [name]: text.slice(0, LONGEST) }));
+  const { option, setOption } = page;
 
   page.found = (metric) =>
     option(FIND).toLowerCase().split(/\s+/).every((word) => metric.toLowerCase().includes(word));

@@ -19,18 +19,13 @@
     name === "ema" ? value.toFixed(2) : page.smoothingText(value);
   let tools = null;
 
-  page.begun.push(() => {
-    tools = null;
-  });
+  page.select = (label, options, value, change) =>
+    h("select", {
+      "data-focus": label, "aria-label": label, onchange: (event) => change(event.target.value),
+    }, optionElements(options, value));
 
-  page.choice = (label, options, value, change, focus) =>
-    h("label", { class: "choice" },
-      h("span", {}, label),
-      h("select", {
-        "data-focus": focus || label,
-        "aria-label": label,
-        onchange: (event) => change(event.target.value),
-      }, optionElements(options, value)));
+  page.choice = (label, ...select) =>
+    h("label", { class: "choice" }, h("span", {}, label), page.select(label, ...select));
 
   function optionElements(options, value) {
     return options.map(([key, text]) =>
@@ -103,16 +98,13 @@
     made.smoothed = h("output", {});
     made.relative = page.choice("Values", [], "", (value) => relate(value));
     made.baseline = page.choice("to", [], "", (value) => page.setBoard("baseline", value));
-    made.robust = h("button", {
-      class: "button", type: "button", "aria-pressed": "false",
-      title: "Fit the y axis to the values without the lowest and highest 5 % of each line",
-      onclick: () => page.setBoard("robust", !page.board().robust),
-    }, "Ignore outliers");
-    made.mono = h("button", {
-      class: "button", type: "button", "aria-pressed": "false",
-      title: "One colour and different dashes, for print",
-      onclick: () => page.setBoard("monochrome", !page.board().monochrome),
-    }, "Mono");
+    const toggle = (name, text, title) => h("button", {
+      class: "button", type: "button", "aria-pressed": "false", title,
+      onclick: () => page.setBoard(name, !page.board()[name]),
+    }, text);
+    made.robust = toggle("robust", "Ignore outliers",
+      "Fit the y axis to the values without the lowest and highest 5 % of each line");
+    made.mono = toggle("monochrome", "Mono", "One colour and different dashes, for print");
     holder.replaceChildren(
       made.add,
       made.find,
@@ -289,6 +281,27 @@
     if (holder.textContent !== text) holder.textContent = text;
   }
 
+  const automatic = (text, part) =>
+    h("button", {
+      class: "button", type: "button", onclick: () => change((view) => { delete view[part]; }),
+    }, text);
+  const EMPTY = {
+    runs: () => [
+      (radt.view.picks || []).length ? "The selection is not in this store" : "Nothing is selected",
+      "Select experiments, workloads or runs to compare, or show the newest ones.",
+      h("a", { href: radt.address(), class: "button", "data-keep": true }, "Runs"),
+      automatic("Show the newest runs", "picks"),
+    ],
+    charts: () => [
+      "No charts", "Add charts with “+ Metric”, or let the dashboard choose.",
+      automatic("Choose for me", "charts"),
+    ],
+    metrics: () => [
+      "No values yet",
+      "The selected runs have not recorded anything yet. Charts appear with the first values.",
+    ],
+  };
+
   function empty() {
     const holder = document.getElementById("compare-empty");
     const noRuns = !page.facts.units.length;
@@ -298,33 +311,8 @@
     holder.hidden = !state;
     if (holder.known === state) return;
     holder.known = state;
-    if (state === "runs")
-      holder.replaceChildren(
-        h("h2", {}, (radt.view.picks || []).length ? "The selection is not in this store" : "Nothing is selected"),
-        h("p", {}, "Select experiments, workloads or runs to compare, or show the newest ones."),
-        h("p", {},
-          h("a", { href: radt.address(), class: "button", onclick: page.select }, "Runs"),
-          h("button", {
-            class: "button", type: "button",
-            onclick: () => change((view) => {
-              delete view.picks;
-            }),
-          }, "Show the newest runs")));
-    else if (state === "charts")
-      holder.replaceChildren(
-        h("h2", {}, "No charts"),
-        h("p", {}, "Add charts with “+ Metric”, or let the dashboard choose."),
-        h("p", {}, h("button", {
-          class: "button", type: "button",
-          onclick: () => change((view) => {
-            delete view.charts;
-          }),
-        }, "Choose for me")));
-    else if (state === "metrics")
-      holder.replaceChildren(
-        h("h2", {}, "No values yet"),
-        h("p", {}, "The selected runs have not recorded anything yet. Charts appear with the first values."));
-    else holder.replaceChildren();
+    const [title, text, ...actions] = state ? EMPTY[state]() : [];
+    holder.replaceChildren(...(state ? [h("h2", {}, title), h("p", {}, text), h("p", {}, actions)] : []));
   }
 
   page.renderers.push(bar);

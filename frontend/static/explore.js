@@ -123,10 +123,8 @@
       if (!texts) return [`${name}>=${low}`, `${name}<=${high}`];
       return [`${name}=${texts.filter((_, place) => place >= low && place <= high).map(quoted).join(",")}`];
     });
-    const query = new URLSearchParams(window.location.search);
-    query.set("e", data.experiment);
-    query.set("q", [search, ...terms.filter((term) => !` ${search} `.includes(` ${term} `))].join(" ").trim());
-    return radt.address("", query);
+    const all = [search, ...terms.filter((term) => !` ${search} `.includes(` ${term} `))];
+    return radt.address("", new URLSearchParams({ e: data.experiment, q: all.join(" ").trim() }));
   }
 
   function look() {
@@ -173,14 +171,10 @@
     const parts = [...chips];
     if (chips.length) {
       const text = met.size.toLocaleString("en");
-      /* The address follows the view with a delay. */
-      const link = (name, address, words) => h("a", { href: address(), "data-focus": name,
-        onclick: (event) => {
-          event.currentTarget.href = address();
-        } }, words);
+      const link = (name, href, words) => h("a", { href, "data-keep": true, "data-focus": name }, words);
       if (met.size <= data.mostPicks)
-        parts.push(link("compare", () => radt.address("compare", window.location.search), `Compare ${text} brushed →`));
-      parts.push(link("list", () => listAddress(ranges), `List ${text} →`));
+        parts.push(link("compare", radt.address("compare"), `Compare ${text} brushed →`));
+      parts.push(link("list", listAddress(ranges), `List ${text} →`));
     }
     refill(byId("brushed"), parts);
   }
@@ -242,9 +236,12 @@
     refill(byId("front"),
       legend && h("h3", {}, `Colour: ${legend.title}`),
       colours.ramp && h("div", { class: "explore-ramp" },
-        h("span", {}, colours.ends[0]), bar(colours.ramp), h("span", {}, colours.ends[1])),
+        h("span", {}, colours.ends[0]),
+        h("span", { class: "explore-bar", style: `background: linear-gradient(to right, ${colours.ramp})` }),
+        h("span", {}, colours.ends[1])),
       colours.items.length > 0 && h("ul", { class: "explore-legend" },
-        colours.items.map((item) => h("li", {}, dot(item.colour), item.text))),
+        colours.items.map(({ colour, text }) =>
+          h("li", {}, h("span", { class: "explore-dot", style: `background: ${colour}` }), text))),
       h("h3", {}, front.length ? `Pareto front: ${runsText(front.length)}` : "No Pareto front"),
       front.length > 0
         ? h("div", { class: "explore-scroll", tabindex: "0", role: "region",
@@ -257,18 +254,6 @@
         `× ${runsText(left)} that failed or otherwise ${left === 1 ? "does" : "do"} not count: never in the front.`),
       missing > 0 && h("p", {},
         `${runsText(missing)} ${missing === 1 ? "has" : "have"} no finite value for one of these.`));
-  }
-
-  function dot(colour) {
-    const element = h("span", { class: "explore-dot" });
-    element.style.background = colour;
-    return element;
-  }
-
-  function bar(ramp) {
-    const element = h("span", { class: "explore-bar" });
-    element.style.background = `linear-gradient(to right, ${ramp.join(", ")})`;
-    return element;
   }
 
   function drawParallel({ isMet, colours, ranges }) {
@@ -302,7 +287,8 @@
     const step = axis.texts ? 1 / axis.texts.length : 0.02;
     const steps = { ArrowUp: step, ArrowRight: step, ArrowDown: -step, ArrowLeft: -step,
       PageUp: 5 * step, PageDown: -5 * step, Home: -1, End: 1 };
-    const element = h("div", {
+    return h("div", {
+      style: `left: ${left(n)}px; top: ${top + (1 - placeOfEnd(ends[end])) * height}px`,
       class: "explore-end", role: "slider", tabindex: 0, "data-focus": `${axis.key} ${word}`,
       "aria-label": `${axis.title}, ${word}`, "aria-orientation": "vertical", "aria-valuemin": scale.low,
       "aria-valuemax": scale.high, "aria-valuenow": inner, "aria-valuetext": scale.text(inner),
@@ -319,9 +305,6 @@
         event.preventDefault();
       },
     });
-    element.style.left = `${left(n)}px`;
-    element.style.top = `${top + (1 - placeOfEnd(ends[end])) * height}px`;
-    return element;
   }
 
   let pointed = null;
@@ -464,8 +447,7 @@
   function drawImportance(found) {
     const most = Math.max(...found.params.map(([, mean]) => mean), 1e-9);
     const row = ([param, mean, deviation]) => {
-      const share = h("span", { class: "explore-share" });
-      share.style.width = `${(100 * Math.max(mean, 0)) / most}%`;
+      const share = h("span", { class: "explore-share", style: `width: ${(100 * Math.max(mean, 0)) / most}%` });
       return h("tr", { "data-param": param }, h("th", { scope: "row" }, param),
         h("td", {}, share), h("td", {}, mean.toFixed(3).replace("-", "−")),
         h("td", {}, `± ${deviation.toFixed(3)}`));

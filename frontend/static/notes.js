@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const { h, refill, request } = window.radt;
+  const { beside, h, refill, request } = window.radt;
   const TOKEN = "radt-write-token";
   const SHOWN = 200; /* maximum number of a run's tags; a script may set thousands */
 
@@ -126,20 +126,10 @@
      write. */
   async function openNotes(button, run, { field, tag }, done) {
     const card = h("div", { class: "notes" });
-    const back = document.activeElement;
-    const panel = h("div", {
-      class: "notes-panel", popover: "auto", role: "dialog", "aria-label": `Notes of ${run.name} ${run.detail}`,
-      /* A value being typed is saved when its field loses the focus. */
-      onbeforetoggle: ({ newState }) => newState === "closed" && back.focus({ preventScroll: true }),
-      ontoggle: ({ newState }) => newState === "closed" && panel.remove(),
-    }, card);
-    const { left, top, bottom } = button.getBoundingClientRect();
-    if (top > window.innerHeight / 2) panel.style.bottom = `${window.innerHeight - top + 4}px`;
-    else panel.style.top = `${bottom + 4}px`;
-    document.body.append(panel);
-    panel.showPopover();
-    panel.style.left = `${Math.max(8, Math.min(left, window.innerWidth - panel.offsetWidth - 8))}px`;
+    const label = `Notes of ${run.name} ${run.detail}`;
+    beside.open(button, h("div", { class: "notes-panel", role: "dialog", "aria-label": label }, card));
     await draw(card, run.run, done);
+    beside.place();
     const first = card.querySelector(".notes-token input") || card.querySelector(field || ".notes-new");
     if (tag && first && !first.closest(".notes-token")) write(card, tag);
     else if (first) first.focus();
@@ -179,14 +169,9 @@
   }
 
   document.addEventListener("click", (event) => {
-    if (event.target.id !== "views-button" || document.querySelector(".views")) return;
-    const panel = h("div", {
-      class: "views", popover: "auto", role: "dialog", "aria-label": "Saved views",
-      ontoggle: ({ newState }) => newState === "closed" && panel.remove(),
-    });
-    document.body.append(panel);
-    panel.showPopover();
-    drawViews(panel);
+    if (event.target.id !== "views-button") return;
+    const panel = h("div", { class: "views", role: "dialog", "aria-label": "Saved views" });
+    if (beside.open(event.target, panel)) drawViews(panel);
   });
 
   Object.assign(window.radt, { drawNotes: draw, editRuns, openNotes });

@@ -4,7 +4,7 @@
 "use strict";
 
 (function () {
-  const { h, request } = window.radt;
+  const { beside, h, request } = window.radt;
   const PAGE = "page";
   const MAX_VIEW_BYTES = 240000;
   const data = (share, text, why) => ({ text, why, formats: [["CSV", share, "csv"], ["Parquet", share, "parquet"]] });
@@ -124,15 +124,12 @@
     note([sentence(cause), sentence(error.remedy)], { bad: true });
   }
 
-  let menu = null;
-  let button = null;
-
   const item = (row, [text, share, format], subject, className, name) =>
     h("button", {
       type: "button", class: `share-item ${className}`, role: "menuitem", tabindex: -1,
       "aria-label": name,
       onclick: () => {
-        close(true);
+        beside.close();
         act(row, share, format, subject).catch(problem);
       },
     }, text);
@@ -148,66 +145,35 @@
         ].flat());
     });
 
-  function show(by) {
-    close(false);
-    button = by;
+  let menu = null;
+  function show(button) {
     menu = h("div", {
-      class: "share-menu", role: "menu", "aria-label": by.getAttribute("aria-label"),
-      popover: "manual",
-    }, rows(by.dataset.share));
-    document.body.append(menu);
-    menu.showPopover();
-    const at = by.getBoundingClientRect();
-    const { offsetWidth: width, offsetHeight: height } = menu;
-    const below = at.bottom + 4 + height <= window.innerHeight || at.top < height;
-    menu.style.top = `${Math.max(4, below ? at.bottom + 4 : at.top - 4 - height)}px`;
-    menu.style.left = `${Math.max(8, Math.min(at.right - width, window.innerWidth - width - 8))}px`;
-    by.setAttribute("aria-expanded", "true");
-    focus(0);
-  }
-
-  function close(back) {
-    if (!menu) return;
-    menu.remove();
-    button.setAttribute("aria-expanded", "false");
-    if (back) button.focus();
-    menu = button = null;
+      class: "share-menu", role: "menu", "aria-label": button.getAttribute("aria-label"),
+    }, rows(button.dataset.share));
+    if (beside.open(button, menu)) focus(0);
   }
 
   const items = () => [...menu.querySelectorAll("[role=menuitem]")];
-  function focus(place) {
-    const all = items();
-    all[(place + all.length) % all.length].focus();
-  }
+  const focus = (place) => items().at(place % items().length).focus();
 
   const MOVES = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1 };
   document.addEventListener("keydown", (event) => {
-    if (!menu) {
-      const by = event.target.closest && event.target.closest("[data-share]");
-      if (by && event.key === "ArrowDown") {
-        event.preventDefault();
-        show(by);
-      }
-      return;
-    }
-    const place = items().indexOf(document.activeElement);
-    if (event.key in MOVES) focus(place + MOVES[event.key]);
-    else if (event.key === "Home") focus(0);
-    else if (event.key === "End") focus(-1);
-    else if (event.key === "Escape") close(true);
-    else if (event.key === "Tab") return close(true);
+    const { key } = event;
+    if (!menu || !menu.isConnected) {
+      const button = event.target.closest?.("[data-share]");
+      if (!button || key !== "ArrowDown") return;
+      show(button);
+    } else if (key === "Tab") return beside.close();
+    else if (key in MOVES) focus(items().indexOf(document.activeElement) + MOVES[key]);
+    else if (key === "Home") focus(0);
+    else if (key === "End") focus(-1);
     else return;
     event.preventDefault();
     event.stopPropagation();
   }, true);
 
   document.addEventListener("click", (event) => {
-    const by = event.target.closest("[data-share]");
-    if (by) {
-      if (by === button) close(true);
-      else show(by);
-    } else if (menu && !menu.contains(event.target)) close(false);
+    const button = event.target.closest("[data-share]");
+    if (button) show(button);
   });
-  window.addEventListener("resize", () => close(false));
-  window.addEventListener("scroll", () => close(false), { passive: true });
 })();

@@ -70,7 +70,7 @@ def test_what_is_hidden_in_all_charts_is_named_by_its_lines(demo, source):
     three = next(unit for unit in selection.units if unit.workload.record.label == "three")
     run = f"r{demo.run_ids['mix a'][:12]}"
     workload = f"w{three.workload.record.workload_id[:12]}"
-    view = View(options={"compare.hidden": workload, "compare.hidden2": run})
+    view = View(options={"compare.hidden": f"{workload},{run}"})
     found = hidden_keys(source, selection, view, "loss")
     assert set(found) >= {run, workload, *(f"r{one.run_id[:12]}" for one in three.runs)}
     assert f"r{demo.run_ids['solo a'][:12]}" not in found
