@@ -174,7 +174,11 @@ def text_column(key: str, label: str, title: str, values: Sequence[str]) -> Colu
     width_px = _width_px(label, max(map(len, distinct), default=0))
     if distinct and len(numbers) == len(distinct):
         ranks = np.array([numbers.get(text, math.nan) for text in values])
-        write = writer(ranks)
+        grouped = writer(ranks)
+
+        def write(value: float) -> str:
+            return grouped(value).replace(",", "")  # as values are written: 15154
+
         cell, format_ = values.__getitem__, Format.NUMBER
         return Column(key, label, title, format_, cell, ranks, write, width_px=width_px)
     order = {text: float(rank) for rank, text in enumerate(sorted(distinct, key=natural))}
