@@ -1,7 +1,7 @@
 """The dashboard: a Dash application that shows one sample store.
 
 `data` reads the store and knows neither charts nor pages; `charts` is pure, data in and figure out;
-`pages` have layouts, routes and callbacks; `search` is the search field; `export` makes files.
+`pages` have layouts and routes; `search` is the search field; `export` makes files.
 `auth` and `security` decide which requests to answer. What a visitor chooses is one `view.View`,
 kept by the browser and shown in the address, never by the server.
 
@@ -9,11 +9,10 @@ kept by the browser and shown in the address, never by the server.
 scripts and styles of ``static`` as bundles with their hash in the address; pages with charts load a
 part of Plotly from ``vendor``. Fields with a list are our own (`pages.page.choice_field`,
 ``fields.js``), and so are boxes beside a button (``beside.js``). ``scheme.js`` sets
-``data-theme`` before anything is drawn, and colours are the ``--radt-*`` of ``core.css``. System,
-Report, Run and Advice are HTML from ``templates``, which one route per page renders
-(`pages.parts`). Explore and Compare follow the view in the same way and draw in the browser. Other
-pages have JSON routes (`pages.json_routes`) where Dash's callbacks, which wait for each other,
-would be slow.
+``data-theme`` before anything is drawn, and colours are the ``--radt-*`` of ``core.css``. Pages are
+HTML from ``templates`` and Plotly's figures, which one route per page renders (`pages.parts`);
+Runs, Explore and Compare follow the view in the same way and draw in the browser. Dash's callbacks
+wait for each other, so no page has any.
 
 **Runs.** `data.run_columns` has each column as an array over all runs, made when it is first shown.
 `data.run_table` searches, sorts and groups these and makes cells for the rows in sight only, which
@@ -34,7 +33,8 @@ which the content security policy forbids. A brush is a range of a column, in th
 **Run** has no templates for the content of files: `run_routes` sends parts of the log, beginnings
 of files, which helper processes read (`data.run.previews`), and logged images, tables and texts,
 which are found by the paths of artifacts (`data.run.media`). Contents of files reach the page as
-text nodes; `files` sends only the media types of `data.run.kinds` to be shown, in a sandbox.
+text nodes, Markdown as HTML without the tags in it; `files` sends only the media types of
+`data.run.kinds` to be shown, in a sandbox.
 
 **Writing.** Only `notes` changes the store: notes on runs, which are tags and are delivered as
 such, and saved views, which are copied nowhere. `auth.Access.may_write` decides who may write.

@@ -12,7 +12,7 @@ import re
 from pathlib import PurePath
 from typing import Any
 
-from dash import ALL, Dash, Input, Output, State, dcc, html, no_update
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 from flask import Response
@@ -34,7 +34,7 @@ from radt.frontend.pages import (
     timeline,
     workload,
 )
-from radt.frontend.pages.page import Page, attributes, error_page, in_browser, outage, triggers
+from radt.frontend.pages.page import Page, attributes, error_page, outage
 from radt.frontend.pages.parts import template
 from radt.frontend.static_files import PLOTLY, SCHEME, SCRIPTS, STYLES, Compressed
 from radt.frontend.view import View
@@ -75,8 +75,8 @@ _INDEX = """<!DOCTYPE html>
 </html>""".replace("SCHEME", SCHEME.address)
 
 
-#: Dash's own tables, of which no page has any.
-_UNUSED_SCRIPT = re.compile(r'<script src="[^"]*/dash_table/[^"]*"></script>')
+#: Dash's tables, and what only those of its components need that are loaded later.
+_UNUSED_SCRIPT = re.compile(r'<script src="[^"]*/(?:dash_table/|deps/polyfill@)[^"]*"></script>')
 
 
 class _Application(Dash):
@@ -178,6 +178,12 @@ def _frame(source: Source) -> Component:
     )
 
 
+def _in_browser(app: Dash, function: str, *arguments: object, **options: object) -> None:
+    """Register a callback that runs ``window.dash_clientside.radt.FUNCTION`` (static/core.js)."""
+    register: Any = app.clientside_callback
+    register(ClientsideFunction("radt", function), *arguments, **options)
+
+
 def _where(source: Source) -> Component:
     """Return the store's name for the header, ``radt-data/radt.db``; the tooltip is its address."""
     stores, titles = [_short(str(source.address))], [str(source.address)]
@@ -198,7 +204,7 @@ def _short(where: str) -> str:
 
 def _register_pulse(app: Dash, source: Source) -> None:
     """Poll the store's revision. Every other callback depends on ``revision``."""
-    in_browser(app, "tick", Output("tick", "data"), Input("pulse", "n_intervals"))
+    _in_browser(app, "tick", Output("tick", "data"), Input("pulse", "n_intervals"))
 
     @app.callback(
         Output("revision", "data"),
@@ -241,7 +247,7 @@ def _count_running(reader: StoreReader) -> int:
 
 
 def _register_router(app: Dash, source: Source) -> None:
-    in_browser(
+    _in_browser(
         app,
         "retry",
         Output("attempt", "data"),
@@ -263,7 +269,8 @@ def _register_router(app: Dash, source: Source) -> None:
         pathname: str | None, search: str | None, _: int | None, known: dict[str, Any] | None
     ) -> tuple[Any, ...]:
         page = _page(pathname)
-        again = triggers() == {"attempt.data"} and known is not None
+        triggers = [trigger["prop_id"] for trigger in ctx.triggered]
+        again = triggers == ["attempt.data"] and known is not None
         # The component ``url`` does not notice changes that the page makes itself.
         view = View.from_json(known) if again and known else View.from_query(search)
         revision = source.revision()
@@ -304,7 +311,7 @@ def _register_address(app: Dash, source: Source) -> None:
         view = View.from_json(view_data)
         return view.to_query(), _page(pathname).tab_title(source, view)
 
-    in_browser(
+    _in_browser(
         app,
         "title",
         Output("address-done", "data", allow_duplicate=True),
@@ -312,7 +319,7 @@ def _register_address(app: Dash, source: Source) -> None:
         prevent_initial_call=True,
     )
 
-    in_browser(
+    _in_browser(
         app,
         "address",
         Output({"type": "nav", "page": ALL}, "href"),
@@ -320,8 +327,8 @@ def _register_address(app: Dash, source: Source) -> None:
         State({"type": "nav", "page": ALL}, "id"),
         prevent_initial_call=True,
     )
-    in_browser(app, "current", Output("address-done", "data"), Input("url", "pathname"))
-    in_browser(
+    _in_browser(app, "current", Output("address-done", "data"), Input("url", "pathname"))
+    _in_browser(
         app,
         "follow",
         Output("address-done", "data", allow_duplicate=True),

@@ -16,7 +16,7 @@ import logging
 import os
 import tempfile
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -63,27 +63,31 @@ def trace_address(run_id: str) -> str:
     return address(f"files/{quote(run_id, safe='')}/trace")
 
 
+#: Answers a request about a run.
+RunAnswer = Callable[[Source, RunRecord], Response]
+
+
 def register(app: Dash, source: Source) -> None:
-    """Register the routes, behind the same checks as every page."""
+    """Register the routes of logs, artifacts, views and traces."""
+    answers = {"log": _log, "artifact": _artifact, "view": _view, "trace": _trace}
+    add_run_routes(app, source, "files", answers)
 
-    def log_file(run_id: str) -> Response:
-        return refused() or answered(lambda: _log(source, run_id))
 
-    def artifact(run_id: str) -> Response:
-        return refused() or answered(lambda: _artifact(source, run_id, path_asked()))
+def add_run_routes(
+    app: Dash, source: Source, folder: str, answers: Mapping[str, RunAnswer]
+) -> None:
+    """Add routes ``FOLDER/RUN/NAME``, behind the same checks as every page."""
 
-    def view(run_id: str) -> Response:
-        return refused() or answered(lambda: _view(source, run_id, path_asked()))
+    def handler(answer: RunAnswer) -> Callable[[str], Response]:
+        def handle(run_id: str) -> Response:
+            return _refused() or _answered(lambda: answer(source, source.reader.run(run_id)))
 
-    def trace(run_id: str) -> Response:
-        return refused() or answered(lambda: _trace(source, run_id))
+        return handle
 
     # Dash's route matches all other paths; these are more specific, so they take precedence.
-    for name, answer in (
-        *(("log", log_file), ("artifact", artifact)),
-        *(("view", view), ("trace", trace)),
-    ):
-        app.server.add_url_rule(f"/files/<run_id>/{name}", f"radt-file-{name}", answer)
+    for name, answer in answers.items():
+        path = f"/{folder}/<run_id>/{name}"
+        app.server.add_url_rule(path, f"radt-{folder}-{name}", handler(answer))
 
 
 def path_asked() -> str:
@@ -95,14 +99,14 @@ def path_asked() -> str:
     return query_fields.get("path", [""])[0]
 
 
-def refused() -> Response | None:
+def _refused() -> Response | None:
     """Refuse requests caused by other sites, such as links and images."""
     if request.headers.get("Sec-Fetch-Site", "none") in ("same-origin", "none"):
         return None
     return text_answer("Only the dashboard's own pages may load files.", _HTTP_REFUSED)
 
 
-def answered(make: Callable[[], Response]) -> Response:
+def _answered(make: Callable[[], Response]) -> Response:
     try:
         return make()
     except RunNotFoundError as error:
@@ -116,10 +120,6 @@ def answered(make: Callable[[], Response]) -> Response:
     except OSError as error:
         log.warning("a file could not be read: %s", error)
         return text_answer(f"The file cannot be read: {error.strerror}.", _HTTP_FAILED)
-
-
-def _record(source: Source, run_id: str) -> RunRecord:
-    return source.reader.run(run_id)
 
 
 def open_log(record: RunRecord, store: StoreAddress) -> BinaryIO:
@@ -142,8 +142,7 @@ def open_log(record: RunRecord, store: StoreAddress) -> BinaryIO:
     )
 
 
-def _log(source: Source, run_id: str) -> Response:
-    record = _record(source, run_id)
+def _log(source: Source, record: RunRecord) -> Response:
     name = f"{_stem(record)}-{_OUTPUT_LOG}"
     return _sent(open_any_log(source, record), name, _TEXT)
 
@@ -184,16 +183,18 @@ def open_any_log(source: Source, record: RunRecord) -> BinaryIO:
         return source.remote.open(record, _OUTPUT_LOG)
 
 
-def _artifact(source: Source, run_id: str, path: str) -> Response:
-    file = open_artifact(source, _record(source, run_id), path)
+def _artifact(source: Source, record: RunRecord) -> Response:
+    path = path_asked()
+    file = open_artifact(source, record, path)
     return _sent(file, path.rpartition("/")[2], _BINARY)
 
 
-def _view(source: Source, run_id: str, path: str) -> Response:
+def _view(source: Source, record: RunRecord) -> Response:
+    path = path_asked()
     media_type = MEDIA_TYPES.get(suffix_of(path))
     if media_type is None:
         raise RunNotFoundError("only pictures, sounds and films are shown", "Download the file")
-    file = open_artifact(source, _record(source, run_id), path)
+    file = open_artifact(source, record, path)
     if reason := too_large(file, media_type):
         file.close()
         return text_answer(f"{reason}. Download it to see it.", _HTTP_UNSHOWN)
@@ -209,8 +210,7 @@ def _view(source: Source, run_id: str, path: str) -> Response:
     return response
 
 
-def _trace(source: Source, run_id: str) -> Response:
-    record = _record(source, run_id)
+def _trace(source: Source, record: RunRecord) -> Response:
     if not _tracing.acquire(blocking=False):
         return _busy("Another trace is being created. Try again in a few seconds.", 5)
     try:

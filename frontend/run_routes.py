@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import quote
@@ -30,7 +30,7 @@ from radt.frontend.data.run.media import (
 )
 from radt.frontend.data.run_files import Artifact, Listing, Place, list_artifacts
 from radt.frontend.data.source import Source
-from radt.frontend.files import answered, open_any_log, open_artifact, path_asked, refused
+from radt.frontend.files import add_run_routes, open_any_log, open_artifact, path_asked
 from radt.frontend.pages.workload_texts import files_place
 from radt.home import IMAGES, TABLES
 from radt.store.records import RunRecord
@@ -42,22 +42,11 @@ _FOLDERS = (f"{IMAGES}/", f"{TABLES}/")
 _MAX_QUERY = 500
 _HTTP_SAME = 204
 
-Answer = Callable[[Source, RunRecord], Response]
-
 
 def register(app: Dash, source: Source) -> None:
     """Register the routes, behind the same checks as every page."""
-
-    def route(name: str, answer: Answer) -> None:
-        def view(run_id: str) -> Response:
-            return refused() or answered(lambda: answer(source, source.reader.run(run_id)))
-
-        app.server.add_url_rule(f"/run/<run_id>/{name}", f"radt-run-{name}", view)
-
-    route("files", _files)
-    route("preview", _preview)
-    route("log", _log)
-    route("search", _search)
+    answers = {"files": _files, "preview": _preview, "log": _log, "search": _search}
+    add_run_routes(app, source, "run", answers)
 
 
 def _files(source: Source, record: RunRecord) -> Response:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import cached_property
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from radt.analysis.collocated import output_params
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Maximum number of runs in one chart.
 MAX_RUNS = 200
+#: Maximum length of a list of other runs or workloads.
+MAX_OFFERED = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,23 @@ def latest_experiment(source: Source) -> str:
     if not experiments:
         raise NothingRecordedError(source.address)
     return experiments[0].name
+
+
+def choices_of(labels: Iterable[tuple[str, str]], search: str, shown: str) -> list[dict[str, str]]:
+    """Return the choices of a field whose labels have the words of a search, and the shown one.
+
+    ``labels`` are values with their labels. A search finds those beyond `MAX_OFFERED`.
+    """
+    words = search.lower().split()
+    matching = (
+        {"value": value, "label": label}
+        for value, label in labels
+        if value == shown or all(word in label.lower() for word in words)
+    )
+    choices = list(islice(matching, MAX_OFFERED))
+    if shown and all(choice["value"] != shown for choice in choices):
+        choices += islice((choice for choice in matching if choice["value"] == shown), 1)
+    return choices
 
 
 def selection_notes(selection: Selection) -> list[str]:

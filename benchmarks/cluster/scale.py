@@ -221,7 +221,7 @@ class _Experiment:
 
     def _monitor(self) -> SubmissionMonitor:
         submitter = Submitter(self.spool, self.engine, self._request)
-        return SubmissionMonitor(self.spool, self.engine, submitter)
+        return SubmissionMonitor(submitter)
 
     def _request(self, request: Request) -> ArrayRequest:
         shape = self.spool.submission.arrays[request.array].shape
@@ -268,7 +268,6 @@ class _Experiment:
         self, monitor: SubmissionMonitor, console: RunConsole, collection: Collection
     ) -> Follower:
         return Follower(
-            self.spool,
             monitor,
             self._home,
             console,

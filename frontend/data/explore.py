@@ -217,11 +217,10 @@ def explored(source: Source, view: View) -> Explored:
         StoreError: The store cannot be read.
     """
     experiment = focused_experiment(source, view)
-    found = find(source, view.search).of(experiment)
-    workloads = () if found is None else found.workloads
-    if workloads is None:  # all match
-        workloads = read_catalog(source, experiment).workloads
-    runs = (run for workload in workloads for run in workload.runs if not run.is_service)
+    found = find(source, view.search).runs
+    if found is None:
+        found = tuple(read_catalog(source, experiment).runs.values())
+    runs = (r for r in found if r.record.experiment == experiment and not r.is_service)
     return Explored(source, experiment, tuple(runs))
 
 

@@ -117,7 +117,7 @@ def sorted_items(items: Iterable[Item], choices: Choices) -> list[Item]:
         [
             estimate.mean
             for group in item.groups
-            if (estimate := item.value(quantity, group)) is not None
+            if (estimate := item.summary.estimate(quantity, group)) is not None
         ]
         for item in in_order
     ]

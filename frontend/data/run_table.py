@@ -178,7 +178,7 @@ def read_table(
     """
     statuses = statuses_of(view)
     found = find(source, view.search, statuses)
-    if not (found.experiments or found.total_count or view.search.strip() or statuses):
+    if not (read_experiments(source) or view.search.strip() or statuses):
         raise NothingRecordedError(source.address)
     all_runs = read_all(source)
     scope = _scope(all_runs, view)
@@ -234,14 +234,10 @@ def _scope(all_runs: AllRuns, view: View) -> Int64Array:
 
 def _found_in(all_runs: AllRuns, found: Found, scope: Int64Array) -> Int64Array:
     """Return the indices of the found runs within a scope, in order."""
-    if found.run_count == found.total_count:
+    if found.runs is None:
         return scope
-    places = all_runs.places
     matching = np.zeros(len(all_runs.runs), dtype=bool)
-    for experiment in found.experiments:
-        for workload in experiment.workloads or ():
-            for run in workload.runs:
-                matching[places[run.run_id]] = True
+    matching[[all_runs.places[run.run_id] for run in found.runs]] = True
     return scope[matching[scope]]
 
 

@@ -1,4 +1,4 @@
-"""Routes that answer a page's requests with JSON, independently of Dash's callbacks."""
+"""Routes that answer a page's requests with JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that all pages share: `Page`, untyped parts of Dash, the share menu, error pages."""
+"""Parts that all pages share: `Page`, fields with a list, the share menu, error pages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dash import ClientsideFunction, Dash, ctx, html
+from dash import Dash, html
 from dash.development.base_component import Component
 
 from radt.errors import RadtError, TrackingError
@@ -25,7 +25,7 @@ def _experiment(_: Source, view: View) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page: its path and title, its layout for a view, its callbacks, and its subject's name.
+    """A page: its path and title, its layout for a view, its routes, and its subject's name.
 
     ``layout`` may raise `RadtError`; the application then shows the error and its remedy instead.
     ``chosen`` returns the name of the view's subject, for the browser's tab; it may raise
@@ -67,8 +67,8 @@ def choice_field(
 ) -> Component:
     """Return a field for one value, or up to `most`, from a list (static/fields.js).
 
-    Callbacks get the value from its ``data-value``, several joined by ";". They may set it, and the
-    choices, as `choices_json`, through ``data-choices``.
+    The user's choice is an event ``choice``, whose detail is the value, several joined by ";". The
+    page's script may set the value and the choices through ``data-value`` and ``data-choices``.
 
     Args:
         name: The name of the element.
@@ -89,7 +89,7 @@ def choice_field(
         id=name,
         className=f"choice-field {style}".rstrip(),
         **attributes(
-            data_choices=choices_json(choices),
+            data_choices=json.dumps(choices),
             data_value=value or "",
             data_label=label,
             data_nothing=nothing,
@@ -98,11 +98,6 @@ def choice_field(
             **more,
         ),
     )
-
-
-def choices_json(choices: Sequence[Any]) -> str:
-    """Return the ``data-choices`` of a `choice_field`."""
-    return json.dumps(choices)
 
 
 def subject_list(
@@ -122,17 +117,6 @@ def subject_list(
         style="subject",
         search=search,
     )
-
-
-def triggers() -> set[str]:
-    """Return the triggers of the running callback, as ``id.property``."""
-    return {str(trigger["prop_id"]) for trigger in ctx.triggered}
-
-
-def in_browser(app: Dash, function: str, *arguments: object, **options: object) -> None:
-    """Register a callback that runs ``window.dash_clientside.radt.FUNCTION`` (static/core.js)."""
-    register: Any = app.clientside_callback
-    register(ClientsideFunction("radt", function), *arguments, **options)
 
 
 # -- the share menu (static/share.js, radt.frontend.export) -------------------------------------

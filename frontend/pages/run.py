@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, cast
 
 import numpy as np
-from dash import Dash, dcc, html
+from dash import Dash, html
 from dash.development.base_component import Component
 
 from radt import units
@@ -73,18 +73,13 @@ def layout(source: Source, view: View) -> Component:
 
 def _files_panel() -> Component:
     """Return the panel of files, with the beginning of the chosen one."""
-    markdown = dcc.Markdown("", id="run-markdown", link_target="_blank")
-    preview = [
-        html.Div(id="run-preview"),
-        html.Div(markdown, id="run-markdown-box", hidden=True),
-    ]
     return html.Section(
         [
             html.H2("Files"),
             html.Div(
                 [
                     html.Div(id="run-files", className="run-files"),
-                    html.Div(preview, className="run-preview"),
+                    html.Div(id="run-preview", className="run-preview"),
                 ],
                 className="run-files-grid",
             ),

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
 from radt.analysis.metric_columns import STATISTICS
@@ -16,7 +16,6 @@ from radt.analysis.quantities import Quantity, Statistic
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
-    WorkloadEntry,
     read_catalog,
     read_experiments,
 )
@@ -35,7 +34,6 @@ from radt.frontend.search.query import (
     parse,
 )
 from radt.model import STATUS_WORDS, RunStatus
-from radt.store.records import ExperimentSummary
 from radt.tags import ARCHIVED, MLFLOW_NOTE, STARRED, YES
 
 _NS_PER_S = 1_000_000_000
@@ -279,29 +277,16 @@ def unknown(
 
 
 @dataclass(frozen=True, slots=True)
-class FoundExperiment:
-    """An experiment with matching runs; ``workloads`` is None if all match."""
-
-    summary: ExperimentSummary
-    run_count: int
-    workloads: tuple[WorkloadEntry, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
-    """The result of a search, most recently active experiment first.
+    """The result of a search in all experiments.
 
-    ``statuses`` counts, by experiment, the runs that match the terms, whatever their status.
+    ``runs`` are the found runs, None if all are. ``statuses`` counts, by experiment, the runs that
+    match the terms, whatever their status.
     """
 
-    experiments: tuple[FoundExperiment, ...]
+    runs: tuple[RunEntry, ...] | None
     statuses: Mapping[str, Mapping[RunStatus, int]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
-    total_count: int = 0
-
-    @property
-    def run_count(self) -> int:
-        return sum(experiment.run_count for experiment in self.experiments)
 
     def counts(self, experiment: str | None) -> Mapping[RunStatus, int]:
         """Return `statuses` for one experiment, or for all if `experiment` is None."""
@@ -311,10 +296,6 @@ class Found:
                 counts.update(of_experiment)
         return counts
 
-    def of(self, experiment: str | None) -> FoundExperiment | None:
-        """Return the matches in one experiment, or None."""
-        return next((entry for entry in self.experiments if entry.summary.name == experiment), None)
-
 
 class Recent:
     """The most recent results for one revision of the store. Thread-safe."""
@@ -323,10 +304,6 @@ class Recent:
         self._limit = limit
         self._lock = threading.Lock()
         self._results: OrderedDict[Hashable, object] = OrderedDict()
-
-    def __contains__(self, key: Hashable) -> bool:
-        with self._lock:
-            return key in self._results
 
     def get(self, key: Hashable, make: Callable[[], ResultT]) -> ResultT:
         """Return the result for a key. Two threads may compute it at the same time."""
@@ -395,18 +372,13 @@ def _run_ids(source: Source) -> Sequence[str]:
 
 
 def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found:
-    summaries = read_experiments(source)
-    total = sum(entry.run_count for entry in summaries)
     asks_archived = any(ALIASES.get(term.key, term.key) == ARCHIVED for term in query.terms)
     hides = not asks_archived and source.remember(
         "archived", lambda reader: reader.has_tag(ARCHIVED, YES)
     )
     if not (query.terms or statuses or hides):
-        counts: Mapping[str, Mapping[RunStatus, int]] = {
-            entry.name: entry.statuses for entry in summaries
-        }
-        everything = tuple(FoundExperiment(entry, entry.run_count) for entry in summaries)
-        return Found(everything, counts, query.problems, total)
+        counts = {entry.name: entry.statuses for entry in read_experiments(source)}
+        return Found(None, counts, query.problems)
     asks_texts = any(
         ALIASES.get(term.key, term.key) not in TEXTS and term.key not in TIMES
         for term in query.terms
@@ -415,28 +387,21 @@ def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found
     words = source.remember("words", lambda _: dict[str, str]()) if asks_texts else {}
     numbers = numbers_of(source, query, texts) if asks_texts else {}
     matcher = Matcher(query, texts, numbers, words)
-    experiments: list[FoundExperiment] = []
-    counts = {}
-    for summary, catalog in zip(summaries, _catalogs(source), strict=True):
-        workloads: list[WorkloadEntry] = []
-        counts[summary.name] = of_experiment = Counter[RunStatus]()
-        for workload in catalog.workloads:
-            listed = workload.listed if hides else workload.runs
-            runs = tuple(run for run in listed if matcher.matches(run))
-            of_experiment.update(run.record.status for run in runs)
-            if statuses:
-                runs = tuple(run for run in runs if run.record.status in statuses)
-            if runs:
-                whole = len(runs) == len(workload.runs)
-                workloads.append(workload if whole else replace(workload, runs=runs))
-        if workloads or not (query.terms or statuses or hides):
-            count = sum(len(workload.runs) for workload in workloads)
-            experiments.append(FoundExperiment(summary, count, tuple(workloads)))
+    matching = [
+        run
+        for catalog in _catalogs(source)
+        for run in catalog.runs.values()
+        if not (hides and run.is_archived) and matcher.matches(run)
+    ]
+    by_experiment: dict[str, Counter[RunStatus]] = {}
+    for run in matching:
+        by_experiment.setdefault(run.record.experiment, Counter())[run.record.status] += 1
+    runs = tuple(run for run in matching if not statuses or run.record.status in statuses)
     problems = query.problems
     if asks_texts:
         metrics = [name.metric for name in metric_names(source)]
         problems += unknown(query, texts, numbers, metrics)
-    return Found(tuple(experiments), counts, problems, total)
+    return Found(runs, by_experiment, problems)
 
 
 def _catalogs(source: Source) -> Sequence[Catalog]:

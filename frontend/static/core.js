@@ -192,7 +192,7 @@
       [x]: range && range.map((end) => Number(end.toPrecision(13))).join(","),
     }));
 
-  /* ---- callbacks (`in_browser` in frontend/pages/page.py) ------------------------------------ */
+  /* ---- callbacks (`_in_browser` in frontend/app.py) ------------------------------------ */
 
   const dash = (window.dash_clientside = window.dash_clientside || {});
   dash.radt = dash.radt || {};

@@ -2,7 +2,8 @@
    frontend/pages/page.py), following WAI-ARIA's combobox pattern
    (https://www.w3.org/WAI/ARIA/apg/patterns/combobox/). The server or a page's script sets
    `data-choices` and `data-value`; the user's choice is a new `data-value`, several values
-   joined by ";". With `data-search`, the route there finds the choices for a typed text. */
+   joined by ";", and an event "choice". With `data-search`, the route there finds the choices
+   for a typed text. */
 "use strict";
 
 (function () {

@@ -19,7 +19,7 @@
   }
 
   /* Draw a figure of a page's part. The box then sends the event "plotted". */
-  function plot(box, { data, layout }) {
+  function drawFigure(box, { data, layout }) {
     box.style.height = `${layout.height}px`;
     follow(box, async () => {
       try {
@@ -61,5 +61,5 @@
   new MutationObserver(() => drawn.forEach((draw, box) => box._fullLayout && draw()))
     .observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
-  Object.assign(window.radt, { figure, plot });
+  Object.assign(window.radt, { figure, drawFigure });
 })();

@@ -67,7 +67,7 @@
       if (field) queueMicrotask(() => part.querySelector(`#${field.id} input`).focus({ preventScroll: true }));
     }
     for (const [name, figure] of Object.entries(found ? found.figures : {}))
-      radt.plot(document.getElementById(name), figure);
+      radt.drawFigure(document.getElementById(name), figure);
     const filled = radt.filled[root.dataset.follow];
     if (filled) filled(root, found);
     return isLeft;

@@ -27,7 +27,6 @@
   async function show(path) {
     const file = state.files.find(([one]) => one === path);
     const box = document.getElementById("run-preview");
-    const markdown = document.getElementById("run-markdown-box");
     if (!box) return;
     state.chosen = path;
     for (const button of document.querySelectorAll("#run-files button"))
@@ -37,7 +36,6 @@
     const head = h("div", { class: "run-preview-head" }, h("strong", {}, label),
       file && h("span", { class: "workload-dim" }, file[1]),
       h("a", { href: address(state.shown, "artifact", path), download: "" }, "download"));
-    markdown.hidden = true;
     const kind = file && file[2];
     const played = player(state.shown, kind, path, label);
     if (played) return void box.replaceChildren(head, played);
@@ -45,9 +43,10 @@
     try {
       const read = await preview(state.shown, path);
       if (state.chosen !== path) return;
-      if (read.kind === "markdown") {
-        window.dash_clientside.set_props("run-markdown", { children: read.text });
-        markdown.hidden = false;
+      if (read.html) {
+        const text = h("div", { class: "run-markdown" });
+        text.innerHTML = read.html;
+        box.replaceChildren(head, text);
       } else box.replaceChildren(head, ...content(state.shown, path, read, label));
     } catch (error) {
       if (state.chosen === path)
@@ -113,7 +112,6 @@
     clearTimeout(state.timer);
     Object.assign(state, { shown: { id, live }, root, polls: 0, digest: "", files: [], chosen: "", filter: "" });
     for (const name of ["run-files", "run-preview"]) document.getElementById(name).replaceChildren();
-    document.getElementById("run-markdown-box").hidden = true;
     window.radt.media.begin(document.getElementById("run-media"));
     quietly(readFiles());
     quietly(window.radt.runLog.begin(state.shown));

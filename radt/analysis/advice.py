@@ -12,7 +12,7 @@ from radt.analysis.advice_model import Prediction, Resource, Solo
 from radt.analysis.advice_prediction import (
     DEFAULT_MARGIN,
     MAX_MIXED_MODELS,
-    Comparison,
+    PredictionCheck,
     Predictor,
     candidates_of,
 )
@@ -46,7 +46,7 @@ class Advice:
         measurements: The measurements that it is based on.
         predictions: For all candidates.
         recommendations: One for each device.
-        comparisons: Expected and measured slowdowns.
+        checks: Expected and measured slowdowns.
         needs: Missing measurements.
         notes: Sentences on doubtful measurements, and on runs that wait for data.
     """
@@ -54,7 +54,7 @@ class Advice:
     measurements: Measurements
     predictions: tuple[Prediction, ...]
     recommendations: tuple[Recommendation, ...]
-    comparisons: tuple[Comparison, ...]
+    checks: tuple[PredictionCheck, ...]
     needs: tuple[MissingMeasurement, ...]
     notes: tuple[str, ...] = ()
 
@@ -99,7 +99,7 @@ def advise(
         measurements,
         predictions,
         recommendations,
-        tuple(predictor.comparisons()),
+        tuple(predictor.checks()),
         tuple(_needs(measurements)),
         tuple(_notes(measurements)),
     )

@@ -16,9 +16,9 @@ from radt.analysis.advice_model import (
     Candidate,
     DevicePlace,
     Fit,
-    Method,
     Prediction,
     Resource,
+    SharingMethod,
     Solo,
 )
 
@@ -35,7 +35,13 @@ _SATURATED = 0.8
 _LIGHT = 0.25
 
 #: Order of preference among equal gains: "MPS performs better than naive and MIG" (section 4.1).
-_ORDER = (Method.MPS, Method.NAIVE, Method.CPU, Method.MIG, Method.SEVERAL)
+_ORDER = (
+    SharingMethod.MPS,
+    SharingMethod.NAIVE,
+    SharingMethod.CPU,
+    SharingMethod.MIG,
+    SharingMethod.SEVERAL,
+)
 
 
 class Rule(StrEnum):
@@ -107,7 +113,7 @@ def _is_possible(prediction: Prediction, separate: bool) -> bool:
         return False
     if prediction.fit in (Fit.NO, Fit.UNKNOWN) and prediction.measured is None:
         return False
-    return not separate or prediction.candidate.method is Method.MIG
+    return not separate or prediction.candidate.method is SharingMethod.MIG
 
 
 def _best(possible: Sequence[Prediction], limit: float) -> Prediction | None:
@@ -142,7 +148,7 @@ def _mps_first(possible: Sequence[Prediction]) -> list[Prediction]:
     under = {
         prediction.candidate.models: prediction
         for prediction in possible
-        if prediction.candidate.method is Method.MPS
+        if prediction.candidate.method is SharingMethod.MPS
     }
     return [
         prediction
@@ -163,7 +169,7 @@ def _why(best: Prediction, separate: bool) -> tuple[Rule, str]:
         return Rule.COMPLEMENTS, loads
     if candidate.is_uniform and solo.shares.get(Resource.SM, 1.0) < _ROOMY:
         return Rule.ROOM_TO_SHARE, f"{_load(solo)} alone"
-    if candidate.method is Method.MPS:
+    if candidate.method is SharingMethod.MPS:
         return Rule.ONE_USER, f"{_load(solo)} alone"
     resource = Resource.CORES if solo.is_cpu else Resource.SM
     total = sum(row.solo.shares.get(resource, 0.0) for row in candidate.rows)

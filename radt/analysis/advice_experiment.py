@@ -64,7 +64,7 @@ def next_experiment(advice: Advice, folder: Path | None = None) -> NextExperimen
 
 
 def write_experiment(advice: Advice, path: Path) -> str:
-    """Write the next experiment. Return a sentence on what was written.
+    """Write the next experiment. Return a sentence about the file.
 
     Raises:
         UsageError: The file exists, its name does not end in .csv, or there is nothing to run.
@@ -91,7 +91,7 @@ def write_experiment(advice: Advice, path: Path) -> str:
 def _missing(advice: Advice) -> list[tuple[str, list[Cells]]]:
     """Return one workload, with its label, for each model whose measurements are missing.
 
-    The rows have the default listeners in addition, which measure what is missing.
+    The rows also have the default listeners, which take the missing measurements.
     """
     needed = {need.key: need.name for need in advice.needs if need.key is not None}
     workloads: list[tuple[str, list[Cells]]] = []

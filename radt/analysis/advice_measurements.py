@@ -8,7 +8,14 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from radt.analysis.advice_model import Candidate, DevicePlace, MeasuredWorkload, Resource, Row, Solo
+from radt.analysis.advice_model import (
+    Candidate,
+    CandidateRow,
+    DevicePlace,
+    MeasuredWorkload,
+    Resource,
+    Solo,
+)
 from radt.analysis.baselines import BaselineKey, keys_of
 from radt.analysis.quantities import Quantity, Statistic
 from radt.analysis.report import Report, ReportCache, read_report
@@ -284,7 +291,7 @@ def _solo(
     )
     kernel = group.mean(_KERNEL_TIME)
     kernel = busy if kernel is None else kernel
-    used = group.cpu_cores
+    used = group.mean(Quantity.CPU)
     shares = {
         Resource.CORES: None if used is None or not place.cores else used / place.cores,
         Resource.SM: kernel if active is None else active,
@@ -304,7 +311,7 @@ def _solo(
         host_bytes,
         run.run_id,
         group.repeats,
-        group.time_per_epoch_s,
+        group.mean(Quantity.TIME_PER_EPOCH),
         _rate(group),
         not place.is_cpu and active is None and kernel is not None,
         group.mean(_HOST_LOAD),
@@ -338,14 +345,14 @@ def _highest(values: Iterable[float | None]) -> float | None:
 
 
 def _rate(group: GroupSummary) -> float | None:
-    return group.mean(Quantity.SAMPLES_PER_S_OF_RUN) or group.samples_per_s
+    return group.mean(Quantity.SAMPLES_PER_S_OF_RUN) or group.mean(Quantity.SAMPLES_PER_S)
 
 
 def _slowdown(group: GroupSummary, solo: Solo) -> float | None:
     """Return the slowdown by time per epoch, or for scripts without epochs by throughput."""
-    rate = _rate(group)
-    if group.slowdown is not None or not rate or not solo.samples_per_s:
-        return group.slowdown
+    slowdown, rate = group.mean(Quantity.SLOWDOWN), _rate(group)
+    if slowdown is not None or not rate or not solo.samples_per_s:
+        return slowdown
     return solo.samples_per_s / rate
 
 
@@ -368,7 +375,7 @@ def _measured(
             solo = solos.get(keys[row.run.run_id])
             if solo is None:
                 return None
-            rows.append(Row(solo, collocation_of(row.run)))
+            rows.append(CandidateRow(solo, collocation_of(row.run)))
             slowdowns.append(_slowdown(group, solo))
     statuses = {group.status for group in workload.groups}
     if not statuses <= {RunStatus.FINISHED, RunStatus.OOM}:

@@ -25,7 +25,7 @@ class Resource(StrEnum):
     CORES = "CPU"  # cores used, of the machine's
 
 
-class Method(StrEnum):
+class SharingMethod(StrEnum):
     """How runs share their device."""
 
     NAIVE = "naive"
@@ -138,7 +138,7 @@ class Solo:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CandidateRow:
     """One run of a candidate."""
 
     solo: Solo
@@ -149,7 +149,7 @@ class Row:
 class Candidate:
     """Runs that can share a device. ``labels`` name equal workloads, measured or in the file."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[CandidateRow, ...]
     labels: tuple[str, ...] = ()
 
     @property
@@ -167,11 +167,11 @@ class Candidate:
         return len(set(self.models)) == 1
 
     @property
-    def method(self) -> Method:
+    def method(self) -> SharingMethod:
         if all(row.solo.is_cpu for row in self.rows):
-            return Method.CPU
+            return SharingMethod.CPU
         methods = {_method(row.collocation) for row in self.rows if not row.solo.is_cpu}
-        return methods.pop() if len(methods) == 1 else Method.SEVERAL
+        return methods.pop() if len(methods) == 1 else SharingMethod.SEVERAL
 
     @property
     def degree(self) -> int:
@@ -185,19 +185,19 @@ class Candidate:
     @property
     def sharing_text(self) -> str:
         """Return ``MPS``, ``3g.20gb``, or ``together`` on the CPU; per row if they differ."""
-        if self.method is Method.CPU:
+        if self.method is SharingMethod.CPU:
             return "together"
-        if self.method is Method.NAIVE:
-            return Method.NAIVE.value
+        if self.method is SharingMethod.NAIVE:
+            return SharingMethod.NAIVE.value
         return " + ".join(dict.fromkeys(str(row.collocation) for row in self.rows))
 
 
-def _method(collocation: Collocation) -> Method:
+def _method(collocation: Collocation) -> SharingMethod:
     if collocation.is_naive:
-        return Method.NAIVE
+        return SharingMethod.NAIVE
     if collocation.mig is None:
-        return Method.MPS
-    return Method.SEVERAL if collocation.mps is not None else Method.MIG
+        return SharingMethod.MPS
+    return SharingMethod.SEVERAL if collocation.mps is not None else SharingMethod.MIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +254,7 @@ class RowPrediction:
     ``expected`` is the lower end until measured workloads calibrate it.
     """
 
-    row: Row
+    row: CandidateRow
     range: Range
     limit: str
     expected: float

@@ -18,15 +18,15 @@ from statistics import median
 from radt.analysis.advice_measurements import CONTEXT_BYTES, Measurements
 from radt.analysis.advice_model import (
     Candidate,
+    CandidateRow,
     DevicePlace,
     MeasuredWorkload,
     MemoryPool,
-    Method,
     Prediction,
     Range,
     Resource,
-    Row,
     RowPrediction,
+    SharingMethod,
     Solo,
 )
 from radt.collocation.packing import pack
@@ -91,7 +91,7 @@ def _ways(solos: tuple[Solo, ...], place: DevicePlace, separate: bool) -> Iterat
         profile = equal_instances(place.card, len(solos), max(needs))
         ways += [] if profile is None else [Collocation.parse(profile.name)]
     for how in ways:
-        yield Candidate(tuple(Row(solo, how) for solo in solos))
+        yield Candidate(tuple(CandidateRow(solo, how) for solo in solos))
 
 
 def shared_profiles(card: MigState) -> Sequence[InstanceProfile]:
@@ -222,13 +222,13 @@ class Predictor:
         rows = tuple(replace(row, expected=middle.slowdown_in(row.range)) for row in bare.rows)
         return replace(bare, rows=rows)
 
-    def comparisons(self) -> Iterator[Comparison]:
+    def checks(self) -> Iterator[PredictionCheck]:
         """Predict each measured workload without joint measurements of the same models."""
         for workload in self._measured:
             candidate = workload.candidate
             expected = self.predict(candidate, blind=True).expected
             for at in _one_of_each(workload) if expected else ():
-                yield Comparison(
+                yield PredictionCheck(
                     candidate.labels[0],
                     candidate.rows[at].solo.name,
                     candidate.method,
@@ -267,7 +267,7 @@ def _one_of_each(workload: MeasuredWorkload) -> Iterator[int]:
         yield from (at for at, model in enumerate(models) if model not in models[:at])
 
 
-def bounds_of(candidate: Candidate, row: Row) -> RowPrediction | None:
+def bounds_of(candidate: Candidate, row: CandidateRow) -> RowPrediction | None:
     """Return the range of a run's slowdown, without calibration.
 
     None if a share was not measured, or for a part of a MIG instance.
@@ -290,7 +290,7 @@ def bounds_of(candidate: Candidate, row: Row) -> RowPrediction | None:
     return RowPrediction(row, Range(low, max(low, high)), limit, low)
 
 
-def _cores(candidate: Candidate, row: Row) -> float | None:
+def _cores(candidate: Candidate, row: CandidateRow) -> float | None:
     """Return the slowdown caused by the cores of all rows; None if those of a row are unknown."""
     cores = row.solo.place.cores
     if row.solo.own_cpus is not None:
@@ -301,7 +301,7 @@ def _cores(candidate: Candidate, row: Row) -> float | None:
     return total if row.solo.shares[Resource.CORES] * cores >= MIN_SHARE else 1.0
 
 
-def _limits_of_gpu(candidate: Candidate, row: Row) -> _Limits | None:
+def _limits_of_gpu(candidate: Candidate, row: CandidateRow) -> _Limits | None:
     """Return the limits of a run that shares a whole GPU."""
     members = [
         other
@@ -328,7 +328,7 @@ def _limits_of_gpu(candidate: Candidate, row: Row) -> _Limits | None:
     return limits, high
 
 
-def _limits_of_instance(row: Row, mig: MigProfile) -> _Limits | None:
+def _limits_of_instance(row: CandidateRow, mig: MigProfile) -> _Limits | None:
     """Return the limits of a run alone on a MIG instance, where neighbours have no influence."""
     shares, card = row.solo.shares, row.solo.place.card
     profile = None if card is None else card.profile(mig.gpu_instance)
@@ -345,7 +345,7 @@ def _limits_of_instance(row: Row, mig: MigProfile) -> _Limits | None:
     return {"the size of its instance": low}, _stretched(row, sm)
 
 
-def _stretched(row: Row, fraction: float) -> float:
+def _stretched(row: CandidateRow, fraction: float) -> float:
     """Return the slowdown if all kernels use the whole device. Only kernels take longer."""
     kernel = row.solo.shares.get(Resource.KERNEL, 1.0)
     if row.solo.sm_is_utilization:
@@ -359,18 +359,18 @@ def _sum(amounts: Iterable[float | None]) -> float | None:
     return None if None in known else sum(amount for amount in known if amount is not None)
 
 
-def _load(rows: Iterable[Row], resource: Resource) -> float | None:
+def _load(rows: Iterable[CandidateRow], resource: Resource) -> float | None:
     """Return the sum of the rows' shares; None if one is missing."""
     return _sum(row.solo.shares.get(resource) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PredictionCheck:
     """Expected and measured slowdown of a model in one workload."""
 
     workload: str
     model: str
-    method: Method
+    method: SharingMethod
     expected: float
     measured: float
 
@@ -380,7 +380,7 @@ class Comparison:
         return self.expected / self.measured - 1
 
 
-def median_error(comparisons: Iterable[Comparison]) -> float | None:
+def median_error(checks: Iterable[PredictionCheck]) -> float | None:
     """Return the median of the absolute relative errors; None without any."""
-    errors = [abs(comparison.error) for comparison in comparisons]
+    errors = [abs(check.error) for check in checks]
     return median(errors) if errors else None

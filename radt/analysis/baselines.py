@@ -28,6 +28,7 @@ from radt.analysis.estimates import Estimate, of_rows
 from radt.analysis.quantities import Combine, Quantity
 from radt.analysis.recording import Epochs, RunRecording
 from radt.analysis.selection import Attempt, Selection
+from radt.analysis.series_quantities import AnyQuantity
 from radt.analysis.windows import read_times_per_epoch
 from radt.devices.visible import UNKNOWN
 from radt.model import RunStatus
@@ -304,11 +305,11 @@ class Baselines:
         Args:
             most: Maximum number of reasons to find, each of which compares all runs alone.
         """
-        alone = {
+        alone = [
             self._keys[repeats[-1].trained[0].run_id]
             for repeats in self._current
             if ran_alone(repeats) and any(attempt.finished for attempt in repeats)
-        }
+        ]
         missing = self.compared - self._best.keys()
         lacking = {
             place: key
@@ -446,7 +447,7 @@ def _of_other_nodes(baselines: Sequence[Baseline]) -> Baseline:
 
 def makespan_values(
     repeats: Sequence[Attempt], rows: Sequence[tuple[Baseline | None, Sequence[int]]]
-) -> tuple[dict[Quantity, Estimate], bool]:
+) -> tuple[dict[AnyQuantity, Estimate], bool]:
     """Return makespan, serial time and speed-up of a workload, as far as known.
 
     Also return True if its rows trained more or fewer epochs than alone; the serial time is then
@@ -459,7 +460,7 @@ def makespan_values(
     makespan = of_rows([[attempt.makespan_s for attempt in repeats]], Combine.MEAN)
     if makespan is None:
         return {}, False
-    values = {Quantity.MAKESPAN: makespan}
+    values: dict[AnyQuantity, Estimate] = {Quantity.MAKESPAN: makespan}
     alone = [_durations_alone(*row) for row in rows]
     known = [row for row in alone if row is not None]
     if not known or len(known) < len(rows):

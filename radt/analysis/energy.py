@@ -70,15 +70,14 @@ def gpus_j(
 
     `series` are those of energy, by run id. Only the stretches `within` count; None for all.
     """
-    records = [record for run in runs for record in series[run.run_id]]
-    apportioned = {record.listener for record in records if record.metric == RUN_ENERGY}
-    readings: dict[tuple[str, str], dict[str, list[SeriesRecord]]] = {}
-    for run in runs:
-        for record in series[run.run_id]:
-            if record.metric == GPU_ENERGY:
-                by_listener = readings.setdefault((run.host, record.entity), {})
-                by_listener.setdefault(record.listener, []).append(record)
-    return _counted_once(readings.values(), points, within, prefer=apportioned)
+    records = [(run.host, record) for run in runs for record in series[run.run_id]]
+    readings = (
+        ((host, record.entity), record.listener, record)
+        for host, record in records
+        if record.metric == GPU_ENERGY
+    )
+    apportioned = {record.listener for _, record in records if record.metric == RUN_ENERGY}
+    return _counted_once(readings, points, within, prefer=apportioned)
 
 
 def emissions_g(
@@ -88,30 +87,36 @@ def emissions_g(
 
     `series` are those of emissions, by run id. Only the stretches `within` count; None for all.
     """
-    readings: dict[tuple[str, ...], dict[str, list[SeriesRecord]]] = {}
-    for run in runs:
-        for record in series[run.run_id]:
+    readings = (
+        (
+            (run.host, record.metric, record.entity),
             # A counter with another rule or interval starts from another value.
-            counter = f"{record.listener} {record.method} {record.interval_s}"
-            by_counter = readings.setdefault((run.host, record.metric, record.entity), {})
-            by_counter.setdefault(counter, []).append(record)
-    return _counted_once(readings.values(), points, within)
+            f"{record.listener} {record.method} {record.interval_s}",
+            record,
+        )
+        for run in runs
+        for record in series[run.run_id]
+    )
+    return _counted_once(readings, points, within)
 
 
 def _counted_once(
-    readings: Iterable[Mapping[str, Sequence[SeriesRecord]]],
+    readings: Iterable[tuple[tuple[str, ...], str, SeriesRecord]],
     points: Points,
-    within: Stretches | None = None,
+    within: Stretches | None,
     *,
     prefer: Collection[str] = (),
 ) -> float | None:
     """Return the increase of the counters of devices, each device counted once.
 
-    `readings` are the series of each device by counter. The counter that most runs have represents
+    `readings` are series with their device and counter. The counter that most runs have represents
     the device (the first of several); counters in `prefer` take precedence.
     """
+    by_device: dict[tuple[str, ...], dict[str, list[SeriesRecord]]] = {}
+    for device, counter, record in readings:
+        by_device.setdefault(device, {}).setdefault(counter, []).append(record)
     totals = []
-    for by_counter in readings:
+    for by_counter in by_device.values():
         chosen = max(by_counter, key=lambda name: (name in prefer, len(by_counter[name])))
         total = _growth(by_counter[chosen], points, within)
         # A GPU always draws power: a counter that stands still does not count, and the sum is a

@@ -58,7 +58,7 @@ def mean_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> In
     return Interval(mean - half, mean + half, confidence)
 
 
-class Scale(StrEnum):
+class EffectScale(StrEnum):
     """How B is compared with A."""
 
     RATIO = "ratio"  # B / A, the ratio of their geometric means
@@ -88,7 +88,7 @@ class Effect:
             of A and of B, then of their references.
     """
 
-    scale: Scale
+    scale: EffectScale
     value: float
     method: Method
     counts: tuple[int, int]
@@ -99,7 +99,7 @@ class Effect:
     @property
     def none(self) -> float:
         """The value for no effect."""
-        return 1.0 if self.scale is Scale.RATIO else 0.0
+        return 1.0 if self.scale is EffectScale.RATIO else 0.0
 
 
 def effect(
@@ -122,17 +122,17 @@ def effect(
     """
     if paired and len(a) != len(b):
         raise ValueError(f"{len(a)} and {len(b)} values cannot be paired")
-    scale = Scale.RATIO if min(*a, *b) > 0 else Scale.DIFFERENCE
-    if scale is Scale.RATIO:
+    scale = EffectScale.RATIO if min(*a, *b) > 0 else EffectScale.DIFFERENCE
+    if scale is EffectScale.RATIO:
         a, b = [math.log(value) for value in a], [math.log(value) for value in b]
         noise = _ROUNDING
     else:
         noise = _ROUNDING * max(abs(value) for value in (*a, *b))
     change = fmean(b) - fmean(a)
     counts = (len(a), len(b))
-    back = _exp if scale is Scale.RATIO else float
+    back = _exp if scale is EffectScale.RATIO else float
     others: list[list[float]] = []
-    if scale is Scale.RATIO and tuple(references[0]) != tuple(references[1]):
+    if scale is EffectScale.RATIO and tuple(references[0]) != tuple(references[1]):
         others = [[math.log(value) for value in values] for values in references if values]
         paired = paired and not others
     if min(len(values) for values in (a, b, *others)) < 2:
@@ -212,7 +212,7 @@ def repeats_to_detect(effect: Effect, change: float) -> int | None:
     Returns:
         At most `MOST_REPEATS`; None without an interval, and for differences.
     """
-    if effect.interval is None or effect.scale is not Scale.RATIO:
+    if effect.interval is None or effect.scale is not EffectScale.RATIO:
         return None
     confidence, allowed = effect.interval.confidence, math.log1p(change)
 
@@ -279,15 +279,6 @@ class Estimate:
         return max(1, len(self.repeats))
 
     @property
-    def spread(self) -> float | None:
-        """Standard deviation over the repeats; None for fewer than two."""
-        if len(self.repeats) < 2:
-            return None
-        deviation = stdev(self.repeats)
-        # Equal values may differ by rounding.
-        return deviation if deviation > _ROUNDING * abs(self.mean) else 0.0
-
-    @property
     def interval(self) -> Interval | None:
         """The 95 % confidence interval of the mean; None for fewer than two repeats."""
         return self.interval_at(CONFIDENCE)
@@ -303,7 +294,7 @@ class Estimate:
         if not self.repeats:
             return None
         ratio = effect(self.reference, self.repeats, confidence=confidence)
-        return ratio.interval if ratio.scale is Scale.RATIO else None
+        return ratio.interval if ratio.scale is EffectScale.RATIO else None
 
     def over(self, baseline: Estimate) -> Estimate:
         """Return this value as a multiple of another measured one."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from radt.analysis.estimates import Interval, Scale
+from radt.analysis.estimates import EffectScale, Interval
 from radt.analysis.findings import Comparison, Finding
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity, parse_quantity
 from radt.errors import UsageError
@@ -74,25 +74,23 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class CheckedCondition:
-    """The findings of a condition by their outcome.
+    """A condition, and the findings on its quantity by outcome.
 
     ``missing`` names the workloads whose quantity is missing in A or B.
     """
 
     condition: Condition
-    met: Sequence[Finding]
-    inconclusive: Sequence[Finding]
-    not_met: Sequence[Finding]
-    missing: Sequence[str] = ()
+    findings: Mapping[Outcome, Sequence[Finding]]
+    missing: Sequence[str]
 
     @property
     def outcome(self) -> Outcome:
         """Return the outcome of all findings together; inconclusive if there are none."""
-        if self.met:
+        if self.findings[Outcome.MET]:
             return Outcome.MET
-        if self.inconclusive or self.missing or not self.not_met:
+        if self.findings[Outcome.INCONCLUSIVE] or self.missing:
             return Outcome.INCONCLUSIVE
-        return Outcome.NOT_MET
+        return Outcome.NOT_MET if self.findings[Outcome.NOT_MET] else Outcome.INCONCLUSIVE
 
 
 def check(
@@ -111,24 +109,11 @@ def check(
         by_outcome: dict[Outcome, list[Finding]] = {outcome: [] for outcome in Outcome}
         for finding in comparison.findings:
             if finding.quantity == condition.quantity:
-                by_outcome[_outcome(condition, finding, comparison.confidence, strict)].append(
-                    finding
-                )
-        checked.append(
-            CheckedCondition(
-                condition,
-                by_outcome[Outcome.MET],
-                by_outcome[Outcome.INCONCLUSIVE],
-                by_outcome[Outcome.NOT_MET],
-                _missing(comparison, condition.quantity),
-            )
-        )
+                outcome = _outcome(condition, finding, comparison.confidence, strict)
+                by_outcome[outcome].append(finding)
+        missing = [each.name for each in comparison.workloads if condition.quantity in each.missing]
+        checked.append(CheckedCondition(condition, by_outcome, [*missing, *comparison.only_a]))
     return checked
-
-
-def _missing(comparison: Comparison, quantity: AnyQuantity) -> list[str]:
-    without = [workload.name for workload in comparison.workloads if quantity in workload.missing]
-    return [*without, *comparison.only_a]
 
 
 def exit_code(checked: Iterable[CheckedCondition], *, fail_if_unknown: bool = False) -> ExitCode:
@@ -166,12 +151,12 @@ def _compared_value(
         case Limit.VALUE:
             return finding.b.mean, finding.b.interval_at(confidence)
         case Limit.CHANGE | Limit.RATIO:
-            if change.scale is not Scale.RATIO:
+            if change.scale is not EffectScale.RATIO:
                 return None, None
             return change.value, change.interval
         case Limit.DIFFERENCE:
             difference = finding.b.mean - finding.a.mean
-            if change.scale is Scale.DIFFERENCE:
+            if change.scale is EffectScale.DIFFERENCE:
                 return difference, change.interval
             if change.interval is None:
                 return difference, None

@@ -10,9 +10,9 @@ from itertools import pairwise
 from radt.analysis.estimates import (
     CONFIDENCE,
     Effect,
+    EffectScale,
     Estimate,
     Reached,
-    Scale,
     effect,
     holm,
     repeats_to_detect,
@@ -247,7 +247,7 @@ def _findings(
     )
     same_work = ended_alike(matched)
     for quantity in quantities:
-        if isinstance(quantity, Quantity) and quantity.info.subject is not Subject.RUNS:
+        if quantity.info.subject is not Subject.RUNS:
             if same_work:
                 of_a, of_b = matched.a.values.get(quantity), matched.b.values.get(quantity)
                 if of_a is not None and of_b is not None:
@@ -326,7 +326,7 @@ def _verdict(change: Effect, better: Direction) -> Verdict:
             return Verdict.DIFFERENT
         is_lower = change.value < change.none
         return Verdict.BETTER if is_lower is (better is Direction.LOWER) else Verdict.WORSE
-    is_ratio = change.scale is Scale.RATIO
+    is_ratio = change.scale is EffectScale.RATIO
     if is_ratio and interval.low >= 1 / (1 + MARGIN) and interval.high <= 1 + MARGIN:
         return Verdict.ALIKE
     return Verdict.INCONCLUSIVE

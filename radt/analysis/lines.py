@@ -69,10 +69,6 @@ class XMap:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def back(self, x: float) -> float:
-        """Map a position on the axis back to seconds, clamped to the known range."""
-        return float(np.interp(x, self.x, self.seconds))
-
 
 class Shift(XMap):
     """Maps seconds to seconds with another zero."""
@@ -83,9 +79,6 @@ class Shift(XMap):
 
     def __call__(self, seconds: Float64Array) -> Float64Array:
         return seconds + self.by
-
-    def back(self, x: float) -> float:
-        return x - self.by
 
 
 def digest(cells: Cells) -> Cells:

@@ -98,20 +98,14 @@ def _joined(
     a: Sequence[ItemT], b: Sequence[ItemT], key: Callable[[ItemT], Key]
 ) -> tuple[list[ItemT], list[ItemT], list[tuple[ItemT, ItemT]]]:
     """Return the unmatched items of A and of B, and pairs whose key is unique in A and in B."""
-    of_a, of_b = _unique(a, key), _unique(b, key)
-    shared = {value: None for value in of_a if value in of_b}
+    counts_a, counts_b = Counter(map(key, a)), Counter(map(key, b))
+    shared = {value for value, count in counts_a.items() if count == counts_b[value] == 1}
+    of_b = {key(item): item for item in b}
     return (
         [item for item in a if key(item) not in shared],
         [item for item in b if key(item) not in shared],
-        [(of_a[value], of_b[value]) for value in shared],
+        [(item, of_b[key(item)]) for item in a if key(item) in shared],
     )
-
-
-def _unique(items: Iterable[ItemT], key: Callable[[ItemT], Key]) -> dict[Key, ItemT]:
-    by_key: dict[Key, list[ItemT]] = {}
-    for item in items:
-        by_key.setdefault(key(item), []).append(item)
-    return {value: same[0] for value, same in by_key.items() if len(same) == 1}
 
 
 def _name(workload: WorkloadSummary) -> Key:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from statistics import fmean
 
 from radt.analysis.energy import (
@@ -20,7 +21,7 @@ from radt.analysis.estimates import Estimate, Measured, Reached, combined, of_ro
 from radt.analysis.metric_columns import counted, of_devices
 from radt.analysis.quantities import Combine, Quantity, QuantityInfo, Statistic, Subject
 from radt.analysis.reading import series_of
-from radt.analysis.recording import RunRecording
+from radt.analysis.recording import RunRecording, read_recordings
 from radt.analysis.selection import Attempt
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
 from radt.analysis.series_values import SeriesNumbers
@@ -36,16 +37,10 @@ from radt.usage import lower_bound
 _GPU_ENERGY, _RUN_ENERGY = (metric for metric, _ in ENERGY_SERIES)
 #: Counters read as totals, not as rates.
 _TOTALS = (_GPU_ENERGY, _RUN_ENERGY, *CARBON_METRICS)
-_METRICS = tuple(
-    dict.fromkeys(
-        [*(metric for quantity in Quantity for metric in quantity.info.metrics), *_TOTALS]
-    )
-)
 #: Statistics read of each metric, with True for those of whole runs.
 _WANTED: dict[str, set[tuple[Statistic, bool]]] = {}
 for _info in (quantity.info for quantity in Quantity):
     for _metric in _info.metrics:
-        assert _info.statistic is not None
         _WANTED.setdefault(_metric, set()).add((_info.statistic, _info.whole_run))
 #: Quantities that are read from series, with their metrics: per run, and per device of a workload.
 _OF_RUNS, _OF_DEVICES = (
@@ -73,23 +68,27 @@ class RunMeasures:
     metrics: frozenset[str] = frozenset()
 
 
+#: The runs of each row by letter, one per repeat, None if missing.
+Rows = Mapping[str, Sequence[RunMeasures | None]]
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadMeasures:
     """The values of a workload.
 
     Attributes:
-        rows: The runs of each row by letter, one per repeat, None if missing.
+        rows: Its runs.
         values: Values of its devices, and of all its runs together.
         energy: Energy of its GPUs and runs.
         recordings: How its runs were recorded, by run id.
-        children: The runs within its runs by letter, one per repeat.
+        children: The runs within its runs.
     """
 
-    rows: Mapping[str, Sequence[RunMeasures | None]]
-    values: Mapping[Quantity, Estimate]
+    rows: Rows
+    values: Mapping[AnyQuantity, Estimate]
     energy: WorkloadEnergy
-    recordings: Mapping[str, RunRecording] = field(default_factory=dict)
-    children: Mapping[str, Sequence[RunMeasures | None]] = field(default_factory=dict)
+    recordings: Mapping[str, RunRecording]
+    children: Rows
 
     @property
     def runs(self) -> list[RunMeasures]:
@@ -105,15 +104,31 @@ def measure(
 ) -> list[WorkloadMeasures]:
     """Return the values of workloads, in order. Each workload is given by its repeats.
 
-    They are read together, with few statements. `series` are additional quantities of series.
+    They are read together, with few statements. Children are measured regardless of the overlap.
+    `series` are additional quantities of series.
 
     Raises:
         CodecError: A chunk is damaged.
         StoreError: The store cannot be read.
     """
     attempts = [attempt for repeats in workloads for attempt in repeats]
+    parents = [attempt.of_children for attempt in attempts if attempt.children]
+    runs = [run for attempt in (*attempts, *parents) for run in attempt.runs]
+    recordings = read_recordings(reader, runs)
     batch = _Batch(reader, attempts, window, series)
-    return [batch.workload(repeats) for repeats in workloads]
+    children = _Batch(reader, parents, replace(window, overlap=False), series)
+    return [
+        batch.workload(
+            repeats,
+            {
+                run.run_id: recordings[run.run_id]
+                for attempt in repeats
+                for run in (*attempt.runs, *attempt.children)
+            },
+            children.rows([attempt.of_children for attempt in repeats]),
+        )
+        for repeats in workloads
+    ]
 
 
 class _Batch:
@@ -132,8 +147,7 @@ class _Batch:
         for quantity in series:
             statistic = quantity.statistic
             wanted.setdefault(quantity.metric, set()).add((statistic, not statistic.in_window))
-        metrics = list(dict.fromkeys((*_METRICS, *wanted)))
-        self.series = series_of(reader, [run.run_id for run in runs], metrics)
+        self.series = series_of(reader, [run.run_id for run in runs], [*wanted, *_TOTALS])
         self.windows = find_windows(reader, attempts, self.series, window)
         self.energy = self._only(lambda record: (record.metric, record.scope) in ENERGY_SERIES)
         self.totals = read_totals(reader, runs if any(self.energy.values()) else ())
@@ -157,17 +171,20 @@ class _Batch:
             for run_id, same in self.series.items()
         }
 
-    def workload(self, repeats: Sequence[Attempt]) -> WorkloadMeasures:
+    def rows(self, repeats: Sequence[Attempt]) -> Rows:
+        """Return the runs of a workload of the batch, by letter."""
+        letters = dict.fromkeys(run.letter for attempt in repeats for run in attempt.runs)
+        known = [{run.letter: self._run(run) for run in attempt.runs} for attempt in repeats]
+        return {letter: [of_letter.get(letter) for of_letter in known] for letter in letters}
+
+    def workload(
+        self, repeats: Sequence[Attempt], recordings: Mapping[str, RunRecording], children: Rows
+    ) -> WorkloadMeasures:
         """Return the values of a workload of the batch."""
         runs = [run for attempt in repeats for run in attempt.runs]
-        rows: dict[str, list[RunMeasures | None]] = {run.letter: [] for run in runs}
-        for attempt in repeats:
-            of_letter = {run.letter: run for run in attempt.runs}
-            for letter, row in rows.items():
-                run = of_letter.get(letter)
-                row.append(None if run is None else self._run(run))
+        rows = self.rows(repeats)
         there = {record.metric for run in runs for record in self.series[run.run_id]}
-        values = {
+        values: dict[AnyQuantity, Estimate] = {
             quantity: estimate
             for quantity, metrics in _OF_DEVICES.items()
             if not there.isdisjoint(metrics)
@@ -176,35 +193,26 @@ class _Batch:
         emitted = [record for run in runs for record in self.emissions[run.run_id]]
         of_carbon = sorted({record.metric for record in emitted}, reverse=True)
         methods = sorted({record.method for record in emitted})
-        used_j = [self._used_j(attempt) for attempt in repeats]
-        per_epoch_j = [self._per_epoch(attempt, self._used_j) for attempt in repeats]
-        per_sample_j = [self._per_sample_j(attempt) for attempt in repeats]
-        emitted_g = [self._emitted_g(attempt) for attempt in repeats]
-        per_epoch_g = [self._per_epoch(attempt, self._emitted_g) for attempt in repeats]
-        for quantity, amounts, metrics in (
-            (Quantity.ENERGY, used_j, [_GPU_ENERGY]),
-            (Quantity.ENERGY_PER_EPOCH, per_epoch_j, [_GPU_ENERGY]),
-            (Quantity.ENERGY_PER_SAMPLE, per_sample_j, [_GPU_ENERGY]),
-            (Quantity.CARBON, emitted_g, of_carbon),
-            (Quantity.CARBON_PER_EPOCH, per_epoch_g, of_carbon),
+        for quantity, amount_of, is_carbon in (
+            (Quantity.ENERGY, self._used_j, False),
+            (Quantity.ENERGY_PER_EPOCH, partial(self._per_epoch, self._used_j), False),
+            (Quantity.ENERGY_PER_SAMPLE, self._per_sample_j, False),
+            (Quantity.CARBON, self._emitted_g, True),
+            (Quantity.CARBON_PER_EPOCH, partial(self._per_epoch, self._emitted_g), True),
         ):
-            is_carbon = metrics is of_carbon
             estimate = of_rows(
-                [amounts],
+                [[amount_of(attempt) for attempt in repeats]],
                 Combine.MEAN,
-                metrics=metrics,
+                metrics=of_carbon if is_carbon else [_GPU_ENERGY],
                 methods=methods if is_carbon else (),
                 is_estimated=is_carbon,
             )
             if estimate is not None:
                 values[quantity] = estimate
-        return WorkloadMeasures(rows, values, self._energy(rows, used_j))
+        energy = self._energy(rows, values.get(Quantity.ENERGY))
+        return WorkloadMeasures(rows, values, energy, recordings, children)
 
-    def _energy(
-        self,
-        rows: Mapping[str, Sequence[RunMeasures | None]],
-        used_j: Sequence[float | None],
-    ) -> WorkloadEnergy:
+    def _energy(self, rows: Rows, used: Estimate | None) -> WorkloadEnergy:
         """Return the energy of a workload and its runs, the mean over its repeats."""
         shares = []
         for letter, row in rows.items():
@@ -217,14 +225,13 @@ class _Batch:
                 run, newest = estimated[-1]
                 mean_j = fmean(measured.value for _, measured in estimated)
                 shares.append(RunEnergy(letter, run.name, mean_j, newest.method))
-        known_j = [amount_j for amount_j in used_j if amount_j is not None]
         is_lower_bound = any(
             lower_bound(GPU_ENERGY_KEY) in self.totals.get(measures.run.run_id, {})
             for row in rows.values()
             for measures in row
             if measures is not None
         )
-        return WorkloadEnergy(fmean(known_j) if known_j else None, shares, is_lower_bound)
+        return WorkloadEnergy(None if used is None else used.mean, shares, is_lower_bound)
 
     def _run(self, run: RunRecord) -> RunMeasures:
         window = self.windows.get(run.run_id, Window())
@@ -312,7 +319,6 @@ class _Batch:
         return None
 
     def _value(self, record: SeriesRecord, info: QuantityInfo) -> float | None:
-        assert info.statistic is not None
         return self.numbers.number(record, info.statistic, whole_run=info.whole_run)
 
     def _devices(self, quantity: Quantity, repeats: Sequence[Attempt]) -> Estimate | None:
@@ -366,7 +372,7 @@ class _Batch:
         return emissions_g(attempt.runs, self.emissions, self.numbers.points, within)
 
     def _per_epoch(
-        self, attempt: Attempt, amount_of: Callable[[Attempt, Stretches], float | None]
+        self, amount_of: Callable[[Attempt, Stretches], float | None], attempt: Attempt
     ) -> float | None:
         """Return the amount during the counted epochs, divided by the epochs of all runs."""
         windows = [window for _, window in self._windows(attempt)]

@@ -134,10 +134,16 @@ class OperandFinder:
             names = [experiment.name for experiment in reader.experiments()]
             known |= dict.fromkeys(names)
             for experiment in experiments_in(given, names):
-                try:
-                    return self._of_experiment(reader, given, experiment)
-                except _NotFoundError as missing:
-                    problem = problem or missing
+                runs = reader.runs(experiment=experiment)
+                labels = dict.fromkeys(run.workload for run in runs if run.workload)
+                parses = list(parsed_operands(given, experiment, labels))
+                for parsed in parses:
+                    try:
+                        return self._of_parsed(reader, parsed, runs)
+                    except _NotFoundError as missing:
+                        problem = problem or missing
+                if not parses:
+                    problem = problem or _unknown_workload(given, experiment, labels)
             if _RUN_ID.fullmatch(given) and reader.matching_runs(given):
                 return self._of_run(reader, reader.find_run(given))
         raise problem or self._unknown(given, list(known))
@@ -147,26 +153,6 @@ class OperandFinder:
         return UsageError(
             f"{given!r} is neither an experiment nor a run in {self._places}",
             f"Did you mean {near[0]!r}?" if near else f"Experiments: {_first(known) or 'none yet'}",
-        )
-
-    def _of_experiment(self, reader: StoreReader, given: str, experiment: str) -> Operand:
-        runs = reader.runs(experiment=experiment)
-        labels = dict.fromkeys(run.workload for run in runs if run.workload)
-        problem: _NotFoundError | None = None
-        for parsed in parsed_operands(given, experiment, labels):
-            try:
-                return self._of_parsed(reader, parsed, runs)
-            except _NotFoundError as missing:
-                problem = problem or missing
-        if problem is not None:
-            raise problem
-        wanted = given[len(experiment) + 1 :]
-        near = difflib.get_close_matches(wanted, labels, 1)
-        raise _NotFoundError(
-            f"{experiment!r} has no workload {wanted!r}",
-            f"Did you mean {f'{experiment}/{near[0]}'!r}?"
-            if near
-            else f"Its workloads: {_first(list(labels)) or 'none with a name'}",
         )
 
     def _of_parsed(
@@ -305,6 +291,17 @@ class OperandFinder:
             f"no run of {parsed.experiment!r} was recorded at {name!r} ({meaning})",
             f"Recorded commits: {commits}; machines: {machines}",
         )
+
+
+def _unknown_workload(given: str, experiment: str, labels: Iterable[str]) -> UsageError:
+    wanted, known = given[len(experiment) + 1 :], list(labels)
+    near = difflib.get_close_matches(wanted, known, 1)
+    return UsageError(
+        f"{experiment!r} has no workload {wanted!r}",
+        f"Did you mean {f'{experiment}/{near[0]}'!r}?"
+        if near
+        else f"Its workloads: {_first(known) or 'none with a name'}",
+    )
 
 
 def _first(names: Sequence[str]) -> str:

@@ -153,8 +153,9 @@ class QuantityInfo:
         subject: The subject of the value.
         combine: How values of several runs or devices are combined.
         explanation: A sentence for tables and the reference.
-        statistic: How the series becomes a number; None if it is computed from other quantities.
-        metrics: The metrics to read; the first that a run has counts.
+        metrics: The metrics to read; the first that a run has counts. Empty if the quantity is not
+            read from a series.
+        statistic: How the series becomes a number.
         listener: Only the series of this listener count; "" for those of all but the kernel's
             totals.
         whole_run: The samples outside the window count, too.
@@ -168,8 +169,8 @@ class QuantityInfo:
     subject: Subject
     combine: Combine
     explanation: str
-    statistic: Statistic | None = None
     metrics: tuple[str, ...] = ()
+    statistic: Statistic = Statistic.MEAN
     listener: str = ""
     whole_run: bool = False
     adds_devices: bool = False
@@ -226,18 +227,16 @@ _INFO: dict[Quantity, QuantityInfo] = {
     Quantity.SAMPLES_PER_S: QuantityInfo(
         *("samples/s", "1/s", Subject.RUNS, Combine.SUM),
         "Throughput that the script logged, sum of the runs",
-        Statistic.MEAN,
         THROUGHPUT_METRICS,
-        SOFTWARE,
+        listener=SOFTWARE,
         names_unit=True,
         better=Direction.HIGHER,
     ),
     Quantity.SAMPLES_PER_S_OF_RUN: QuantityInfo(
         *("samples/s per run", "1/s", Subject.RUNS, Combine.MEAN),
         "Throughput that the script logged, mean of the runs",
-        Statistic.MEAN,
         THROUGHPUT_METRICS,
-        SOFTWARE,
+        listener=SOFTWARE,
         names_unit=True,
         better=Direction.HIGHER,
     ),
@@ -245,14 +244,12 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("data wait", "1", Subject.RUNS, Combine.MEAN),
         "Share of the steps' time spent waiting for the loader, by `run.batches()`; mean of the "
         "runs",
-        Statistic.MEAN,
         ("data_wait",),
         better=Direction.LOWER,
     ),
     Quantity.CPU: QuantityInfo(
         *("cpu", "1", Subject.RUNS, Combine.SUM),
         "CPU time of the process trees per second, sum of the runs; 100 % is one core",
-        Statistic.MEAN,
         ("process.cpu.utilization",),
     ),
     Quantity.CPU_OF_ALL: QuantityInfo(
@@ -264,7 +261,6 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("RSS", "By", Subject.RUNS, Combine.SUM),
         "Resident memory (RSS) of the process trees, mean over time, sum of the runs; a page that "
         "several processes share counts for each",
-        Statistic.MEAN,
         (_RSS,),
     ),
     Quantity.MEMORY_OF_ALL: QuantityInfo(
@@ -276,52 +272,47 @@ _INFO: dict[Quantity, QuantityInfo] = {
         *("RSS peak", "By", Subject.RUNS, Combine.SUM),
         "Highest sample of the resident memory (RSS) of each process tree in its whole run, sum of "
         "the runs; a page that several processes share counts for each",
-        Statistic.MAX,
         (_RSS,),
+        Statistic.MAX,
         whole_run=True,
     ),
     Quantity.PSS: QuantityInfo(
         *("PSS", "By", Subject.RUNS, Combine.SUM),
         "Memory of the process trees in which a page that several processes share counts once "
         "(PSS), mean of its few readings, sum of the runs",
-        Statistic.MEAN,
         ("process.memory.pss",),
     ),
     Quantity.SM_ACTIVE: QuantityInfo(
         *("SM active", "1", Subject.WORKLOAD, Combine.MEAN),
         "Share of time in which an SM had at least one warp, mean of the devices",
-        Statistic.MEAN,
         ("gpu.sm.active", "gpu.mig.sm.active"),
     ),
     Quantity.GPU_UTILIZATION: QuantityInfo(
         *("GPU util", "1", Subject.WORKLOAD, Combine.MEAN),
         "Share of time in which a kernel ran, however few SMs it used; mean of the devices",
-        Statistic.MEAN,
         ("gpu.utilization",),
     ),
     Quantity.GPU_MEMORY: QuantityInfo(
         *("GPU memory", "By", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; mean over time, sum of the devices",
-        Statistic.MEAN,
         ("gpu.memory.used", "gpu.mig.memory.used"),
     ),
     Quantity.GPU_MEMORY_PEAK: QuantityInfo(
         *("GPU memory peak", "By", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; highest of each device, sum of the devices",
-        Statistic.MAX,
         ("gpu.memory.used", "gpu.mig.memory.used"),
+        Statistic.MAX,
     ),
     Quantity.GPU_MEMORY_OF_RUN: QuantityInfo(
         *("GPU memory per run, peak", "By", Subject.RUNS, Combine.MEAN),
         "Highest memory of a run's processes on each of its GPUs, sum; mean of the runs",
-        Statistic.MAX,
         ("process.gpu.memory",),
+        Statistic.MAX,
         adds_devices=True,
     ),
     Quantity.POWER: QuantityInfo(
         *("GPU power", "W", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; mean over time, sum of the devices",
-        Statistic.MEAN,
         ("gpu.power", "gpu.power.average"),
     ),
     Quantity.ENERGY: QuantityInfo(
@@ -356,56 +347,52 @@ _INFO: dict[Quantity, QuantityInfo] = {
     Quantity.PCIE_RX: QuantityInfo(
         *("PCIe to GPU", "By/s", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; sum of the devices",
-        Statistic.MEAN,
         ("gpu.pcie.rx", "gpu.pcie.io.rx"),
     ),
     Quantity.PCIE_TX: QuantityInfo(
         *("PCIe from GPU", "By/s", Subject.WORKLOAD, Combine.SUM),
         f"{_WHOLE}; sum of the devices",
-        Statistic.MEAN,
         ("gpu.pcie.tx", "gpu.pcie.io.tx"),
     ),
     Quantity.DISK_READ: QuantityInfo(
         *("disk read", "By/s", Subject.RUNS, Combine.SUM),
         "From disks by the process trees, sum of the runs",
-        Statistic.MEAN,
         ("process.disk.read",),
     ),
     Quantity.DISK_WRITTEN: QuantityInfo(
         *("disk written", "By/s", Subject.RUNS, Combine.SUM),
         "To disks by the process trees, sum of the runs",
-        Statistic.MEAN,
         ("process.disk.written",),
     ),
     Quantity.CPU_TIME: QuantityInfo(
         *("CPU time", "s", Subject.RUNS, Combine.SUM),
         f"CPU time of all processes of each whole run, {_COUNTED}",
-        Statistic.TOTAL,
         ("process.cpu.time",),
+        Statistic.TOTAL,
         KERNEL,
         whole_run=True,
     ),
     Quantity.RSS_PEAK: QuantityInfo(
         *("peak RSS", "By", Subject.RUNS, Combine.SUM),
         f"Highest resident memory of the largest process of each whole run, {_COUNTED}",
-        Statistic.MAX,
         ("process.memory.rss.peak",),
+        Statistic.MAX,
         KERNEL,
         whole_run=True,
     ),
     Quantity.IO_READ: QuantityInfo(
         *("read", "By", Subject.RUNS, Combine.SUM),
         f"Read by system calls, also from the page cache and pipes, {_COUNTED}",
-        Statistic.TOTAL,
         ("process.io.read",),
+        Statistic.TOTAL,
         KERNEL,
         whole_run=True,
     ),
     Quantity.IO_WRITTEN: QuantityInfo(
         *("written", "By", Subject.RUNS, Combine.SUM),
         f"Written by system calls, also to pipes and terminals, {_COUNTED}",
-        Statistic.TOTAL,
         ("process.io.written",),
+        Statistic.TOTAL,
         KERNEL,
         whole_run=True,
     ),

@@ -61,8 +61,7 @@ _MEMORY = (
     ("gpu.mig.memory.used", "gpu.mig.memory.total"),
     ("gpu.memory.used", "gpu.memory.total"),
 )
-_MEMORY_OF_RUN = "process.gpu.memory"
-_MEMORY_METRICS = (*(metric for pair in _MEMORY for metric in pair), _MEMORY_OF_RUN)
+_MEMORY_METRICS = tuple(metric for pair in _MEMORY for metric in pair)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +80,11 @@ class MemoryShortage:
         device: Its name, ``gpu0`` or a MIG instance.
         used_bytes: The highest sample of all processes, without the failed allocation.
         total_bytes: The device's memory; None if not recorded.
-        of_run_bytes: The highest sample of the run itself; None if not recorded.
     """
 
     device: str
     used_bytes: float
     total_bytes: float | None = None
-    of_run_bytes: float | None = None
 
     @property
     def text(self) -> str:
@@ -216,9 +213,7 @@ def _shortage(peaks: Mapping[tuple[str, str], float]) -> MemoryShortage | None:
     """Return the shortage of the fullest device, from the peaks of metrics and devices."""
     for used, total in _MEMORY:
         devices = [
-            MemoryShortage(
-                entity, peak, peaks.get((total, entity)), peaks.get((_MEMORY_OF_RUN, entity))
-            )
+            MemoryShortage(entity, peak, peaks.get((total, entity)))
             for (metric, entity), peak in peaks.items()
             if metric == used
         ]

@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from radt.analysis.baselines import Baselines, keys_of
 from radt.analysis.footnotes import ReportedWorkload, footnotes, losses
-from radt.analysis.measures import WorkloadMeasures
+from radt.analysis.measures import WorkloadMeasures, measure
 from radt.analysis.names import distinct_names
 from radt.analysis.quantities import Quantity
 from radt.analysis.recording import TrackerOverhead, overhead_of
@@ -25,10 +25,7 @@ from radt.analysis.series_quantities import AnyQuantity, KnownSeries, SeriesQuan
 from radt.analysis.series_values import known_series
 from radt.analysis.summaries import (
     SUMS_WITH_SERVICES,
-    Interference,
     WorkloadSummary,
-    interference,
-    read_workloads,
     workload_summary,
 )
 from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
@@ -73,11 +70,6 @@ class Report:
     series: KnownSeries = field(default_factory=KnownSeries)
 
     @property
-    def interference(self) -> Interference:
-        """Return how much models slow each other down."""
-        return interference(self.workloads)
-
-    @property
     def quantities(self) -> tuple[AnyQuantity, ...]:
         """Return the quantities that any workload has, in order; those of series last.
 
@@ -118,8 +110,8 @@ class ReportCache:
     Thread-safe, but concurrent threads may read twice.
 
     Attributes:
-        progress: While a report is read: workloads read so far, and their total; who reads it
-            resets it.
+        progress: While a report is read: workloads read so far, and their total. The caller resets
+            it.
     """
 
     def __init__(self) -> None:
@@ -148,7 +140,7 @@ class ReportCache:
         for start in range(0, len(missing), _AT_ONCE):
             self.progress = start, len(missing)
             places = missing[start : start + _AT_ONCE]
-            fresh = read_workloads(reader, [workloads[place] for place in places], window, series)
+            fresh = measure(reader, [workloads[place] for place in places], window, series)
             known.update(zip((versions[place] for place in places), fresh, strict=True))
         self._data = {version: known[version] for version in versions}  # drops the others
         return [known[version] for version in versions]
@@ -203,9 +195,8 @@ def read_report(
     """
     # Read before the runs, so that later writes are read again rather than missed.
     with reader.snapshot() as connection:
-        revisions: dict[str, int] = dict(
-            connection.execute(_REVISIONS, {"experiment": experiment}).tuples().all()
-        )
+        rows = connection.execute(_REVISIONS, {"experiment": experiment})
+        revisions = {str(run_id): int(revision) for run_id, revision in rows}
     read_ids: Collection[str] = revisions if only is None else revisions.keys() & only
     runs = [run for run in reader.runs(experiment=experiment) if run.run_id in read_ids]
     tags = read_tags(reader, experiment)

@@ -234,29 +234,27 @@ def select(
         run.workload_id for attempt in attempts if attempt.is_profiled for run in attempt.runs
     }
     known_starts = {run.workload_id for attempt in attempts for run in attempt.runs}
-    reasons: dict[str, Reason] = {}
-    unknown: dict[str, Reason] = {}
-    others: list[RunRecord] = []
-    for run in runs:
-        if run.run_id in counted:
-            continue
+    unfinished = {
+        run.workload_id: run.status
+        for run in runs
+        if run.status is not RunStatus.FINISHED and run.run_id not in hidden
+    }
+
+    def reason(run: RunRecord) -> Reason | None:
         if run.run_id in hidden:
-            reason: Reason = Omission.ARCHIVED
-        elif run.workload_id in hidden_starts:
-            reason = Omission.BESIDE_ARCHIVED
-        elif run.status is not RunStatus.FINISHED:
-            reason = unknown[run.workload_id] = run.status
-        elif run.workload_id in profiled_starts and not profiled:
-            reason = Omission.PROFILED
-        elif run.workload_id in known_starts:
-            reason = Omission.SUPERSEDED
-        else:  # a service or child of runs without a result
-            others.append(run)
-            continue
-        reasons[run.run_id] = reason
-    for run in others:
-        if (why := unknown.get(run.workload_id)) is not None:
-            reasons[run.run_id] = why
+            return Omission.ARCHIVED
+        if run.workload_id in hidden_starts:
+            return Omission.BESIDE_ARCHIVED
+        if run.status is not RunStatus.FINISHED:
+            return run.status
+        if run.workload_id in profiled_starts and not profiled:
+            return Omission.PROFILED
+        if run.workload_id in known_starts:
+            return Omission.SUPERSEDED
+        return unfinished.get(run.workload_id)  # a service or child of runs without a result
+
+    others = (run for run in runs if run.run_id not in counted)
+    reasons = {run.run_id: why for run in others if (why := reason(run)) is not None}
     going = {run.workload_id for run in runs if run.status is RunStatus.RUNNING} - hidden_starts
     running = attempts_of(
         (run for run in runs if run.workload_id in going and run.run_id not in hidden),

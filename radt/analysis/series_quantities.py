@@ -223,20 +223,13 @@ class SeriesProblem:
 
     Attributes:
         quantity: The quantity.
-        cause: What is wrong.
-        remedy: What the user can do.
+        error: The problem.
         is_unknown: No run has the metric; otherwise its units differ.
     """
 
     quantity: SeriesQuantity
-    cause: str
-    remedy: str
+    error: UsageError
     is_unknown: bool
-
-    @property
-    def error(self) -> UsageError:
-        """Return it as an error."""
-        return UsageError(self.cause, self.remedy)
 
 
 #: Maximum number of metrics listed if none has a similar name.
@@ -263,18 +256,15 @@ def unknown_metric(quantity: SeriesQuantity, where: str, metrics: Iterable[str])
     else:
         remedy = "Its runs have no metrics"
     cause = f"No finished run of {where} has the metric {quantity.metric!r}"
-    return SeriesProblem(quantity, cause, remedy, is_unknown=True)
+    return SeriesProblem(quantity, UsageError(cause, remedy), is_unknown=True)
 
 
 def several_units(quantity: SeriesQuantity, found: Sequence[str]) -> SeriesProblem:
     """Return the problem that a metric has several units."""
     listed = ", ".join(sorted(repr(unit) if unit else "none" for unit in found))
-    return SeriesProblem(
-        quantity,
-        f"{quantity.metric!r} has several units: {listed}",
-        "Compare runs that record it in one unit",
-        is_unknown=False,
-    )
+    cause = f"{quantity.metric!r} has several units: {listed}"
+    error = UsageError(cause, "Compare runs that record it in one unit")
+    return SeriesProblem(quantity, error, is_unknown=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from radt.analysis.baselines import Baseline, BaselineKey, makespan_values
 from radt.analysis.energy import WorkloadEnergy
@@ -17,7 +17,6 @@ from radt.analysis.estimates import Estimate, Reached
 from radt.analysis.measures import (
     RunMeasures,
     WorkloadMeasures,
-    measure,
     reached_of,
     value_of,
 )
@@ -27,16 +26,13 @@ from radt.analysis.quantities import Quantity, Subject
 from radt.analysis.recording import (
     MemoryShortage,
     RunRecording,
-    read_recordings,
     tracker_cpu,
 )
 from radt.analysis.selection import NO_COLLOCATION, Attempt
 from radt.analysis.series_quantities import AnyQuantity, SeriesQuantity
-from radt.analysis.window_spec import WindowSpec
 from radt.devices.visible import UNKNOWN
 from radt.model import Role, RunStatus
 from radt.run_name import family_of
-from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.tags import PARENT, PROFILED, PROFILED_BESIDE, ROLE
 from radt.units import NO_VALUE
@@ -88,7 +84,7 @@ class GroupSummary:
         runs: One or more.
         status: How they ended. Unfinished runs have a group without values.
         values: The measured values.
-        baseline: The baseline of `slowdown`; None without one.
+        baseline: The runs alone that their slowdown refers to; None without any.
         shortage: The exhausted memory; None for other ends.
         reached: Number of finished runs that met the condition of each ``time_to``.
         children: The groups of runs within its runs. They share hardware and time with each other,
@@ -124,24 +120,6 @@ class GroupSummary:
         estimate = self.values.get(quantity)
         return None if estimate is None else estimate.mean
 
-    @property
-    def time_per_epoch_s(self) -> float | None:
-        return self.mean(Quantity.TIME_PER_EPOCH)
-
-    @property
-    def slowdown(self) -> float | None:
-        """Return time per epoch over that of the same run alone; None without one."""
-        return self.mean(Quantity.SLOWDOWN)
-
-    @property
-    def samples_per_s(self) -> float | None:
-        return self.mean(Quantity.SAMPLES_PER_S)
-
-    @property
-    def cpu_cores(self) -> float | None:
-        """Return CPU seconds per second of their process trees."""
-        return self.mean(Quantity.CPU)
-
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
@@ -162,7 +140,7 @@ class WorkloadSummary:
     groups: Sequence[GroupSummary]
     energy: WorkloadEnergy
     host: str = ""
-    values: Mapping[Quantity, Estimate] = field(default_factory=dict)
+    values: Mapping[AnyQuantity, Estimate] = field(default_factory=dict)
     workload_ids: tuple[str, ...] = ()
     is_adjusted: bool = False
 
@@ -193,56 +171,22 @@ class WorkloadSummary:
             return self.label
         return ", ".join(group.name for group in self.trained)
 
-    def estimate(self, quantity: AnyQuantity, group: GroupSummary) -> Estimate | None:
-        """Return a value of one of its groups, or of the workload, whichever has the quantity."""
-        if isinstance(quantity, SeriesQuantity) or quantity.info.subject is Subject.RUNS:
-            return group.values.get(quantity)
-        return self.values.get(quantity)
+    def estimate(self, quantity: AnyQuantity, group: GroupSummary | None = None) -> Estimate | None:
+        """Return a value of like runs (by default the first group), or of the whole workload."""
+        of_group = (group or self.groups[0]).values
+        values = of_group if quantity.info.subject is Subject.RUNS else self.values
+        return values.get(quantity)
 
-    def why_missing(self, quantity: AnyQuantity, group: GroupSummary) -> str:
-        """Return why `estimate` has no value."""
+    def why_missing(self, quantity: AnyQuantity, group: GroupSummary | None = None) -> str:
+        """Return why `estimate` is None."""
+        group = group or self.groups[0]
         return why_missing(
             quantity,
             group.runs[0].run,
             group.runs[0].metrics,
             is_alone=self.run_count == 1 and group.baseline is None,
-            has_epochs=group.time_per_epoch_s is not None,
+            has_epochs=group.mean(Quantity.TIME_PER_EPOCH) is not None,
         )
-
-
-def read_workloads(
-    reader: StoreReader,
-    workloads: Sequence[Sequence[Attempt]],
-    window: WindowSpec,
-    series: Sequence[SeriesQuantity] = (),
-) -> list[WorkloadMeasures]:
-    """Read workloads, each given by its repeats, with the quantities of `series`.
-
-    Raises:
-        CodecError: A chunk is damaged.
-        StoreError: The store cannot be read.
-    """
-    children = {
-        place: [attempt.of_children for attempt in repeats]
-        for place, repeats in enumerate(workloads)
-        if any(attempt.children for attempt in repeats)
-    }
-    runs = [
-        [run for attempt in (*repeats, *children.get(place, ())) for run in attempt.runs]
-        for place, repeats in enumerate(workloads)
-    ]
-    recordings = read_recordings(reader, [run for same in runs for run in same])
-    each = replace(window, overlap=False)
-    measured = measure(reader, [*children.values()], each, series)
-    of_children = {place: own.rows for place, own in zip(children, measured, strict=True)}
-    return [
-        replace(
-            measures,
-            recordings={run.run_id: recordings[run.run_id] for run in runs[place]},
-            children=of_children.get(place, {}),
-        )
-        for place, measures in enumerate(measure(reader, workloads, window, series))
-    ]
 
 
 def workload_summary(
@@ -304,9 +248,9 @@ def workload_summary(
     )
 
 
-def _sums(rows: Sequence[Sequence[RunMeasures | None]]) -> dict[Quantity, Estimate]:
+def _sums(rows: Sequence[Sequence[RunMeasures | None]]) -> dict[AnyQuantity, Estimate]:
     """Return the sums over all rows, except for quantities that a row lacks."""
-    sums = {}
+    sums: dict[AnyQuantity, Estimate] = {}
     for quantity, part in SUMS_WITH_SERVICES.items():
         of_rows = [value_of([row], part) for row in rows]
         if None not in of_rows and (estimate := value_of(rows, part)) is not None:
@@ -452,47 +396,12 @@ class Encounter:
         return models_text(self.neighbours)
 
 
-@dataclass(frozen=True, slots=True)
-class Interference:
-    """The interference matrix; empty if no workload has both neighbours and baselines.
+def encounters_of(workload: WorkloadSummary) -> Iterator[Encounter]:
+    """Yield the slowdowns of models by their neighbours in a workload.
 
-    ``models`` names the rows and ``neighbours`` the columns, in the report's order.
+    Nothing if a run did not finish or a profiler slowed it down: a neighbour that ended early did
+    not share the device all the time.
     """
-
-    models: tuple[str, ...] = ()
-    neighbours: tuple[str, ...] = ()
-    encounters: tuple[Encounter, ...] = ()
-    mixed: tuple[Encounter, ...] = ()
-
-    def at(self, model: str, neighbour: str) -> tuple[Encounter, ...]:
-        """Return a cell: one entry per workload, fewest neighbours first."""
-        return tuple(
-            encounter
-            for encounter in self.encounters
-            if encounter.model == model and encounter.neighbours[0][0] == neighbour
-        )
-
-    def __bool__(self) -> bool:
-        return bool(self.encounters or self.mixed)
-
-
-def interference(workloads: Iterable[WorkloadSummary]) -> Interference:
-    """Return the matrix of the workloads of a report.
-
-    A workload counts if all its runs finished and no profiler slowed it down: a neighbour that
-    ended early did not share the device all the time.
-    """
-    encounters = [encounter for workload in workloads for encounter in _encounters(workload)]
-    plain = [encounter for encounter in encounters if not encounter.is_mixed]
-    return Interference(
-        tuple(dict.fromkeys(encounter.model for encounter in plain)),
-        tuple(dict.fromkeys(encounter.neighbours[0][0] for encounter in plain)),
-        tuple(sorted(plain, key=lambda encounter: encounter.degree)),
-        tuple(encounter for encounter in encounters if encounter.is_mixed),
-    )
-
-
-def _encounters(workload: WorkloadSummary) -> Iterator[Encounter]:
     runs = [(group, run) for group in workload.trained for run in group.runs]
     if any(group.status is not RunStatus.FINISHED or run.profiled for group, run in runs):
         return

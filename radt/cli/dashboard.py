@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 import secrets
 import webbrowser
 from dataclasses import replace
@@ -187,6 +186,10 @@ def _access(
 
 def _has_other_users() -> bool:
     """Return whether other people have accounts on this machine that they can log in to."""
+    try:
+        import pwd
+    except ImportError:  # not every system has the pwd module
+        return False
     names = {
         user.pw_name
         for user in pwd.getpwall()

@@ -112,16 +112,9 @@ def _tracking_uris(store: Path, current: str, *, only: bool) -> list[str]:
     return [uri for uri in known if not only or uri == current]
 
 
-def _say(
-    output: RunConsole,
-    mark: str,
-    style: str,
-    subject: str,
-    text: str,
-    text_style: str = "",
-    place: str = "",
-) -> None:
-    output.say(report_line(mark, style, subject, text, text_style, place=place), indent=INDENT)
+def _say(output: RunConsole, *line: str, place: str = "") -> None:
+    """Print a `report_line`."""
+    output.say(report_line(*line, place=place), indent=INDENT)
 
 
 def _print_drained(drained: Recovered, output: RunConsole) -> None:

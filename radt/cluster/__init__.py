@@ -2,11 +2,11 @@
 
 **From rows to jobs.** A plan for a cluster assumes a node that has whatever the rows name; the
 submit host's devices do not matter. `shaping` turns each workload into the shape of its job,
-reports all that can be wrong by line, and groups jobs into the arrays of a `submission`. `script`
-is the batch script; where radt is missing on a node, it makes the attempt itself. `submit` notes
-each request in the shared folder (`spool`, with a folder per `attempt`) before it asks the engine
-(`engine`, `slurm`), so that after a lost answer it looks for the job instead of submitting it
-twice.
+reports all that can be wrong by line, and groups jobs into the arrays of a `submission`, which
+lists their rows, too. `script` is the batch script; where radt is missing on a node, it makes the
+attempt itself. `submit` notes each request in the shared folder (`spool`, with a folder per
+`attempt`) before it asks the engine (`engine`, `slurm`), so that after a lost answer it looks for
+the job instead of submitting it twice.
 
 **From nodes to the store.** `noderunner` plans the rows that earlier attempts left and runs them
 with the runner's schedule, in a folder on the node's disk (`node`) with a collector of its own,

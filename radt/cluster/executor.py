@@ -21,7 +21,6 @@ from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.script import array_request
 from radt.cluster.settings import ClusterSettings, RecordMode
-from radt.cluster.settle import Patience
 from radt.cluster.shaping import arrays_for, ask_about, on_one_node
 from radt.cluster.slurm import Slurm
 from radt.cluster.spool import Spool
@@ -71,10 +70,8 @@ def monitor_of(
 
     submitter = Submitter(spool, engine, build, max_jobs=settings.max_jobs)
     return SubmissionMonitor(
-        spool,
-        engine,
         submitter,
-        Patience(outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value),
+        outcome_s=radt_settings.variable(radt_settings.CLUSTER_LATE_S, os.environ).value,
         observes_only=observes_only,
         poll_s=radt_settings.variable(radt_settings.CLUSTER_POLL_S, os.environ).value,
     )
@@ -97,8 +94,7 @@ def reopened(spool: Spool, patience_s: float | None = None) -> tuple[ClusterSett
 def plan_of(spool: Spool) -> ExperimentPlan:
     """Return a partial plan from a submission: the names of its workloads."""
     submission = spool.submission
-    keys = (key for job in submission.jobs for key in submission.workloads(job))
-    workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in keys)
+    workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in submission.rows)
     return ExperimentPlan(Path(submission.file), tuple(workloads))
 
 
@@ -174,7 +170,7 @@ class SlurmExecutor:
             )
             mark_open(spool)
             monitor = monitor_of(spool, self.settings, self._engine)
-            self._follow(context, spool, monitor, statuses)
+            self._follow(context, monitor, statuses)
         return ExperimentOutcome(
             workloads=self._found.workloads,
             failed_before=work.failed_before,
@@ -200,7 +196,7 @@ class SlurmExecutor:
         rerun = context.options.rerun
         if rerun:
             context.console.say("  failed rows run again when they have ended", "dim")
-        self._follow(context, spool, monitor, status_writer(spool))
+        self._follow(context, monitor, status_writer(spool))
         if context.stop or self._found.problem is not None:
             return False
         if not (self._found.settled_at_once or rerun):
@@ -255,20 +251,18 @@ class SlurmExecutor:
     def _follow(
         self,
         context: RunnerContext,
-        spool: Spool,
         monitor: SubmissionMonitor,
         statuses: StatusSink | None,
     ) -> None:
         before = self._found
         with Collection(
-            spool,
+            monitor.spool,
             context.home,
             tracking_uri=context.tracking_uri,
             store_uri=context.store_uri,
             client=context.client,
         ) as collection:
             self._found = Follower(
-                spool,
                 monitor,
                 context.home,
                 context.console,

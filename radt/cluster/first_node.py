@@ -162,11 +162,11 @@ class FirstNode(MultiNodeSide):
         return opens_ns
 
     def released(self, stamps_ns: Mapping[str, int]) -> Mapping[str, int]:
-        def all_said() -> bool:
-            said = self._round.stamps_ns.keys() | self._round.over | self._gone.keys()
-            return said >= self._links.keys()
+        def all_reported() -> bool:
+            reported = self._round.stamps_ns.keys() | self._round.over | self._gone.keys()
+            return reported >= self._links.keys()
 
-        self._wait(all_said)
+        self._wait(all_reported)
         with self._news:
             of_all = dict(stamps_ns)
             for number, stamps in self._round.stamps_ns.items():

@@ -17,7 +17,6 @@ from radt.cluster.collecting import Collection
 from radt.cluster.monitor import Changes, MonitoredJob, SubmissionMonitor
 from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table, workload_progress
-from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
 from radt.errors import ClusterError, RadtError, StatusError
 from radt.experiment.plan import WorkloadKey, WorkloadPlan
@@ -57,7 +56,7 @@ class PacedStatuses:
         self._say = say
         self._waiting: dict[int, RowStatus] = {}
         self._next_s = 0.0
-        self._said = ""
+        self._last_error = ""
 
     def put(self, statuses: Mapping[int, RowStatus]) -> None:
         """Add statuses to the next write."""
@@ -70,10 +69,10 @@ class PacedStatuses:
             began_s = time.process_time()
             try:
                 self.flush()
-                self._said = ""
+                self._last_error = ""
             except StatusError as error:
-                if error.message != self._said:
-                    self._said = error.message
+                if error.message != self._last_error:
+                    self._last_error = error.message
                     self._say(str(error))
             took_s = time.process_time() - began_s
             self._next_s = now_s + max(WRITE_S, took_s / _PART_FOR_WRITING)
@@ -109,8 +108,7 @@ class Follower:
     """Follows one submission. Each object is for one call of `run`.
 
     Args:
-        spool: The submission.
-        monitor: Its monitor.
+        monitor: The submission's monitor.
         home: The data folder that gets the runs.
         console: Where to print.
         collection: Collects the runs; None if another process does.
@@ -123,7 +121,6 @@ class Follower:
 
     def __init__(
         self,
-        spool: Spool,
         monitor: SubmissionMonitor,
         home: Home,
         console: RunConsole,
@@ -136,27 +133,25 @@ class Follower:
         on_look: Callable[[SubmissionMonitor], None] = lambda _monitor: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._spool = spool
         self._monitor = monitor
+        self._spool = monitor.spool
         self._clock = clock
         self._home = home
         self._console = console
         self._reader: StoreReader | None = None
-        self._engine_name = spool.submission.engine.partition(":")[0]
         self._collection = collection
         self._notifier = notifier
         self._stop = stop
         self._on_look = on_look
         self._wait_for_file_s = wait_for_file_s
         self._statuses = PacedStatuses(statuses, lambda text: self._say(text, "red"))
-        submission = spool.submission
-        self._labels = [key for job in submission.jobs for key in submission.workloads(job)]
+        self._workloads = list(self._spool.submission.rows)
         self._began_s = clock()
         self._ended_before = 0
         self._is_first = True
         self._to_collect: set[JobKey] = set()
         self._next_collection_s = self._began_s + COLLECT_S
-        self._said: set[str] = set()
+        self._shown: set[str] = set()
         self._late: Sequence[str] = ()
         self._found = Followed()
 
@@ -166,7 +161,7 @@ class Follower:
         Raises:
             ClusterError: The engine refuses to answer.
         """
-        self._console.label_width = label_width(key.label for key in self._labels)
+        self._console.label_width = label_width(key.label for key in self._workloads)
         try:
             was_closed = False
             while True:
@@ -274,14 +269,16 @@ class Follower:
         for outcome, key in outcomes:
             self._found.workloads.append(outcome)
             if shown:
-                total = len(self._labels)
+                total = len(self._workloads)
                 self._console.workload_ended(len(self._found.workloads), total, outcome)
             if not self._is_first and outcome.status is not RunStatus.FINISHED:
-                self._notify(outcome, key)
+                plan = WorkloadPlan(key.experiment, key.label, ())
+                file = self._spool.submission.file
+                self._notifier.send(Notification.of_workload(plan, outcome, file))
         if not shown:
             bad = sum(outcome.status is not RunStatus.FINISHED for outcome, _ in outcomes)
             failed = f", {bad} of them not FINISHED" if bad else ""
-            self._say(f"{len(outcomes)} of {len(self._labels)} workloads had ended{failed}")
+            self._say(f"{len(outcomes)} of {len(self._workloads)} workloads had ended{failed}")
         if self._is_first:
             self._ended_before = len(outcomes)
             self._found.settled_at_once = self._monitor.is_settled
@@ -335,22 +332,18 @@ class Follower:
             return None
         return None if skew_ns is None else skew_ns / 1e9
 
-    def _notify(self, outcome: WorkloadProgress, key: WorkloadKey) -> None:
-        plan = WorkloadPlan(key.experiment, key.label, ())
-        self._notifier.send(Notification.of_workload(plan, outcome, self._spool.submission.file))
-
     # The terminal ---------------------------------------------------------------------------------
 
     def show(self) -> None:
         """Update the live table."""
-        view = Overview.of(self._monitor, self._engine_name, self._spool)
+        view = Overview.of(self._monitor)
         self._console.show_text(
             lambda width, height: cluster_table(view, width, height, self._progress())
         )
 
     def _progress(self) -> ProgressView:
         """Return the progress; the end is estimated from the rate of workloads since the start."""
-        ended, total = len(self._found.workloads), len(self._labels)
+        ended, total = len(self._found.workloads), len(self._workloads)
         here = ended - self._ended_before
         elapsed_s = self._clock() - self._began_s
         remaining_s = elapsed_s / here * (total - ended) if here else None
@@ -360,8 +353,8 @@ class Follower:
         self._console.say(f"  {text}", style, indent=2)
 
     def _say_once(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
+        if text not in self._shown:
+            self._shown.add(text)
             self._say(text, "red")
 
 

@@ -108,10 +108,10 @@ class Link:
             self._asked += 1
             asked_ns = time.monotonic_ns()
             self.send({_ASK: self._asked})
-            there_ns, answered_ns = self._answer()
+            remote_ns, answered_ns = self._answer()
             error_ns = (answered_ns - asked_ns + 1) // 2
             if best is None or error_ns < best.error_ns:
-                best = ClockReading(there_ns - (asked_ns + answered_ns) // 2, error_ns)
+                best = ClockReading(remote_ns - (asked_ns + answered_ns) // 2, error_ns)
         assert best is not None
         return best
 
@@ -137,11 +137,11 @@ class Link:
         """Return the other clock's answer to the newest query, and when it arrived."""
         while True:
             try:
-                number, there_ns, answered_ns = self._answers.get(timeout=_ANSWER_S)
+                number, remote_ns, answered_ns = self._answers.get(timeout=_ANSWER_S)
             except queue.Empty:
                 raise ClusterError("another node of the job does not answer") from None
             if number == self._asked:
-                return there_ns, answered_ns
+                return remote_ns, answered_ns
 
     def _listen(self, on_message: Callable[[Message], None], on_end: Callable[[str], None]) -> None:
         problem = ""

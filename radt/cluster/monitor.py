@@ -16,17 +16,16 @@ from math import inf
 from pathlib import Path
 
 from radt.cluster.attempt import AttemptView
-from radt.cluster.engine import REST, End, Engine, JobId, JobState, Phase
+from radt.cluster.engine import REST, End, JobId, JobState, Phase
 from radt.cluster.settle import (
+    OUTCOME_S,
     OVER_MEMORY,
-    PATIENCE,
     JobFacts,
     Next,
-    Patience,
     Settlement,
     settle,
 )
-from radt.cluster.spool import MOST_UNFIT, Spool
+from radt.cluster.spool import MOST_UNFIT
 from radt.cluster.submission import JobKey, SubmittedRow
 from radt.cluster.submit import Submitter
 from radt.errors import EngineAwayError
@@ -78,6 +77,10 @@ class MonitoredJob:
         return self.state is not None and self.state.phase is Phase.RUNNING
 
     @property
+    def has_ended(self) -> bool:
+        return self.state is not None and self.state.phase is Phase.ENDED
+
+    @property
     def is_queued(self) -> bool:
         return self.state is not None and self.state.phase in (Phase.QUEUED, Phase.HELD)
 
@@ -95,14 +98,13 @@ class SubmissionMonitor:
     """Brings the jobs of a submission to their end, or only observes them.
 
     Args:
-        spool: The submission's folder.
-        engine: Its cluster.
-        submitter: Submits the jobs.
-        patience: How long to wait for reports.
+        submitter: Submits the jobs of the submission.
+        outcome_s: See `radt.cluster.settle.OUTCOME_S`.
         observes_only: Do not submit, cancel or hold: another process does.
         poll_s: Seconds between queries of the engine.
 
     Attributes:
+        spool: The submission's folder.
         jobs: Those that are not settled yet.
         statuses: The current status of all rows, by line.
         held: Why no further job starts; "" if jobs may start.
@@ -114,20 +116,18 @@ class SubmissionMonitor:
 
     def __init__(
         self,
-        spool: Spool,
-        engine: Engine,
         submitter: Submitter,
-        patience: Patience = PATIENCE,
         *,
+        outcome_s: float = OUTCOME_S,
         observes_only: bool = False,
         poll_s: float = POLL_S,
     ) -> None:
-        self._spool = spool
+        self.spool = submitter.spool
         self._observes_only = observes_only
-        self._engine = engine
+        self._engine = submitter.engine
         self._submitter = submitter
-        self._patience = patience
-        submission = spool.submission
+        self._outcome_s = outcome_s
+        submission = self.spool.submission
         self.jobs = {
             key: MonitoredJob(
                 key, {name: submission.rows[name] for name in submission.workloads(key)}
@@ -196,10 +196,10 @@ class SubmissionMonitor:
         Raises:
             OSError: The shared folder cannot be written.
         """
-        if self._spool.held:
-            self._spool.release()
+        if self.spool.held:
+            self.spool.release()
         # Also after a release by another process, which may not have reached the engine.
-        self._releases = bool(self._spool.released)
+        self._releases = bool(self.spool.released)
 
     def step(self, now_s: float) -> Changes:
         """Query, submit and settle as far as the time for each has come.
@@ -230,7 +230,7 @@ class SubmissionMonitor:
         try:
             yield
         except OSError as error:
-            self._failed = f"{error.filename or self._spool.path}: {error.strerror or error}"
+            self._failed = f"{error.filename or self.spool.path}: {error.strerror or error}"
 
     def _note_folder(self, changes: Changes, *, asks: bool) -> None:
         """Report once that the shared folder fails, once that it recovered, and any oddities."""
@@ -240,8 +240,8 @@ class SubmissionMonitor:
             changes.notes.append("the shared folder works again")
         if self._failed or asks:
             self.folder_problem = self._failed
-        changes.notes += [text for text in self._spool.problems if text not in self._noted]
-        self._noted.update(self._spool.problems)
+        changes.notes += [text for text in self.spool.problems if text not in self._noted]
+        self._noted.update(self.spool.problems)
 
     # The engine -----------------------------------------------------------------------------------
 
@@ -256,8 +256,9 @@ class SubmissionMonitor:
                     self._waiting.update(self._submitter.recover(self._started_by))
                     self._waiting &= self.jobs.keys()
                     self._submit(now_s, changes)
-            states = self._engine.states(self._arrays())
-            self._take(states, now_s)
+            ids = (self._submitter.job_id(key) for key in self.jobs)
+            arrays = dict.fromkeys(job.array for job in ids if job is not None)
+            self._take(self._engine.states(list(arrays)), now_s)
             self._ask_for_the_past(now_s)
             with self._folder():
                 self._give_orders()
@@ -281,16 +282,11 @@ class SubmissionMonitor:
         self._next_poll_s = now_s + self._usual_poll_s
         self._next_scan_s = now_s
 
-    def _arrays(self) -> list[str]:
-        """Return the engine's ids of arrays with unsettled jobs."""
-        ids = (self._submitter.job_id(key) for key in self.jobs)
-        return list(dict.fromkeys(job.array for job in ids if job is not None))
-
     def _submit(self, now_s: float, changes: Changes) -> None:
-        if not self._waiting or self._spool.stopped or self._spool.held:
+        if not self._waiting or self.spool.stopped or self.spool.held:
             return
         unended = sum(
-            key not in self._waiting and not _has_ended(job) for key, job in self.jobs.items()
+            key not in self._waiting and not job.has_ended for key, job in self.jobs.items()
         )
         try:
             for key in self._submitter.submit(sorted(self._waiting), unended):
@@ -314,12 +310,12 @@ class SubmissionMonitor:
             state = None
             if job_id is not None and key not in unsubmitted:
                 of_array = arrays.get(job_id.array)
-                is_there = of_array is not None and self._submitter.is_of(key, of_array)
-                state = states.get(job_id) if is_there else None
+                is_listed = of_array is not None and self._submitter.is_of(key, of_array)
+                state = states.get(job_id) if is_listed else None
                 before = None if job.state is None else job.state.phase
                 if state is None and before is Phase.ENDED:
                     state = job.state  # the engine has forgotten it, but its end is known
-                elif state is None and is_there and not job.views:
+                elif state is None and is_listed and not job.views:
                     state = states.get(JobId(job_id.array, REST))
                     # A job that ran, or whose attempts cannot be read, may have finished.
                     if state is None and before is not Phase.RUNNING and self._is_readable:
@@ -339,7 +335,7 @@ class SubmissionMonitor:
             for key, job in self.jobs.items()
             if job.state is None
             and key not in unsubmitted
-            and self._silent_s(job, now_s) >= self._patience.outcome_s
+            and self._silent_s(job, now_s) >= self._outcome_s
             and (job_id := self._submitter.job_id(key)) is not None
         }
         if forgotten:
@@ -359,10 +355,10 @@ class SubmissionMonitor:
         if self._releases:
             self._engine.release(self._ids(Phase.HELD))
             self._releases = False
-        elif self._spool.stopped:
+        elif self.spool.stopped:
             if ids := self.unended():
                 self._engine.cancel(ids)
-        elif self._spool.held and (ids := self._ids(Phase.QUEUED)):
+        elif self.spool.held and (ids := self._ids(Phase.QUEUED)):
             self._engine.hold(ids)
 
     def _ids(self, *phases: Phase) -> list[JobId]:
@@ -382,7 +378,7 @@ class SubmissionMonitor:
         self._next_scan_s = now_s + self._usual_poll_s / _SCANS_PER_POLL
         self._is_readable = False
         with self._folder():
-            for key in self._spool.started_jobs() & self.jobs.keys():
+            for key in self.spool.started_jobs() & self.jobs.keys():
                 job = self.jobs[key]
                 if not (job.is_queued and job.views and job.scanned_at_poll == self._poll_count):
                     self._read_attempts(job, now_s)
@@ -392,7 +388,7 @@ class SubmissionMonitor:
         self._engine_answers &= self._is_readable
 
     def _read_attempts(self, job: MonitoredJob, now_s: float) -> None:
-        attempts = self._spool.attempts(job.key)
+        attempts = self.spool.attempts(job.key)
         seen = max(0, len(job.views) - 1)  # the last one may have changed since
         views = [*job.views[:seen], *(attempt.view() for attempt in attempts[seen:])]
         if views != job.views:
@@ -401,17 +397,17 @@ class SubmissionMonitor:
 
     def _started_by(self, key: JobKey) -> Collection[str]:
         """Return the engine's ids of the arrays that started a job."""
-        starts = (attempt.view().start for attempt in self._spool.attempts(key))
+        starts = (attempt.view().start for attempt in self.spool.attempts(key))
         return {start.job_id.partition("_")[0] for start in starts if start is not None}
 
     # Settling jobs --------------------------------------------------------------------------------
 
     def _settle(self, now_s: float, changes: Changes, *, all_silent: bool) -> None:
-        self.held, self._stopped = self._spool.held, self._spool.stopped
-        holds = [reason for reason in (self.held, self._spool.released) if reason]
+        self.held, self._stopped = self.spool.held, self.spool.stopped
+        holds = [reason for reason in (self.held, self.spool.released) if reason]
         unsubmitted, touched = self.unsubmitted, self._touched & self.jobs.keys()
         if all_silent:
-            touched |= {k for k, job in self.jobs.items() if job.state is None or _has_ended(job)}
+            touched |= {k for k, job in self.jobs.items() if job.state is None or job.has_ended}
         for key in sorted(touched):
             job, is_in = self.jobs[key], key not in unsubmitted
             with self._folder():  # a job that cannot be settled now must not block others
@@ -445,16 +441,16 @@ class SubmissionMonitor:
             self._submitter.submissions(job.key),
             holds,
             self._stopped,
-            "" if job.has_reported_end or not _has_ended(job) else self._last_line(job),
+            "" if job.has_reported_end or not job.has_ended else self._last_line(job),
             job.is_forgotten,
         )
-        self._follow_up(job, settle(facts, job.rows, self._patience), job_id, changes)
+        self._follow_up(job, settle(facts, job.rows, self._outcome_s), job_id, changes)
 
     def _follow_up(
         self, job: MonitoredJob, settlement: Settlement, job_id: JobId, changes: Changes
     ) -> None:
         if settlement.next is not Next.WAIT and not self._observes_only:
-            log = self._spool.job_log(job.key.array, str(job_id))
+            log = self.spool.job_log(job.key.array, str(job_id))
             with suppress(OSError):  # there may be none; one per job would be a lot of files
                 if not log.stat().st_size:
                     log.unlink()
@@ -497,7 +493,7 @@ class SubmissionMonitor:
             return  # an old failure: the user who follows now may have fixed the cause
         self._failures = self._failures + 1 if reason else 0
         if self._failures >= MOST_UNFIT and not (self.held or self._observes_only):
-            self._spool.hold(reason)
+            self.spool.hold(reason)
 
     def _note_hold(self, changes: Changes) -> None:
         """Report once that the rest is held, and hold it in the engine at once."""
@@ -514,8 +510,8 @@ class SubmissionMonitor:
     def _last_line(self, job: MonitoredJob) -> str:
         """Return the last line of the engine's log of a job, or the runner's; see `JobFacts`."""
         job_id = self._submitter.job_id(job.key)
-        logs = [self._spool.job_log(job.key.array, str(job_id))]
-        if attempts := self._spool.attempts(job.key):
+        logs = [self.spool.job_log(job.key.array, str(job_id))]
+        if attempts := self.spool.attempts(job.key):
             logs.append(attempts[-1].output_log)
         return next(filter(None, map(last_line, logs)), "")
 
@@ -529,9 +525,5 @@ def last_line(path: Path) -> str:
             lines = log.read().decode(errors="replace").split("\n")
     except OSError:
         return ""
-    said = [line.strip() for line in reversed(lines) if line.strip()]
-    return next(filter(OVER_MEMORY.search, said), said[0] if said else "")
-
-
-def _has_ended(job: MonitoredJob) -> bool:
-    return job.state is not None and job.state.phase is Phase.ENDED
+    texts = [line.strip() for line in reversed(lines) if line.strip()]
+    return next(filter(OVER_MEMORY.search, texts), texts[0] if texts else "")

@@ -276,8 +276,8 @@ class OtherNode(MultiNodeSide):
 
     def released(self, stamps_ns: Mapping[str, int]) -> Mapping[str, int]:
         offset_ns = self._before.offset_ns if self._before is not None else self._fixed_ns
-        there = {run_id: stamp + offset_ns for run_id, stamp in stamps_ns.items()}
-        self._say(Kind.RELEASED, stamps_ns=there)
+        on_first_ns = {run_id: stamp + offset_ns for run_id, stamp in stamps_ns.items()}
+        self._say(Kind.RELEASED, stamps_ns=on_first_ns)
         return stamps_ns
 
     def ended(self, letter: str, ending: RunEnd) -> None:

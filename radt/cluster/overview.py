@@ -14,7 +14,6 @@ from radt import units
 from radt.cluster.engine import Phase
 from radt.cluster.monitor import MonitoredJob, SubmissionMonitor
 from radt.cluster.slurm import waits_for
-from radt.cluster.spool import Spool
 from radt.cluster.submission import SubmittedRow
 from radt.experiment.columns import QUEUED, parse_repeats, parse_status
 from radt.experiment.plan import WorkloadKey
@@ -96,14 +95,14 @@ class Overview:
     folder: str = ""
 
     @classmethod
-    def of(cls, monitor: SubmissionMonitor, engine: str, spool: Spool) -> Overview:
+    def of(cls, monitor: SubmissionMonitor) -> Overview:
         """Describe a submission by its monitor."""
-        jobs = list(monitor.jobs.values())
+        submission, jobs = monitor.spool.submission, list(monitor.jobs.values())
         running = [JobView.of(monitor, job) for job in jobs if job.is_running]
         queued = [JobView.of(monitor, job) for job in jobs if job.is_queued]
         unsubmitted = len(monitor.unsubmitted)
         return cls(
-            engine=engine,
+            engine=submission.engine.partition(":")[0],
             running=running,
             queued=dict(Counter(job.reason for job in queued)),  # `asdict` cannot copy a Counter
             unsubmitted=unsubmitted,
@@ -114,8 +113,8 @@ class Overview:
             problem=monitor.away or monitor.folder_problem,
             remedy=monitor.remedy,
             waiting=queued[:_MOST_WAITING],
-            id=spool.submission.submission_id,
-            folder=str(spool.path),
+            id=submission.submission_id,
+            folder=str(monitor.spool.path),
         )
 
     def lines(self, width: int) -> list[Text]:

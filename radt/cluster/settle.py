@@ -26,6 +26,13 @@ from radt.model import RunStatus
 NO_REPORT = "the job ended without reporting a result"
 STARTED_TOO_OFTEN = f"started {MOST_ATTEMPTS} times"
 LOST = "lost"
+#: Seconds until a job is lost that the engine has forgotten and that sends no heartbeat.
+LOST_S = 300.0
+#: Seconds to wait for the report of a job that has ended according to the engine: a network file
+#: system may show new files up to a minute late.
+OUTCOME_S = 90.0
+#: The same for a stopped job, because the user waits for its end.
+_STOPPED_S = 10.0
 #: Messages in a job's log when the engine only knows that it failed: those of slurmd, with cgroups
 #: and without.
 OVER_MEMORY = re.compile(r"exceeded (?:job |step )?memory limit|oom[_-]kill", re.IGNORECASE)
@@ -49,23 +56,6 @@ class Next(StrEnum):
     DONE = "done"
     SUBMIT = "submit again"
     CANCEL = "cancel"  # its rows are done, but the engine still has it
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to wait for reports, in s.
-
-    ``lost_s`` applies when the engine has forgotten a job and no heartbeat comes; ``outcome_s``
-    when the engine says that a job has ended: a network file system may show new files up to a
-    minute late. ``stopped_s`` applies to a stopped job, because the user waits for its end.
-    """
-
-    lost_s: float = 300.0
-    outcome_s: float = 90.0
-    stopped_s: float = 10.0
-
-
-PATIENCE = Patience()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +94,16 @@ class Settlement:
     never_began: str = ""
 
 
-def settle(
-    job: JobFacts, rows: Sequence[SubmittedRow], patience: Patience = PATIENCE
-) -> Settlement:
-    """Return the statuses of a job's rows and the next action."""
-    return _Case(job, rows, patience).settled()
+def settle(job: JobFacts, rows: Sequence[SubmittedRow], outcome_s: float = OUTCOME_S) -> Settlement:
+    """Return the statuses of a job's rows and the next action; see `OUTCOME_S`."""
+    return _Case(job, rows, outcome_s).settled()
 
 
 class _Case:
-    def __init__(self, job: JobFacts, rows: Sequence[SubmittedRow], patience: Patience) -> None:
+    def __init__(self, job: JobFacts, rows: Sequence[SubmittedRow], outcome_s: float) -> None:
         self._job = job
         self._rows = rows
-        self._patience = patience
+        self._outcome_s = outcome_s
         self._newest = job.attempts[-1] if job.attempts else None
         self._known = _known(job.attempts, rows)
         self._left = [row for row in rows if not row.is_over(self._text(row))]
@@ -134,7 +122,7 @@ class _Case:
             case Phase.RUNNING:
                 return self._running(state.nodes)
         has_run = newest is not None or bool(state.nodes)
-        patience_s = self._patience.stopped_s if self._job.stopped else self._patience.outcome_s
+        patience_s = _STOPPED_S if self._job.stopped else self._outcome_s
         if has_run and self._final_report is None and self._job.silent_s < patience_s:
             return self._running(state.nodes)
         return self._ended(state.end or End.FAILED)
@@ -165,17 +153,17 @@ class _Case:
     def _unknown(self) -> Settlement:
         """Settle a job that the engine does not know."""
         if self._final_report is not None:
-            if self._job.silent_s < self._patience.outcome_s:
+            if self._job.silent_s < self._outcome_s:
                 return self._running("")
             return self._ended(End.COMPLETED)
         silent_s = self._job.silent_s
-        if self._job.stopped and silent_s >= self._patience.stopped_s:
+        if self._job.stopped and silent_s >= _STOPPED_S:
             return self._killed(self._job.stopped)
         if self._newest is None and self._job.is_forgotten and self._may_start_again:
-            if silent_s >= self._patience.outcome_s:
+            if silent_s >= self._outcome_s:
                 return self._queued("", Next.SUBMIT)
             return self._as_known(Next.WAIT)
-        if silent_s < self._patience.lost_s:
+        if silent_s < LOST_S:
             return self._as_known(Next.WAIT)
         return self._killed(LOST)
 
@@ -216,7 +204,8 @@ class _Case:
         untouched = [row for row in self._left if row.line not in newest.statuses]
         if untouched and self._has_progress and self._may_start_again:
             return self._queued(newest.reason, Next.SUBMIT)  # the rest of a bundle
-        own = {row.line for row in self._left if self._is_killed(row)}
+        killed = RunStatus.KILLED
+        own = {row.line for row in self._left if parse_status(self._text(row)) is killed}
         reason = newest.reason or _ENDS.get(end, NO_REPORT)
         return self._all_left(RunStatus.KILLED, reason, but=own)
 
@@ -284,9 +273,6 @@ class _Case:
     def _text(self, row: SubmittedRow) -> str:
         known = self._known.get(row.line)
         return "" if known is None else known.text
-
-    def _is_killed(self, row: SubmittedRow) -> bool:
-        return parse_status(self._text(row)) is RunStatus.KILLED
 
 
 def _known(

@@ -262,8 +262,8 @@ def _intent(comment: str) -> str | None:
     return comment if comment.startswith(INTENT) else None
 
 
-def _state(words: str, nodes: str, starts: str = "", reason: str = "") -> JobState:
-    state = words.split()[0].rstrip("+") if words.split() else ""
+def _state(state: str, nodes: str, starts: str = "", reason: str = "") -> JobState:
+    state = "".join(state.split()[:1]).rstrip("+")  # CANCELLED by 1000, CANCELLED+
     if reason in ("None", "none", "(null)"):
         reason = ""
     if nodes in ("None assigned", "(null)"):
@@ -375,20 +375,20 @@ def run(
     try:
         done = run_command([program, *arguments], timeout_s, text=script, env=_environment())
     except subprocess.TimeoutExpired as error:
-        words = (error.stderr or b"").decode(errors="replace")
-        if _WAITS_FOR_ROOM in words:
-            raise SubmitLimitError(f"Slurm refuses: {_first(words)}") from error
-        if _NO_CONFIGURATION.search(words):
-            raise _unconfigured(_first(words)) from error
+        output = (error.stderr or b"").decode(errors="replace")
+        if _WAITS_FOR_ROOM in output:
+            raise SubmitLimitError(f"Slurm refuses: {_first(output)}") from error
+        if _NO_CONFIGURATION.search(output):
+            raise _unconfigured(_first(output)) from error
         raise _away(f"{program} took more than {timeout_s:g} s") from error
     except OSError as error:
         raise ClusterError(
             f"{program} cannot be run: {error.strerror}", "Check the site's installation of Slurm"
         ) from error
     if done.returncode != 0:
-        words = done.stderr.strip() or done.stdout.strip()
-        if not words or harmless is None or not all(map(harmless.search, words.splitlines())):
-            raise _error(program, words, done.returncode)
+        output = done.stderr.strip() or done.stdout.strip()
+        if not output or harmless is None or not all(map(harmless.search, output.splitlines())):
+            raise _error(program, output, done.returncode)
         return done.stdout
     return done.stdout or done.stderr
 
@@ -402,38 +402,40 @@ def _environment() -> dict[str, str]:
     return kept | {"LC_ALL": "C.UTF-8", "SLURM_TIME_FORMAT": "standard"}
 
 
-def _error(program: str, words: str, code: int) -> ClusterError:
-    said = _first(words) or f"{program} ended with code {code}"
-    if _NO_ROOM.search(words) or _WAITS_FOR_ROOM in words:
-        return SubmitLimitError(f"Slurm refuses: {said}", "Set max-jobs in [cluster] to fewer jobs")
-    if _NO_CONFIGURATION.search(words):
-        return _unconfigured(said)
-    if _AWAY.search(words):
-        return _away(said)
-    remedy = next((what for part, what in _REMEDIES.items() if part in words.lower()), None)
+def _error(program: str, output: str, code: int) -> ClusterError:
+    message = _first(output) or f"{program} ended with code {code}"
+    if _NO_ROOM.search(output) or _WAITS_FOR_ROOM in output:
+        return SubmitLimitError(
+            f"Slurm refuses: {message}", "Set max-jobs in [cluster] to fewer jobs"
+        )
+    if _NO_CONFIGURATION.search(output):
+        return _unconfigured(message)
+    if _AWAY.search(output):
+        return _away(message)
+    remedy = next((what for part, what in _REMEDIES.items() if part in output.lower()), None)
     return ClusterError(
-        f"Slurm refuses: {said}",
+        f"Slurm refuses: {message}",
         remedy or "Change the row, or [cluster] in radt.toml; the site's pages say what it allows",
     )
 
 
-def _unconfigured(said: str) -> ClusterError:
+def _unconfigured(message: str) -> ClusterError:
     return ClusterError(
-        f"Slurm has no configuration here: {said}",
+        f"Slurm has no configuration here: {message}",
         "Run radt on a login node of the cluster, or set SLURM_CONF",
     )
 
 
-def _away(said: str) -> EngineAwayError:
+def _away(message: str) -> EngineAwayError:
     return EngineAwayError(
-        f"Slurm does not answer: {said}",
+        f"Slurm does not answer: {message}",
         "Try again later; `scontrol ping` says whether it is there",
     )
 
 
-def _first(words: str) -> str:
+def _first(output: str) -> str:
     """Return the first error line: sites' messages precede Slurm's general one."""
-    lines = [line.strip() for line in words.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR.search(line)] or lines[:1]
     distinct = dict.fromkeys(_PREFIX.sub("", line) for line in errors[:1] + errors[-1:])
     return ": ".join(distinct)

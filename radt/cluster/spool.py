@@ -114,16 +114,14 @@ class Spool:
 
     def put_script(self, request: Request, script: str) -> None:
         """Keep the batch script of a request: the settings may change before the next one."""
-        folder = self.path / "arrays" / str(request.array)
-        put(folder / f"script.{request.number}.sh", script)
+        put(self._array(request.array) / f"script.{request.number}.sh", script)
 
     def intend(self, array: int, indices: Sequence[int]) -> Request:
         """Note that jobs of an array are about to be requested from the engine."""
         numbers = [request.number for request in self._requests(array)]
         request = Request(array, max(numbers, default=0) + 1, tuple(indices))
-        path = self.path / "arrays" / str(array) / f"request.{request.number}.json"
-        path.parent.mkdir(mode=0o700, exist_ok=True)
-        put(path, json.dumps(request.indices))
+        self._array(array).mkdir(mode=0o700, exist_ok=True)
+        put(self._request_file(request), json.dumps(request.indices))
         return request
 
     def intent(self, request: Request) -> str:
@@ -132,14 +130,12 @@ class Spool:
 
     def submitted(self, request: Request, job_id: str) -> Request:
         """Note the engine's id of the jobs; return the request with it."""
-        folder = self.path / "arrays" / str(request.array)
-        (folder / f"job.{request.number}.{job_id}").touch(mode=0o600)
+        (self._array(request.array) / f"job.{request.number}.{job_id}").touch(mode=0o600)
         return replace(request, job_id=job_id)
 
     def give_up(self, request: Request) -> None:
         """Forget a request that the engine has refused."""
-        path = self.path / "arrays" / str(request.array) / f"request.{request.number}.json"
-        path.unlink(missing_ok=True)
+        self._request_file(request).unlink(missing_ok=True)
 
     def requests(self) -> list[Request]:
         """Return all requests; those of an array are in order.
@@ -153,8 +149,14 @@ class Spool:
         arrays = range(len(self.submission.arrays))
         return [request for array in arrays for request in self._requests(array)]
 
+    def _array(self, array: int) -> Path:
+        return self.path / "arrays" / str(array)
+
+    def _request_file(self, request: Request) -> Path:
+        return self._array(request.array) / f"request.{request.number}.json"
+
     def _requests(self, array: int) -> list[Request]:
-        folder = self.path / "arrays" / str(array)
+        folder = self._array(array)
         names = [entry.name for entry in os.scandir(folder)] if folder.is_dir() else []
         ids = {m[1]: m[2] for name in names if (m := _JOB.fullmatch(name))}
         jobs = range(len(self.submission.arrays[array].jobs))
@@ -165,8 +167,8 @@ class Spool:
             if request := self._answered.get((array, number)):
                 found[number] = request
                 continue
-            file = folder / f"request.{number}.json"
             request = Request(array, number, (), ids.get(str(number), ""))
+            file = self._request_file(request)
             try:
                 indices = _indices(file.read_text(errors="replace"), jobs)
             except FileNotFoundError:
@@ -185,13 +187,16 @@ class Spool:
 
     # Attempts: written by the nodes ---------------------------------------------------------------
 
+    def _attempts(self, job: JobKey) -> Path:
+        return self.path / "jobs" / str(job) / "attempts"
+
     def claim(self, job: JobKey) -> Attempt:
         """Make the folder of the next attempt, which no other node can get.
 
         Raises:
             OSError: It cannot be made.
         """
-        folder = self.path / "jobs" / str(job) / "attempts"
+        folder = self._attempts(job)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         number = self.last_attempt(job) + 1
         while True:
@@ -204,9 +209,8 @@ class Spool:
 
     def last_attempt(self, job: JobKey) -> int:
         """Return the highest number of an attempt; 0 if there is none."""
-        folder = self.path / "jobs" / str(job) / "attempts"
         try:
-            names = [entry.name for entry in os.scandir(folder)]
+            names = [entry.name for entry in os.scandir(self._attempts(job))]
         except FileNotFoundError:
             return 0
         return max((int(name) for name in names if name.isdecimal()), default=0)
@@ -227,13 +231,12 @@ class Spool:
 
     def job_log(self, array: int, name: str) -> Path:
         """Return the path of a batch script's output; ``name`` is the engine's name of the job."""
-        return self.path / "arrays" / str(array) / f"output.{name}.log"
+        return self._array(array) / f"output.{name}.log"
 
     def attempts(self, job: JobKey, last: int | None = None) -> list[Attempt]:
         """Return all attempts of a job in order, up to number ``last`` if that is known."""
-        folder = self.path / "jobs" / str(job) / "attempts"
         last = self.last_attempt(job) if last is None else last
-        return [Attempt(folder / str(number + 1)) for number in range(last)]
+        return [Attempt(self._attempts(job) / str(number + 1)) for number in range(last)]
 
     # The submission -------------------------------------------------------------------------------
 

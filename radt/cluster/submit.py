@@ -45,8 +45,8 @@ class Submitter:
         *,
         max_jobs: int | None = None,
     ) -> None:
-        self._spool = spool
-        self._engine = engine
+        self.spool = spool
+        self.engine = engine
         self._build = build
         self._most = max_jobs
         #: Number of jobs that the engine accepted when it refused more; None before that.
@@ -73,7 +73,7 @@ class Submitter:
         Raises:
             OSError: The shared folder cannot be read.
         """
-        requests = self._spool.requests()
+        requests = self.spool.requests()
         self.unanswered = [request for request in requests if not request.job_id]
         new = [request for request in requests if request not in self._seen]
         for request in new:
@@ -92,7 +92,7 @@ class Submitter:
         A controller that lost its newest state may have given the job's number to a later job.
         """
         requests = self._answered.get(job)
-        return state.intent in (None, self._spool.intent(requests[-1]) if requests else None)
+        return state.intent in (None, self.spool.intent(requests[-1]) if requests else None)
 
     def submissions(self, job: JobKey) -> int:
         """Return the number of times a job was submitted."""
@@ -116,12 +116,12 @@ class Submitter:
             OSError: The shared folder cannot be read or written.
         """
         for request in tuple(self.unanswered):
-            found = self._engine.find(self._spool.intent(request))
+            found = self.engine.find(self.spool.intent(request))
             if found is None:  # the engine may have run and forgotten it already
                 ids = {name for job in _jobs(request) for name in started(job)}
                 found = next(iter(sorted(ids - self._arrays)), None)
             if found is not None:
-                self._note(self._spool.submitted(request, found))
+                self._note(self.spool.submitted(request, found))
                 self.unanswered.remove(request)
                 continue
             self._searched[request] = self._searched.get(request, 0) + 1
@@ -174,22 +174,22 @@ class Submitter:
             self._window += max(1, self._window // _PART_TO_REFILL)
 
     def _ask(self, array: int, indices: Sequence[int]) -> ClusterError | None:
-        request = self._spool.intend(array, indices)
+        request = self.spool.intend(array, indices)
         self.unanswered.append(request)
         self._seen.add(request)
         try:
-            job_id = self._engine.submit(self._build(request))
+            job_id = self.engine.submit(self._build(request))
         except EngineAwayError:
             raise
         except ClusterError as error:
             self._forget(request)
             return error
-        self._note(self._spool.submitted(request, job_id))
+        self._note(self.spool.submitted(request, job_id))
         self.unanswered.remove(request)
         return None
 
     def _forget(self, request: Request) -> None:
-        self._spool.give_up(request)
+        self.spool.give_up(request)
         self.unanswered.remove(request)
         self._seen.discard(request)  # its number may be used again
         self._searched.pop(request, None)

@@ -123,7 +123,7 @@ class ClusterWatcher(Watcher):
             workloads=[workload_progress(key, of_key, monitor.statuses) for key, of_key in rows],
             place=f"on {spool.submission.engine}",
             hint=hint,
-            jobs=Overview.of(monitor, cluster.name, spool),
+            jobs=Overview.of(monitor),
         )
 
     def follow(self, console: RunConsole, stop: StopRequest) -> int:
@@ -165,7 +165,6 @@ class ClusterWatcher(Watcher):
             self._collection(spool, console) if is_ours else nullcontext() as collection,
         ):
             followed = Follower(
-                spool,
                 monitor_of(spool, *reopened(spool), observes_only=not is_ours),
                 self.home,
                 console,

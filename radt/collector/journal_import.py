@@ -18,20 +18,16 @@ import numpy as np
 from radt.clock import Clock
 from radt.collector.ledger import DAMAGE_REASON, DAMAGED, DROPPED, REASON, Losses
 from radt.collector.routing import LogUpdate, Numbering, SeriesKey
-from radt.journal.reader import Finish, JournalBatch, JournalReader, ScalarColumn, SpanEvent
+from radt.journal.reader import JournalBatch, JournalReader, ScalarColumn, SpanEvent
 from radt.listeners.api import Metric
 from radt.model import SOFTWARE, MarkerKind, Scope
-from radt.store.reader import StoreReader
 from radt.store.records import (
     JournalCursor,
     LedgerRecord,
     MarkerRecord,
     Samples,
     SeriesBatch,
-    SeriesRecord,
 )
-from radt.store.writer import StoreWriter
-from radt.tags import MLFLOW_RUN_NAME
 
 log = logging.getLogger(__name__)
 
@@ -70,65 +66,26 @@ class JournalPart:
     def empty(self) -> bool:
         return not (self.batches or self.markers or self.params or self.tags or self.cursors)
 
-    def write(
-        self,
-        writer: StoreWriter,
-        run_id: str,
-        series: Sequence[SeriesRecord],
-        batches: Sequence[SeriesBatch] = (),
-        markers: Sequence[MarkerRecord] = (),
-    ) -> None:
-        """Write this part together with new series and further data, inside a transaction."""
-        writer.add_series(series)
-        writer.append(run_id, [*batches, *self.batches])
-        writer.put_markers([*markers, *self.markers])
-        if self.ledger is not None:
-            writer.put_ledger(self.ledger)
-        if self.params:
-            writer.put_params(run_id, self.params)
-        if self.tags:
-            writer.put_tags(run_id, self.tags)
-            if name := self.tags.get(MLFLOW_RUN_NAME):  # the script has renamed the run
-                writer.update_run(run_id, name=name)
-        writer.put_cursors(run_id, self.cursors)
-
 
 class JournalImport:
     """Reads the journals of one run, starting at the position in the store.
 
     Args:
-        run_id: The run.
         reader: Reader of its journals.
         clock: Clock that converts their times.
-        stored: The store, for the series and markers that it already has of the run.
-        store: The store's file.
+        numbering: Numbers of the run's series and markers, including those of listeners.
+        losses: Counts the records.
     """
 
     def __init__(
-        self,
-        run_id: str,
-        reader: JournalReader,
-        clock: Clock,
-        stored: StoreReader,
-        store: Path,
+        self, reader: JournalReader, clock: Clock, numbering: Numbering, losses: Losses
     ) -> None:
-        self._run_id = run_id
         self._reader = reader
-        #: Numbers of the run's series and markers, including those of listeners.
-        self.numbering = Numbering(run_id, stored.series([run_id]), stored.markers([run_id]))
         self._clock = clock
-        self._store = store
+        self._numbering = numbering
+        self._losses = losses
         #: Open epochs and spans by process and token.
         self._open: dict[tuple[str, int], MarkerRecord] = {}
-        self._losses = Losses(run_id)
-        self._losses.resume(
-            next((row for row in stored.ledger([run_id]) if row.listener == SOFTWARE), None),
-            sum(
-                summary.count
-                for summary in stored.summary([run_id])
-                if summary.series.listener == SOFTWARE
-            ),
-        )
 
     def read(self, *, final: bool) -> JournalPart:
         """Read new records; ``final``: the processes have exited, so nothing more will follow.
@@ -146,7 +103,9 @@ class JournalImport:
         if batch.lost:
             markers.append(self._loss(batch, DAMAGED, batch.lost, DAMAGE_REASON))
         if batch.lost_events:
-            log.warning("run %s: %d damaged lines of events", self._run_id, batch.lost_events)
+            log.warning(
+                "run %s: %d damaged lines of events", self._losses.run_id, batch.lost_events
+            )
         return JournalPart(
             batches=[self._series(column) for column in batch.scalars if len(column.times_ns)],
             markers=markers,
@@ -159,41 +118,15 @@ class JournalImport:
             more=batch.more,
         )
 
-    def finish(self) -> Finish | None:
-        """Return the end that the script wrote to its journal; None if there is none."""
-        return self._reader.finish()
-
-    def consumed(self, part: JournalPart) -> None:
-        """Delete the data from the journal that the store now has."""
-        if part.cursors:
-            try:
-                self._reader.delete_consumed(part.cursors, before=lambda: sync_to_disk(self._store))
-            except OSError as error:
-                log.warning("the journal of run %s is not cut yet: %s", self._run_id, error)
-
-    def discard(self) -> None:
-        """Remove the journals of an ended run that is completely in the store."""
-        try:
-            sync_to_disk(self._store)
-        except OSError as error:
-            log.warning("the journals of run %s stay: %s", self._run_id, error)
-        else:
-            self._reader.remove_finished()
-
     def _loss(self, batch: JournalBatch, name: str, count: int, reason: str) -> MarkerRecord:
         """Count and log lost values, and mark the stretch up to the next values."""
         self._losses.miss(count, reason)
-        log.warning("run %s: %d %s", self._run_id, count, reason)
+        log.warning("run %s: %d %s", self._losses.run_id, count, reason)
         times_ns = [int(column.times_ns.max()) for column in batch.scalars if len(column.times_ns)]
         times_ns += [event.monotonic_ns for event in batch.spans]
         at_ns = self._clock.to_wall_ns(max(times_ns)) if times_ns else self._clock.now_ns()
         detail = f"{count} {reason}"
-        return self.numbering.marker(MarkerKind.EVENT, name, at_ns, detail=detail)
-
-    def close_open(self, end_ns: int) -> Sequence[MarkerRecord]:
-        """End the markers that their processes never ended."""
-        self._open.clear()
-        return [self.numbering.close(marker, end_ns) for marker in self.numbering.open_markers()]
+        return self._numbering.marker(MarkerKind.EVENT, name, at_ns, detail=detail)
 
     def _series(self, column: ScalarColumn) -> SeriesBatch:
         key, metric = _identity(column)
@@ -201,7 +134,7 @@ class JournalImport:
         steps = None if column.steps is None else np.asarray(column.steps, np.int64)
         values = np.asarray(column.values, np.float64)
         return SeriesBatch(
-            self.numbering.series(key, metric, None), Samples(times_ns, values, steps)
+            self._numbering.series(key, metric, None), Samples(times_ns, values, steps)
         )
 
     def _markers(self, events: Sequence[SpanEvent]) -> list[MarkerRecord]:
@@ -209,19 +142,19 @@ class JournalImport:
         for event in events:
             at_ns = self._clock.to_wall_ns(event.monotonic_ns)
             if event.begin:
-                marker = self.numbering.marker(
+                marker = self._numbering.marker(
                     event.kind, event.name, at_ns, step=event.step, process=event.process
                 )
                 self._open[event.process, event.token] = marker
             else:
                 begun = self._open.pop((event.process, event.token), None)
                 # It began before a restart of the collector, so it is found in the store by name.
-                begun = begun or self.numbering.find_open(
+                begun = begun or self._numbering.find_open(
                     event.kind, event.name, event.step, event.process
                 )
                 if begun is None:
                     continue
-                marker = self.numbering.close(begun, at_ns)
+                marker = self._numbering.close(begun, at_ns)
             changed[marker.marker_no] = marker
         return list(changed.values())
 

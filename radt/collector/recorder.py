@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from radt.clock import Clock
-from radt.collector.journal_import import JournalImport, JournalPart
-from radt.collector.ledger import MissedStretch
+from radt.collector.journal_import import JournalImport, JournalPart, sync_to_disk
+from radt.collector.ledger import Losses, MissedStretch
 from radt.collector.manifest import Claim, Manifest, forget
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import RunRequest
-from radt.collector.routing import Gap, PendingSamples
+from radt.collector.routing import Gap, Numbering, PendingSamples
 from radt.collector.rows import put_rows
 from radt.collector.runs import Ending, RecordedRun
 from radt.collector.totals import LastReading, total_batches
@@ -29,12 +29,13 @@ from radt.home import RunDir
 from radt.journal.format import RECORD_BYTES, SEGMENT_BYTES
 from radt.journal.reader import JournalReader
 from radt.journal.unwritten import UNWRITTEN
-from radt.model import MarkerKind, RunStatus
+from radt.model import SOFTWARE, MarkerKind, RunStatus
 from radt.procfs import is_shortage
 from radt.store.reader import StoreReader
 from radt.store.records import (
     GapRecord,
     JournalCursor,
+    LedgerRecord,
     MarkerRecord,
     RunRecord,
     Samples,
@@ -42,7 +43,7 @@ from radt.store.records import (
     SeriesRecord,
 )
 from radt.store.writer import StoreWriter
-from radt.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
+from radt.tags import MLFLOW_RUN_NAME, TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
 from radt.usage import discard_usage
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Pending:
     series: Sequence[SeriesRecord]
     batches: Sequence[SeriesBatch]
     markers: Sequence[MarkerRecord]
+    ledgers: Sequence[LedgerRecord]
     gaps: Sequence[GapRecord]
     announce: bool
 
@@ -125,13 +127,14 @@ class RunRecorder:
         self._announced = row.started_ns is not None
         if self._announced or row.status.ended:
             run.recorded.set()
+        self._losses = Losses(run.run_id)
         self._resume()
         #: Position up to which each journal was read.
         self._cursors = reader.cursors(run.run_id)
         self._journals = JournalReader(self._spool.journal, self._cursors)
-        store = Path(run.registration.store_path)
-        self._import = JournalImport(run.run_id, self._journals, self._clock, reader, store)
-        self._numbering = self._import.numbering
+        series, markers = reader.series([run.run_id]), reader.markers([run.run_id])
+        self._numbering = Numbering(run.run_id, series, markers)
+        self._import = JournalImport(self._journals, self._clock, self._numbering, self._losses)
 
     def close(self) -> None:
         """Let other processes store the run's journals."""
@@ -167,11 +170,14 @@ class RunRecorder:
         run_id, reader = self.run.run_id, self._reader
         ledgers = {row.listener: row for row in reader.ledger([run_id])}
         last_ns: dict[str, int] = {}
+        points = 0
         for summary in reader.summary([run_id]):
             listener = summary.series.listener
+            points += summary.count if listener == SOFTWARE else 0
             if listener in ledgers:
                 at_ns = summary.last_ns - self._clock.offset_ns
                 last_ns[listener] = max(last_ns.get(listener, at_ns), at_ns)
+        self._losses.resume(ledgers.get(SOFTWARE), points)
         # A journal without values to store was read as far as the others.
         any_ns = max(last_ns.values(), default=None)
         self.run.resume(
@@ -212,10 +218,17 @@ class RunRecorder:
             assert self.run.started_ns is not None
             started_ns = self._clock.to_wall_ns(self.run.started_ns)
             writer.begin_run(run_id, self.run.pid, started_ns)
-        pending.journal.write(writer, run_id, pending.series, pending.batches, pending.markers)
-        for ledger in pending.samples.ledgers:
+        writer.add_series(pending.series)
+        writer.append(run_id, pending.batches)
+        writer.put_markers(pending.markers)
+        for ledger in pending.ledgers:
             writer.put_ledger(ledger)
         writer.put_gaps(pending.gaps)
+        writer.put_params(run_id, pending.journal.params)
+        writer.put_tags(run_id, pending.journal.tags)
+        if name := pending.journal.tags.get(MLFLOW_RUN_NAME):  # the script has renamed the run
+            writer.update_run(run_id, name=name)
+        writer.put_cursors(run_id, pending.journal.cursors)
 
     def written(self, pending: Pending) -> None:
         """Record that the transaction was committed."""
@@ -230,9 +243,26 @@ class RunRecorder:
             self._pids |= new
             self._table.add(self.run.run_id, new)
         self._cursors |= {cursor.journal: cursor for cursor in pending.journal.cursors}
-        self._import.consumed(pending.journal)
+        self._cut_journals(pending.journal.cursors)
         if self._announced:
             self.run.recorded.set()
+
+    def _cut_journals(self, cursors: Sequence[JournalCursor]) -> None:
+        """Delete the data from the journals that the store now has."""
+        store = Path(self.run.registration.store_path)
+        try:
+            self._journals.delete_consumed(cursors, before=lambda: sync_to_disk(store))
+        except OSError as error:
+            log.warning("the journal of run %s is not cut yet: %s", self.run.run_id, error)
+
+    def _discard_journals(self) -> None:
+        """Remove the journals of an ended run that is completely in the store."""
+        try:
+            sync_to_disk(Path(self.run.registration.store_path))
+        except OSError as error:
+            log.warning("the journals of run %s stay: %s", self.run.run_id, error)
+        else:
+            self._journals.remove_finished()
 
     def _read_journal(self, *, final: bool) -> JournalPart:
         try:
@@ -280,8 +310,9 @@ class RunRecorder:
             samples=samples,
             journal=journal,
             series=self._numbering.new_series(),
-            batches=batches,
-            markers=markers,
+            batches=[*batches, *journal.batches],
+            markers=[*markers, *journal.markers],
+            ledgers=[*samples.ledgers, *([journal.ledger] if journal.ledger is not None else ())],
             gaps=gaps,
             announce=not self._announced and self.run.started_ns is not None,
         )
@@ -332,7 +363,8 @@ class RunRecorder:
         self.write_rest()
         ended_ns = self._clock.to_wall_ns(self._ended_ns(ending))
         if self._last_markers is None:
-            self._last_markers = list(self._import.close_open(ended_ns))
+            open_markers = self._numbering.open_markers()
+            self._last_markers = [self._numbering.close(each, ended_ns) for each in open_markers]
             started_ns = self.run.started_ns
             begin_ns = ended_ns if started_ns is None else self._clock.to_wall_ns(started_ns)
             folder, last = self._spool.path, self._last_reading
@@ -352,7 +384,7 @@ class RunRecorder:
         self._writer.seal(self.run.run_id)
         if not first:  # already ended by another process, so it may be marked as uploaded
             self._writer.deliver_again(self.run.run_id)
-        self._import.discard()
+        self._discard_journals()
         discard_usage(self._spool.path)
         try:
             forget(self._spool.path)
@@ -371,7 +403,7 @@ class RunRecorder:
 
     def _ended_ns(self, ending: Ending) -> int:
         """Return the monotonic time of the run's end: the script's own, if its journal has one."""
-        finish = self._import.finish() if ending.status is None else None
+        finish = self._journals.finish() if ending.status is None else None
         if finish is None or finish.ended_ns is None:
             return ending.ended_ns
         return finish.ended_ns
@@ -379,7 +411,7 @@ class RunRecorder:
     def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
         if ending.status is not None:
             return ending.status, ending.reason
-        if (finish := self._import.finish()) is not None:
+        if (finish := self._journals.finish()) is not None:
             # The reason belongs to the fallback, unless the script itself reports the same outcome.
             given = ending.reason if ending.fallback is RunStatus.FINISHED else ""
             return finish.status, finish.reason or given

@@ -3,7 +3,8 @@
 A restarted worker remembers its runs, but a reboot of the machine erases that memory. The store
 then still has the runs as RUNNING, and their last values are in their journals. The same recovery
 is done for runs that ended while nobody read their journals, and for runs that no collector ever
-recorded: their rows are created from their manifests (`radt.collector.manifest`).
+recorded: their rows are created from their manifests (`radt.collector.manifest`). A `RunRecorder`
+writes them, as it does runs under way.
 """
 
 from __future__ import annotations
@@ -244,9 +245,9 @@ class _UnendedRun:
                         state = str(ListenerState.ENDED)
                         writer.put_ledger(replace(ledger, state=state, reason=self._why))
             status = recorder.finish(self._ending())
-        log.warning("run %s: %s", run_id, status)
         result.points += recorder.points
         if self._run.ended_ns is None:
+            log.warning("run %s ended %s", run_id, status)
             result.ended.append(run_id)
         if recorder.points or recorder.markers:
             result.drained.append(run_id)

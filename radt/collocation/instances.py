@@ -178,10 +178,11 @@ def _create(
             keys,
         )
     assert places is not None
-    planned = [
-        _new_instance(gpu, content, place) for content, place in zip(contents, places, strict=True)
-    ]
-    return sorted(planned, key=lambda planned: (-planned.profile.slices, _start(planned)))
+    by_size = sorted(
+        zip(contents, places, strict=True),
+        key=lambda pair: (-pair[0][0].profile.slices, pair[1].start),
+    )
+    return [_new_instance(gpu, content, place) for content, place in by_size]
 
 
 def _new_instance(
@@ -207,10 +208,6 @@ def _new_instance(
             for slot, where in ordered
         ),
     )
-
-
-def _start(instance: PlannedInstance) -> int:
-    return instance.placement.start if instance.placement is not None else -1
 
 
 def _create_commands(

@@ -121,9 +121,9 @@ def _has_numbers(environ: Mapping[str, str]) -> bool:
 
 
 def _visible(
-    found: Sequence[Device], reason: str, *, failed: bool = True, unknown: bool = False
+    devices: Sequence[Device], reason: str, *, failed: bool = True, unknown: bool = False
 ) -> Visible:
-    return Visible(tuple(found)) if found else Visible((), reason, failed, unknown)
+    return Visible(tuple(devices)) if devices else Visible((), reason, failed, unknown)
 
 
 def _with_uuids(gpus: Gpus, entries: Sequence[str]) -> list[Device]:

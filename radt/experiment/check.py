@@ -269,8 +269,7 @@ def check_table(
 
 def _numeric_names(workloads: Iterable[WorkloadPlan]) -> Iterator[str]:
     """Yield a note on the meaning of each number in the Experiment column."""
-    names = dict.fromkeys(workload.experiment for workload in workloads)
-    for name in names:
+    for name in dict.fromkeys(workload.experiment for workload in workloads):
         if name.isascii() and name.isdigit():
             yield (
                 f"experiment {name} is the one with this id at MLflow, or a new one of this name "

@@ -190,8 +190,17 @@ class SharedFile:
         for _ in range(MAX_ATTEMPTS):
             version = self.read()
             content = change(version.content)
-            if content == version.content or self._replace(content, version):
-                return
+            try:
+                if content == version.content or replace_if_unchanged(
+                    self._target, content, version
+                ):
+                    return
+            except OSError as error:
+                raise StatusError(
+                    f"{self.path} cannot be written: {error.strerror}",
+                    f"Free space in {self._target.parent}, or check its mode. radt did not change "
+                    "the file and will retry at the next status change",
+                ) from error
         raise StatusError(
             f"{self.path} keeps changing, so radt could not write statuses",
             "Stop the program that writes it; radt retries at the next status change",
@@ -203,16 +212,6 @@ class SharedFile:
             f"{self.path}{problem}",
             "Fix the file. radt did not change it and will retry at the next status change",
         )
-
-    def _replace(self, content: bytes, version: Version) -> bool:
-        try:
-            return replace_if_unchanged(self._target, content, version)
-        except OSError as error:
-            raise StatusError(
-                f"{self.path} cannot be written: {error.strerror}",
-                f"Free space in {self._target.parent}, or check its mode. radt did not change the "
-                "file and will retry at the next status change",
-            ) from error
 
 
 _ZIP = b"PK\x03\x04"  # the beginning of every .xlsx and .ods

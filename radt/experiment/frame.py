@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 #: The name of a table in messages.
 SHOWN = "the table"
 
-_NAME = "table"
-_DIGITS = 12
-
 
 @dataclass(frozen=True, slots=True)
 class FrameExperiment:
@@ -88,8 +85,8 @@ class FrameExperiment:
         """Return a file name: the name of the experiment, and a hash of the rows."""
         names = {row[index].strip() for index in self._of(Column.EXPERIMENT) for row in self.rows}
         name = re.sub(r"[^\w.-]+", "-", names.pop()).strip("-.")[:40] if len(names) == 1 else ""
-        digest = hashlib.sha256(repr(self._core).encode()).hexdigest()[:_DIGITS]
-        return f"{name or _NAME}-{digest}"
+        digest = hashlib.sha256(repr(self._core).encode()).hexdigest()[:12]
+        return f"{name or 'table'}-{digest}"
 
     def check(self, path: Path, machine: Machine, registry: Registry) -> None:
         """Check whether it can run.

@@ -12,20 +12,24 @@ from radt.analysis.advice_choice import Recommendation, memory_text
 from radt.analysis.advice_model import (
     DevicePlace,
     Fit,
-    Method,
     Prediction,
     Range,
     Resource,
+    SharingMethod,
     Solo,
 )
-from radt.analysis.advice_prediction import Comparison, median_error, shared_profiles
+from radt.analysis.advice_prediction import PredictionCheck, median_error, shared_profiles
 from radt.render.json_text import attributes, json_text
 from radt.render.model import Block, Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 
 RECOMMENDATION = "Recommendation"
 #: Rows of each table unless all are requested.
 _ROWS = 30
-_SHARING = {Method.CPU: "on the CPU", Method.NAIVE: "naively", Method.MPS: "under MPS"}
+_SHARING = {
+    SharingMethod.CPU: "on the CPU",
+    SharingMethod.NAIVE: "naively",
+    SharingMethod.MPS: "under MPS",
+}
 
 
 def advice_document(
@@ -44,14 +48,14 @@ def advice_document(
     if not all_of_them:
         solos = solos[:_ROWS]
         predictions = _shown(predictions)[:_ROWS]
-    recommended = [_recommendation(each, advice.comparisons) for each in advice.recommendations]
+    recommended = [_recommendation(each, advice.checks) for each in advice.recommendations]
     blocks: list[Block] = [
         Notes([Note(_place(place)) for place in places]),
         _solo_table(solos),
         Notes(recommended, RECOMMENDATION),
         _prediction_table(predictions),
         Notes(_hidden(len(advice.predictions) - len(predictions), all_by)),
-        Notes(_accuracy(advice.comparisons), "Predicted vs measured"),
+        Notes(_accuracy(advice.checks), "Predicted vs measured"),
         Notes([Note(need.line, Tone.BAD) for need in advice.needs], "Missing measurements"),
         Notes([Note(text, Tone.DIM) for text in advice.notes], "Notes"),
     ]
@@ -97,7 +101,7 @@ def _solo_table(solos: Sequence[Solo]) -> Table:
     return Table(columns, rows, "Models alone")
 
 
-def _recommendation(recommendation: Recommendation, comparisons: Sequence[Comparison]) -> Note:
+def _recommendation(recommendation: Recommendation, checks: Sequence[PredictionCheck]) -> Note:
     """Return a recommendation with its guideline and its expected error."""
     best, where = recommendation.best, recommendation.place.text
     if best is None:
@@ -110,14 +114,14 @@ def _recommendation(recommendation: Recommendation, comparisons: Sequence[Compar
         f"memory {memory_text(best)}" + (", hardly any to spare" * (best.fit is Fit.TIGHT)),
     ]
     text = f"{where}: {candidate.models_text} at once {sharing}"
-    details = [", ".join(parts), recommendation.reason, _expected_error(best, comparisons)]
+    details = [", ".join(parts), recommendation.reason, _expected_error(best, checks)]
     return Note(text, Tone.STRONG, details=details)
 
 
-def _expected_error(best: Prediction, comparisons: Sequence[Comparison]) -> str:
+def _expected_error(best: Prediction, checks: Sequence[PredictionCheck]) -> str:
     if best.measured_slowdowns:
         return f"measured in {', '.join(best.candidate.labels)}"
-    same = [each for each in comparisons if each.method is best.candidate.method]
+    same = [each for each in checks if each.method is best.candidate.method]
     if not same:
         return (
             "expected error unknown: no other workload was measured; the next experiment "
@@ -167,7 +171,7 @@ def _shown(predictions: Sequence[Prediction]) -> list[Prediction]:
     def promise(prediction: Prediction) -> tuple[bool, bool, float]:
         """Rank fitting candidates first, then MPS, as in recommendations."""
         fits = prediction.fit in (Fit.YES, Fit.TIGHT) and not prediction.ran_out
-        return fits, prediction.candidate.method is Method.MPS, prediction.gain or 0.0
+        return fits, prediction.candidate.method is SharingMethod.MPS, prediction.gain or 0.0
 
     best = {each.candidate.models: id(each) for each in sorted(predictions, key=promise)}
     return [
@@ -181,14 +185,14 @@ def _shown(predictions: Sequence[Prediction]) -> list[Prediction]:
     ]
 
 
-def _accuracy(comparisons: Sequence[Comparison]) -> list[Note]:
+def _accuracy(checks: Sequence[PredictionCheck]) -> list[Note]:
     """Return the errors of predictions; nothing if no workload was measured together."""
-    if not comparisons:
+    if not checks:
         return []
-    worst = max(comparisons, key=lambda each: abs(each.error))
+    worst = max(checks, key=lambda each: abs(each.error))
     text = (
-        f"slowdown, n = {len(comparisons)}: median error "
-        f"{units.percent(median_error(comparisons))}, worst {units.percent(abs(worst.error))} "
+        f"slowdown, n = {len(checks)}: median error "
+        f"{units.percent(median_error(checks))}, worst {units.percent(abs(worst.error))} "
         f"({worst.model} in {worst.workload}: {units.factor(worst.expected)} expected, "
         f"{units.factor(worst.measured)} measured)"
     )
@@ -211,8 +215,8 @@ def advice_json(advice: Advice) -> str:
         ],
         "predictions": [_prediction_json(prediction) for prediction in advice.predictions],
         "accuracy": {
-            "median_error": median_error(advice.comparisons),
-            "slowdowns": [asdict(each) | {"error": each.error} for each in advice.comparisons],
+            "median_error": median_error(advice.checks),
+            "slowdowns": [asdict(each) | {"error": each.error} for each in advice.checks],
         },
         "missing": [need.line for need in advice.needs],
         "notes": list(advice.notes),

@@ -157,10 +157,11 @@ def bars_of(items: Iterable[Item], quantity: AnyQuantity) -> Iterator[Bar]:
         several = len({group.name for group in item.groups}) > 1
         for group in [None] if is_shared(quantity) else item.groups:
             label = f"{item.name} {group.name}" if group is not None and several else item.name
-            bar = Bar(item, group, label, item.value(quantity, group))
+            bar = Bar(item, group, label, item.summary.estimate(quantity, group))
             is_finished = any(each.status is RunStatus.FINISHED for each in bar.groups)
             if bar.estimate is not None:
-                yield bar if peak is None else replace(bar, peak=item.value(peak, group))
+                highest = None if peak is None else item.summary.estimate(peak, group)
+                yield replace(bar, peak=highest)
             elif not is_finished and quantity is not Quantity.SLOWDOWN:
                 yield bar
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from radt.analysis.estimates import MOST_REPEATS, Interval, Method, Scale
+from radt.analysis.estimates import MOST_REPEATS, EffectScale, Interval, Method
 from radt.analysis.fail_if import CheckedCondition, Outcome
 from radt.analysis.findings import MARGIN, ComparedWorkload, Comparison, Finding, Verdict
 from radt.analysis.matching import difference_sentences
@@ -121,7 +121,7 @@ def _change_text(finding: Finding) -> str:
     lower = effect.value < effect.none
     is_time = finding.quantity.info.unit == _TIME
     word = ("faster" if lower else "slower") if is_time else ("lower" if lower else "higher")
-    if effect.scale is Scale.DIFFERENCE:
+    if effect.scale is EffectScale.DIFFERENCE:
         return f"{finding.quantity.info.text(abs(effect.value))} {word}"
     return f"{significant(max(effect.value, 1 / effect.value))}× {word}"
 
@@ -148,7 +148,7 @@ def _interval_text(finding: Finding) -> str:
     interval = finding.effect.interval
     if interval is None or finding.verdict is Verdict.EQUAL:
         return NO_VALUE
-    if finding.effect.scale is Scale.DIFFERENCE:
+    if finding.effect.scale is EffectScale.DIFFERENCE:
         low, high = (
             f"{'−' if end < 0 else ''}{finding.quantity.info.text(abs(end))}"
             for end in (interval.low, interval.high)
@@ -336,12 +336,12 @@ def _condition_notes(checked: Sequence[CheckedCondition]) -> list[Note]:
 def _condition_text(checked: CheckedCondition) -> str:
     match checked.outcome:
         case Outcome.MET:
-            return f"met by {_found(checked.met)}"
+            return f"met by {_found(checked.findings[Outcome.MET])}"
         case Outcome.NOT_MET:
-            return f"not met ({plural(len(checked.not_met), 'comparison')})"
+            return f"not met ({plural(len(checked.findings[Outcome.NOT_MET]), 'comparison')})"
     parts = []
-    if checked.inconclusive:
-        parts.append(_found(checked.inconclusive))
+    if inconclusive := checked.findings[Outcome.INCONCLUSIVE]:
+        parts.append(_found(inconclusive))
     if checked.missing:
         quantity = checked.condition.quantity
         is_time = isinstance(quantity, SeriesQuantity) and quantity.relation is not None

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from radt.analysis.estimates import Estimate
-from radt.analysis.fail_if import CheckedCondition, ExitCode
+from radt.analysis.fail_if import CheckedCondition, ExitCode, Outcome
 from radt.analysis.findings import ComparedWorkload, Comparison, Finding
 from radt.analysis.operands import Operand
 from radt.render.comparison import sentence
 from radt.render.json_text import attributes, json_text
-from radt.render.report_json import reached_of
+from radt.render.report_json import reached_json
 
 
 def comparison_json(
@@ -34,9 +34,9 @@ def comparison_json(
                 "condition": condition.condition.text,
                 "quantity": condition.condition.quantity.value,
                 "outcome": condition.outcome.value,
-                "met_by": [finding.name for finding in condition.met],
+                "met_by": [finding.name for finding in condition.findings[Outcome.MET]],
                 "inconclusive": [
-                    *(finding.name for finding in condition.inconclusive),
+                    *(finding.name for finding in condition.findings[Outcome.INCONCLUSIVE]),
                     *condition.missing,
                 ],
             }
@@ -73,8 +73,8 @@ def _workload(workload: ComparedWorkload, confidence: float) -> Mapping[str, Any
             {
                 "quantity": shortfall.quantity.value,
                 "runs": shortfall.runs or None,
-                "a": reached_of(shortfall.a),
-                "b": reached_of(shortfall.b),
+                "a": reached_json(shortfall.a),
+                "b": reached_json(shortfall.b),
             }
             for shortfall in workload.shortfalls
         ],

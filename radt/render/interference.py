@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from radt.analysis.quantities import Quantity
-from radt.analysis.summaries import Encounter, interference
+from radt.analysis.summaries import Encounter, encounters_of
 from radt.render.model import Cell, ColumnHead, Role, Row, Table, Tone
 from radt.render.numbers import describe, with_unit
 from radt.render.report_content import Content, SharingMode
@@ -23,8 +23,7 @@ def matrices(content: Content) -> dict[str, Table]:
     tables = {}
     for report in content.reports:
         shown = [item.summary for item in content.items if item.experiment == report.experiment]
-        measured = interference(shown)
-        if encounters := [*measured.encounters, *measured.mixed]:
+        if encounters := [each for workload in shown for each in encounters_of(workload)]:
             of = f" of {report.experiment}" if len(content.reports) > 1 else ""
             tables[report.experiment] = _table(encounters, f"Interference{of}")
     return tables
@@ -33,12 +32,13 @@ def matrices(content: Content) -> dict[str, Table]:
 def _table(encounters: Sequence[Encounter], title: str) -> Table:
     with_way = len({encounter.collocation for encounter in encounters}) > 1
     with_host = len({encounter.host for encounter in encounters}) > 1
+    by_degree = sorted(encounters, key=lambda encounter: (encounter.degree, encounter.is_mixed))
+    plain = [encounter for encounter in by_degree if not encounter.is_mixed]
     met: dict[str, dict[str, list[Encounter]]] = {}
-    for encounter in encounters:
+    for encounter in (*plain, *(encounter for encounter in encounters if encounter.is_mixed)):
         model = f"{encounter.model} {encounter.host}" if with_host else encounter.model
         column = _column(encounter, with_way=with_way)
         met.setdefault(model, {}).setdefault(column, []).append(encounter)
-    by_degree = sorted(encounters, key=lambda encounter: (encounter.degree, encounter.is_mixed))
     columns = dict.fromkeys(_column(encounter, with_way=with_way) for encounter in by_degree)
     return Table(
         [ColumnHead("", role=Role.KEY, is_number=False), *map(ColumnHead, columns)],

@@ -274,7 +274,7 @@ def _value_cell(line: Line, axis: ScaledQuantity, *, with_interval: bool) -> Cel
         return Cell()
     estimate = line.estimate(axis.quantity)
     if estimate is None:
-        why = line.item.why_missing(axis.quantity, line.group)
+        why = line.item.summary.why_missing(axis.quantity, line.group)
         return Cell(units.NO_VALUE, tone=Tone.DIM, explanation=why)
     return Cell(
         with_unit(axis.quantity, estimate, brief=not with_interval),

@@ -43,14 +43,6 @@ class Item:
         """Return its label, with its machine if there are several."""
         return f"{self.label} {self.host}".rstrip()
 
-    def value(self, quantity: AnyQuantity, group: GroupSummary | None = None) -> Estimate | None:
-        """Return the value of like runs (by default the first group), or of the whole workload."""
-        return self.summary.estimate(quantity, group or self.groups[0])
-
-    def why_missing(self, quantity: AnyQuantity, group: GroupSummary | None = None) -> str:
-        """Return why `value` is None."""
-        return self.summary.why_missing(quantity, group or self.groups[0])
-
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -62,7 +54,7 @@ class Line:
 
     def estimate(self, quantity: AnyQuantity) -> Estimate | None:
         """Return the value of the group, or of the workload that it belongs to."""
-        return self.item.value(quantity, self.group)
+        return self.item.summary.estimate(quantity, self.group)
 
     def shows(self, quantity: AnyQuantity) -> bool:
         """Return True if its row has a cell: the value of a workload is only in its first row."""
@@ -77,7 +69,7 @@ class Content:
         reports: One report for each experiment.
         items: Workloads, in order.
         quantities: Columns of tables, in order.
-        is_chosen: The user chose the quantities; otherwise files have all.
+        is_chosen: The user chose the quantities; otherwise CSV and JSON contain all.
     """
 
     reports: tuple[Report, ...]
@@ -93,7 +85,7 @@ class Content:
 
     @property
     def written(self) -> tuple[AnyQuantity, ...]:
-        """Return the quantities of files."""
+        """Return the quantities that CSV and JSON contain."""
         return self.quantities if self.is_chosen else (*Quantity, *self.of_series)
 
     @property
@@ -112,11 +104,6 @@ class Content:
         return self.reports[0].window.text if self.reports else ""
 
     @property
-    def runs_text(self) -> str:
-        """Return how many runs count, and why the others do not."""
-        return counts_text([report.selection for report in self.reports])
-
-    @property
     def lines(self) -> list[Line]:
         """Return the groups of all workloads."""
         return lines_of(self.items)
@@ -125,17 +112,18 @@ class Content:
     def facts(self) -> list[str]:
         """Return the numbers of workloads and runs, and which part of each run counts."""
         total = sum(len(report.workloads) for report in self.reports)
+        counts = counts_text([report.selection for report in self.reports])
         if not total:
-            return [self.runs_text]
+            return [counts]
         of = f"{len(self.items):,} of " if len(self.items) < total else ""
-        return [of + plural(total, "workload"), self.runs_text, f"window: {self.window}"]
+        return [of + plural(total, "workload"), counts, f"window: {self.window}"]
 
     def values(
         self, item: Item, group: GroupSummary | None = None
     ) -> dict[AnyQuantity, Estimate | None]:
         """Return the values of like runs, or those of the whole workload; None where missing."""
         return {
-            quantity: item.value(quantity, group)
+            quantity: item.summary.estimate(quantity, group)
             for quantity in self.written
             if is_shared(quantity) is (group is None)
         }
@@ -180,7 +168,7 @@ class Content:
                 ):
                     continue
                 if line.estimate(quantity) is None and line.shows(quantity):
-                    why = line.item.why_missing(quantity, line.group)
+                    why = line.item.summary.why_missing(quantity, line.group)
                     names = lacking.setdefault(why, {})
                     names.setdefault(quantity.info.title, {})[line.item.name] = None
         for why, quantities in list(lacking.items())[:_MAX_GAPS]:
@@ -243,7 +231,7 @@ def reasons_of(group: GroupSummary) -> Sequence[str]:
 
 def is_shared(quantity: AnyQuantity) -> bool:
     """Return whether a quantity belongs to a workload or its devices, not to like runs."""
-    return not isinstance(quantity, SeriesQuantity) and quantity.info.subject is not Subject.RUNS
+    return quantity.info.subject is not Subject.RUNS
 
 
 class SharingMode(StrEnum):

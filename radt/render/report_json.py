@@ -105,13 +105,13 @@ def _group(content: Content, item: Item, group: GroupSummary) -> dict[str, Any]:
         ],
         **_values(content, item, group),
         "reached": {
-            quantity.value: reached_of(reached) for quantity, reached in group.reached.items()
+            quantity.value: reached_json(reached) for quantity, reached in group.reached.items()
         },
         "children": [_group(content, item, child) for child in group.children],
     }
 
 
-def reached_of(reached: Reached | None) -> list[int] | None:
+def reached_json(reached: Reached | None) -> list[int] | None:
     """Return the number of runs that met a condition, and of all; null if not recorded."""
     return None if reached is None else [reached.count, reached.of]
 
@@ -121,12 +121,12 @@ def _values(content: Content, item: Item, group: GroupSummary | None = None) -> 
     values = content.values(item, group)
     return {
         "values": {
-            quantity.value: value_of(estimate)
+            quantity.value: estimate_json(estimate)
             for quantity, estimate in values.items()
             if estimate is not None
         },
         "missing": {
-            quantity.value: item.why_missing(quantity, group)
+            quantity.value: item.summary.why_missing(quantity, group)
             for quantity, estimate in values.items()
             if estimate is None and quantity in content.quantities
         },
@@ -139,13 +139,13 @@ def _matrix(experiment: str, table: Table) -> dict[str, Any]:
         "rows": [row.cells[0].text for row in table.rows],
         "columns": [column.title for column in table.columns[1:]],
         "cells": [
-            [cell.estimate and value_of(cell.estimate) for cell in row.cells[1:]]
+            [cell.estimate and estimate_json(cell.estimate) for cell in row.cells[1:]]
             for row in table.rows
         ],
     }
 
 
-def value_of(estimate: Estimate) -> dict[str, Any]:
+def estimate_json(estimate: Estimate) -> dict[str, Any]:
     """Return a value as described above."""
     interval = estimate.interval
     return {

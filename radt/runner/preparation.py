@@ -12,7 +12,7 @@ import shlex
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -212,16 +212,41 @@ def _requests(
     """Return all data for the rows of the runs."""
     now_ns = time.monotonic_ns()
     profiled = workload_tags({run.plan.letter: run.profilers for run in runs})
-    return [
-        _request(
-            context,
-            run,
-            workload_id,
-            now_ns,
-            _tags(context, pending, run.plan, series_id) | profiled[run.plan.letter],
+    requests = []
+    for run in runs:
+        row = run.plan
+        tags = _tags(context, pending, row, series_id) | profiled[row.letter]
+        registration = Registration(
+            run_id=run.run_id,
+            store_path=str(context.home.store_path),
+            spool=str(run.run_dir.path),
+            tracking_uri=context.tracking_uri,
+            store_uri=context.store_uri,
+            listeners=run.profilers.sampled,
+            devices=tuple(str(index) for index in row.devices.gpus),
+            env=delivery_env(os.environ),
+            profiler=run.profilers.on_counters,
         )
-        for run in runs
-    ]
+        request = RunRequest(
+            registration=registration,
+            workload_id=workload_id,
+            experiment=row.experiment,
+            pid=os.getpid(),
+            started_monotonic_ns=now_ns,
+            workload=row.workload,
+            letter=row.letter,
+            name=script_name(*_launched(row)) if _is_numbered(row) else row.label,
+            is_numbered=_is_numbered(row),
+            command=_command_text(row),
+            host=platform.node(),
+            devices=str(row.devices),
+            collocation=str(row.collocation),
+            has_runner=True,
+            params=_params(row),
+            tags=tags | run.provenance.tags,
+        )
+        requests.append(request)
+    return requests
 
 
 def _record(
@@ -255,40 +280,6 @@ def _record(
         replace(run, plan=replace(run.plan, name=name)) if _is_numbered(run.plan) else run
         for run, name in zip(runs, names, strict=True)
     ], None
-
-
-def _request(
-    context: RunnerContext, run: RecordedRun, workload_id: str, now_ns: int, tags: Mapping[str, str]
-) -> RunRequest:
-    row = run.plan
-    return RunRequest(
-        registration=Registration(
-            run_id=run.run_id,
-            store_path=str(context.home.store_path),
-            spool=str(run.run_dir.path),
-            tracking_uri=context.tracking_uri,
-            store_uri=context.store_uri,
-            listeners=run.profilers.sampled,
-            devices=tuple(str(index) for index in row.devices.gpus),
-            env=delivery_env(os.environ),
-            profiler=run.profilers.on_counters,
-        ),
-        workload_id=workload_id,
-        experiment=row.experiment,
-        pid=os.getpid(),
-        started_monotonic_ns=now_ns,
-        workload=row.workload,
-        letter=row.letter,
-        name=script_name(*_launched(row)) if _is_numbered(row) else row.label,
-        is_numbered=_is_numbered(row),
-        command=_command_text(row),
-        host=platform.node(),
-        devices=str(row.devices),
-        collocation=str(row.collocation),
-        has_runner=True,
-        params=_params(row),
-        tags=dict(tags) | run.provenance.tags,
-    )
 
 
 def _command_text(row: RunPlan) -> str:

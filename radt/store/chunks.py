@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from io import BytesIO
@@ -39,43 +39,15 @@ def _number(code: str) -> Callable[[Any], bytes]:
     return lambda value: pack(size, value)
 
 
-def BYTEA(value: bytes) -> bytes:  # noqa: N802 - named like the other encoders
+def _bytea(value: bytes) -> bytes:
     return struct.pack("!i", len(value)) + value
 
 
-def TEXT(value: str) -> bytes:  # noqa: N802
-    return BYTEA(value.encode())
+def _text(value: str) -> bytes:
+    return _bytea(value.encode())
 
 
-SMALLINT, INTEGER, BIGINT, DOUBLE = map(_number, "hiqd")
-
-
-def copy_rows(
-    connection: Connection,
-    table: str,
-    columns: Mapping[str, Callable[[Any], bytes]],
-    rows: Iterable[Mapping[str, Value]],
-) -> None:
-    """Insert new rows into a Postgres table in the caller's transaction.
-
-    ``columns`` gives each column's encoder, one of this module's constants, which must match the
-    table's types. None becomes NULL.
-    """
-    buffer = BytesIO()
-    buffer.write(_SIGNATURE)
-    width = struct.pack("!h", len(columns))
-    encoders: Sequence[tuple[str, Callable[[Any], bytes]]] = tuple(columns.items())
-    for row in rows:
-        buffer.write(width)
-        for name, to_bytes in encoders:
-            value = row[name]
-            buffer.write(_NULL if value is None else to_bytes(value))
-    buffer.write(_TRAILER)
-    buffer.seek(0)
-    with closing(connection.connection.cursor()) as cursor:
-        cursor.copy_expert(
-            f"COPY {table} ({', '.join(columns)}) FROM STDIN (FORMAT binary)", buffer
-        )
+_SMALLINT, _INTEGER, _BIGINT, _DOUBLE = map(_number, "hiqd")
 
 
 #: Points in a sealed chunk: an hour at one per second. Larger chunks hardly save space per point
@@ -93,28 +65,29 @@ HEADER = (
     *("value_min", "value_max", "value_sum"),
 )
 _TYPES: Mapping[str, Callable[[Any], bytes]] = {
-    "run_id": TEXT,
-    "series_no": INTEGER,
-    "chunk_no": INTEGER,
-    "sealed": SMALLINT,
-    "codec": SMALLINT,
-    "point_count": INTEGER,
-    "finite_count": INTEGER,
-    "first_ns": BIGINT,
-    "last_ns": BIGINT,
-    "first_value": DOUBLE,
-    "last_value": DOUBLE,
-    "value_min": DOUBLE,
-    "value_max": DOUBLE,
-    "value_sum": DOUBLE,
-    "checksum": BIGINT,
-    "time_series_no": INTEGER,
-    "time_chunk_no": INTEGER,
-    "time_data": BYTEA,
-    "value_data": BYTEA,
-    "step_data": BYTEA,
-    "kept_count": INTEGER,
+    "run_id": _text,
+    "series_no": _INTEGER,
+    "chunk_no": _INTEGER,
+    "sealed": _SMALLINT,
+    "codec": _SMALLINT,
+    "point_count": _INTEGER,
+    "finite_count": _INTEGER,
+    "first_ns": _BIGINT,
+    "last_ns": _BIGINT,
+    "first_value": _DOUBLE,
+    "last_value": _DOUBLE,
+    "value_min": _DOUBLE,
+    "value_max": _DOUBLE,
+    "value_sum": _DOUBLE,
+    "checksum": _BIGINT,
+    "time_series_no": _INTEGER,
+    "time_chunk_no": _INTEGER,
+    "time_data": _bytea,
+    "value_data": _bytea,
+    "step_data": _bytea,
+    "kept_count": _INTEGER,
 }
+_WIDTH = struct.pack("!h", len(_TYPES))
 _PARAMETERS = ", ".join(f":{name}" for name in _TYPES)
 _INSERT = text(f"INSERT INTO chunk ({', '.join(_TYPES)}) VALUES ({_PARAMETERS})")  # noqa: S608
 #: Uses the next number of the series, whichever process wrote the previous chunk.
@@ -145,10 +118,20 @@ def insert(connection: Connection, rows: Sequence[dict[str, Value]]) -> None:
     """Insert rows of `compacted_rows`."""
     if not rows:
         return
-    if Dialect.of(connection) is Dialect.POSTGRES:
-        copy_rows(connection, "chunk", _TYPES, rows)
-    else:
+    if Dialect.of(connection) is not Dialect.POSTGRES:
         execute_rows(connection, _INSERT, rows)
+        return
+    buffer = BytesIO()
+    buffer.write(_SIGNATURE)
+    for row in rows:
+        buffer.write(_WIDTH)
+        for name, to_bytes in _TYPES.items():
+            value = row[name]
+            buffer.write(_NULL if value is None else to_bytes(value))
+    buffer.write(_TRAILER)
+    buffer.seek(0)
+    with closing(connection.connection.cursor()) as cursor:
+        cursor.copy_expert(f"COPY chunk ({', '.join(_TYPES)}) FROM STDIN (FORMAT binary)", buffer)
 
 
 class SharedTimes:

@@ -157,17 +157,12 @@ class StoreReader:
         order = "created_ns, LENGTH(letter), letter, run_id"
         if run_ids is None:
             return self._select(RUNS, conditions, order)
+        wanted = {name: [value] for name, value in conditions.items() if value is not None}
         # Groups are sorted separately, so the result has to be sorted again.
-        runs = sorted(
-            self._select_of(RUNS, run_ids, order),
+        return sorted(
+            self._select_of(RUNS, run_ids, order, **wanted),
             key=lambda run: (run.created_ns, len(run.letter), run.letter, run.run_id),
         )
-        wanted = {name: value for name, value in conditions.items() if value is not None}
-        return [
-            run
-            for run in runs
-            if all(getattr(run, name) == value for name, value in wanted.items())
-        ]
 
     def run(self, run_id: str) -> RunRecord:
         """Return a run by its id; raise RunNotFoundError if it does not exist."""

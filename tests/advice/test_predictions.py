@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from radt.analysis.advice_model import Fit, Method
+from radt.analysis.advice_model import Fit, SharingMethod
 from radt.analysis.advice_prediction import equal_instances, median_error, shared_profiles
 from radt.cli.advise import command
 from radt.collocation.topology import published_mig
@@ -112,7 +112,7 @@ def test_an_instance_has_its_share_of_the_sms(lab: Lab) -> None:
     assert not [
         one
         for one in advice.predictions
-        if one.candidate.method is Method.MIG
+        if one.candidate.method is SharingMethod.MIG
         and one.candidate.degree == 7
         and one.candidate.rows[0].solo.name == "large"
     ]
@@ -166,7 +166,7 @@ def test_measured_workloads_say_where_in_the_range_others_lie(lab: Lab) -> None:
     own = find(advice, ["small"] * 2, "MPS")
     assert own.measured_slowdowns[0] == pytest.approx(2.0**0.5, rel=0.01)
     # It does not count for another way to share, nor where it checks the prediction itself.
-    (checked,) = advice.comparisons
+    (checked,) = advice.checks
     assert checked.expected == 1.0
     naive = find(advice, ["other"] * 2, "naive").rows[0]
     assert naive.expected == naive.range.low
@@ -193,7 +193,7 @@ def test_predictions_are_compared_with_what_was_measured(lab: Lab) -> None:
     lab.alone(large)
     lab.copies(2, replace(small, collocation="MPS", epoch_s=4.0 * 1.2))  # as predicted
     lab.copies(2, replace(large, epoch_s=10.0 * 3.6), "bad")  # expected 1.8, twice that measured
-    found = lab.advice().comparisons
+    found = lab.advice().checks
     errors = {one.workload: one.error for one in found}
     assert errors == {"2 small MPS": pytest.approx(0), "bad": pytest.approx(-0.5)}
     assert median_error(found) == pytest.approx(0.25)
@@ -229,7 +229,7 @@ def test_the_study_of_two_cores_is_predicted_as_well_as_before(lab: Lab) -> None
         names = label.split("+")
         runs = [replace(alone[name], epoch_s=s) for name, s in zip(names, times_s, strict=True)]
         lab.together(label, runs)
-    found = lab.advice().comparisons
+    found = lab.advice().checks
     assert len(found) == 6
     error = median_error(found)
     assert error is not None

@@ -10,7 +10,6 @@ from string import ascii_lowercase
 from radt.cluster.engine import ArrayRequest, Engine, Shape
 from radt.cluster.executor import status_writer
 from radt.cluster.monitor import Changes, SubmissionMonitor
-from radt.cluster.settle import Patience
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobArray, Request, Submission, SubmittedRow
 from radt.cluster.submit import Submitter
@@ -19,7 +18,7 @@ from radt.experiment.source import ExperimentFile
 from tests.support.simulated import SimulatedEngine
 from tests.support.simulated_nodes import SimulatedNodes
 
-PATIENCE = Patience(lost_s=300.0, outcome_s=60.0)
+OUTCOME_S = 60.0
 SHAPE = Shape(gpus=1)
 
 
@@ -148,4 +147,4 @@ def monitor_of(
     spool: Spool, engine: Engine, max_jobs: int | None = None, *, observes_only: bool = False
 ) -> SubmissionMonitor:
     submitter = submitter_of(spool, engine, max_jobs)
-    return SubmissionMonitor(spool, engine, submitter, PATIENCE, observes_only=observes_only)
+    return SubmissionMonitor(submitter, outcome_s=OUTCOME_S, observes_only=observes_only)

@@ -198,7 +198,7 @@ def test_a_job_has_run_for_as_long_as_its_own_heartbeats_say(tmp_path: Path) -> 
     simulation = Simulation.of(tmp_path, [["a"], ["b"]], engine)
     engine.runner = beats_fast
     simulation.pass_time(30)
-    overview = Overview.of(simulation.monitor, "slurm", simulation.spool)
+    overview = Overview.of(simulation.monitor)
     assert [job.running_s for job in overview.running] == [5.0]
     assert [job.waits_for for job in overview.waiting] == ["a node with room for it"]
 

@@ -8,11 +8,11 @@ import pytest
 
 from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptView, Start
 from radt.cluster.engine import End, JobState, Phase
-from radt.cluster.settle import JobFacts, Next, Patience, Settlement, settle
+from radt.cluster.settle import JobFacts, Next, Settlement, settle
 from radt.cluster.submission import SubmittedRow
 from radt.experiment.status import RowStatus
 
-PATIENCE = Patience(lost_s=300.0, outcome_s=60.0)
+OUTCOME_S = 60.0
 LONG_S = 1000.0
 ROWS = [SubmittedRow(2, letter="a"), SubmittedRow(3, letter="b")]
 QUEUED = JobState(Phase.QUEUED, "Resources")
@@ -307,7 +307,7 @@ TABLE = [
 @pytest.mark.parametrize("line", TABLE, ids=lambda line: line.name)
 def test_every_line_of_the_table(line: Line) -> None:
     facts = JobFacts("12_3", line.state, line.attempts, line.silent_s, log_line="Killed")
-    settled = settle(facts, ROWS, PATIENCE)
+    settled = settle(facts, ROWS, OUTCOME_S)
     assert texts(settled) == line.texts
     assert settled.next is line.next
     assert bool(settled.never_began) == line.never_began
@@ -330,28 +330,28 @@ def test_the_repeat_stays_in_the_cell() -> None:
 
 def test_who_stops_a_submission_is_named() -> None:
     facts = JobFacts("12_3", ended(End.CANCELLED), (attempt("RUNNING"),), LONG_S, stopped="stopped")
-    assert texts(settle(facts, ROWS, PATIENCE)) == ("KILLED: stopped",) * 2
+    assert texts(settle(facts, ROWS, OUTCOME_S)) == ("KILLED: stopped",) * 2
 
 
 def test_a_job_that_was_told_to_wait_is_submitted_again() -> None:
     refused = said(reason="no python on gpu-07")
     facts = JobFacts("12_3", ended(End.FAILED), (refused,), holds=["no python on gpu-07"])
-    settled = settle(facts, ROWS, PATIENCE)
+    settled = settle(facts, ROWS, OUTCOME_S)
     assert settled.next is Next.SUBMIT
     assert not settled.never_began
 
 
 def test_a_job_that_the_engine_lost_before_it_began_is_submitted_again() -> None:
     facts = JobFacts("12_3", None, (), 59.0, is_forgotten=True)
-    assert settle(facts, ROWS, PATIENCE).next is Next.WAIT
-    settled = settle(replace(facts, silent_s=60.0), ROWS, PATIENCE)
+    assert settle(facts, ROWS, OUTCOME_S).next is Next.WAIT
+    settled = settle(replace(facts, silent_s=60.0), ROWS, OUTCOME_S)
     assert settled.next is Next.SUBMIT
     assert texts(settled) == ("QUEUED",) * 2
 
 
 def test_a_job_is_not_submitted_for_ever() -> None:
     facts = JobFacts("12_3", None, (), LONG_S, submissions=5, is_forgotten=True)
-    settled = settle(facts, ROWS, PATIENCE)
+    settled = settle(facts, ROWS, OUTCOME_S)
     assert settled.next is Next.DONE
     assert texts(settled) == ("KILLED: lost",) * 2
 
@@ -365,4 +365,4 @@ def test_a_job_is_not_submitted_for_ever() -> None:
 )
 def test_a_job_whose_log_says_that_it_took_too_much_memory(line: str) -> None:
     facts = JobFacts("12_3", ended(End.FAILED), (attempt("RUNNING", ""),), 100.0, log_line=line)
-    assert set(texts(settle(facts, ROWS, PATIENCE))) == {"OOM: the job's memory"}
+    assert set(texts(settle(facts, ROWS, OUTCOME_S))) == {"OOM: the job's memory"}

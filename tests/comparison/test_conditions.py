@@ -134,8 +134,8 @@ def test_one_workload_is_enough(tmp_path: Path) -> None:
         {"one": [3.0, 3.01, 3.02], "two": [2.0, 2.02, 2.01]},
     )
     (checked,) = check(comparison, [parse("time_per_epoch > +5%")])
-    assert [one.workload for one in checked.met] == ["one"]
-    assert [one.workload for one in checked.not_met] == ["two"]
+    assert [one.workload for one in checked.findings[Outcome.MET]] == ["one"]
+    assert [one.workload for one in checked.findings[Outcome.NOT_MET]] == ["two"]
     assert exit_code([checked]) is ExitCode.FAILED
 
 

@@ -151,7 +151,7 @@ def test_runs_of_a_commit(store: Path, study: Study) -> None:
     assert times(before) == pytest.approx({"solo@gpu-01": 2.01, "pair@gpu-01": 3.015})
     assert times(after) == pytest.approx({"solo@gpu-01": 4.02, "pair@gpu-01": 6.03})
     for side in (before, after):
-        assert side.workloads[1].groups[0].slowdown == pytest.approx(1.5)
+        assert side.workloads[1].groups[0].mean(Quantity.SLOWDOWN) == pytest.approx(1.5)
     one = find(store, "study/pair@a1b2")
     assert times(one) == pytest.approx({"pair@gpu-01": 3.015})
 

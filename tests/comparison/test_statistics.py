@@ -15,8 +15,8 @@ from scipy import stats
 from radt.analysis.estimates import (
     MOST_REPEATS,
     Effect,
+    EffectScale,
     Method,
-    Scale,
     effect,
     holm,
     mean_interval,
@@ -45,7 +45,7 @@ def test_pairs_as_scipy_has_them(confidence: float) -> None:
     found = effect(A, B, paired=True, confidence=confidence)
     expected = stats.ttest_rel(np.log(B), np.log(A))
     bounds = expected.confidence_interval(confidence)
-    assert (found.scale, found.method, found.counts) == (Scale.RATIO, Method.PAIRED, (5, 5))
+    assert (found.scale, found.method, found.counts) == (EffectScale.RATIO, Method.PAIRED, (5, 5))
     assert found.value == pytest.approx(math.exp(np.mean(np.log(B)) - np.mean(np.log(A))))
     assert interval_of(found) == pytest.approx((math.exp(bounds.low), math.exp(bounds.high)))
     assert found.p_value == pytest.approx(expected.pvalue, rel=1e-9)
@@ -67,7 +67,7 @@ def test_values_that_are_not_above_zero_have_a_difference(paired: bool) -> None:
     found = effect(a, b, paired=paired)
     test = stats.ttest_rel(b, a) if paired else stats.ttest_ind(b, a, equal_var=False)
     bounds = test.confidence_interval(0.95)
-    assert found.scale is Scale.DIFFERENCE
+    assert found.scale is EffectScale.DIFFERENCE
     assert found.value == pytest.approx(6 + 1 / 3)
     assert interval_of(found) == pytest.approx((bounds.low, bounds.high))
     assert repeats_to_detect(found, 0.05) is None

@@ -166,6 +166,17 @@ def test_markdown_that_hangs_a_browser_is_shown_as_text(
     assert bool(found["note"]) == (kind == "text")
 
 
+def test_markdown_has_neither_html_nor_scripts(
+    read: Callable[[str, bytes], dict[str, Any]],
+) -> None:
+    text = '<img src=x> [a](javascript:alert(1)) [b](https://x.org "<b>")\n\n<script>'
+    html = read("a.md", text.encode())["html"]
+    assert html.count("<a ") == 1
+    assert 'href="https://x.org"' in html
+    assert "noopener" in html
+    assert not any(tag in html for tag in ("<img", "<script", "<b>", 'href="javascript'))
+
+
 def test_helpers_start_when_needed_are_used_again_and_are_busy_rather_than_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

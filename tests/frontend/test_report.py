@@ -139,9 +139,9 @@ def test_the_window_is_chosen_and_what_makes_no_sense_is_said(study: Study, sour
     study.workload("solo", [Planted("a", 2.0)])
     shown, _ = shown_of(source)
     (entry,) = shown.items
-    assert entry.summary.groups[0].time_per_epoch_s == pytest.approx(2.0)
+    assert entry.summary.groups[0].mean(Quantity.TIME_PER_EPOCH) == pytest.approx(2.0)
     shown, choices = shown_of(source, window="epoch:1")
-    assert shown.items[0].summary.groups[0].time_per_epoch_s == pytest.approx(9.0)
+    assert shown.items[0].summary.groups[0].mean(Quantity.TIME_PER_EPOCH) == pytest.approx(9.0)
     assert (shown.window, choices.window_error) == ("epoch 1", "")
     shown, choices = shown_of(source, window="epoch:x", overlap="1")
     assert "epoch:x" in choices.window_error
@@ -281,7 +281,7 @@ def test_experiments_of_a_selection_agree_on_the_unit(
         shown = read_shown(source, View(picks=picks, options=asked))
         assert len(shown.items) == 2
         assert [each.value for each in shown.columns if "(" in each.value] == columns
-        assert [problem.cause for problem in shown.problems] == problems
+        assert [problem.error.message for problem in shown.problems] == problems
 
 
 def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: Source) -> None:
@@ -438,7 +438,7 @@ def test_a_read_that_fails_is_not_in_progress(
     def away(*_: object) -> None:
         raise StoreError("a chunk is damaged")
 
-    monkeypatch.setattr("radt.analysis.report.read_workloads", away)
+    monkeypatch.setattr("radt.analysis.report.measure", away)
     with pytest.raises(StoreError):
         read_shown(source, options())
     assert read_progress(source, options()) is None

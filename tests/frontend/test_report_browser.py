@@ -342,7 +342,7 @@ def test_what_cannot_be_read_is_said(study, serve, watched, monkeypatch):
         raise StoreError("a chunk is damaged", "Import the run again")
 
     with monkeypatch.context() as patch:
-        patch.setattr("radt.analysis.report.read_workloads", away)
+        patch.setattr("radt.analysis.report.measure", away)
         page = watched.page
         page.goto(f"{serve()}/report")
         problem = page.locator(".parts-problem")

@@ -305,7 +305,7 @@ def test_files_are_shown_for_what_they_are_and_run_nothing(bench, serve, watched
         == 40
     )
     open_file("README.md")
-    expect(preview.locator("#run-markdown h1")).to_have_text("Results")
+    expect(preview.locator(".run-markdown h1")).to_have_text("Results")
     assert preview.locator("script, h1:text('hello')").count() == 0
     preview.get_by_text("click").click()
     assert findings(page) == []

@@ -32,7 +32,7 @@ def slowdown_everywhere(source, workload_id):
     runs = catalog.workloads_by_id[workload_id].runs
     of_page = slowdowns_of(source, catalog, workload_id)
     of_report = [
-        group.slowdown
+        group.mean(Quantity.SLOWDOWN)
         for entry in read_shown(source, STUDY).items
         if workload_id in entry.summary.workload_ids
         for group in entry.summary.groups
@@ -91,7 +91,7 @@ def test_archived_runs_are_left_out_everywhere_and_no_baselines(demo, source):
     named = View(picks=(Pick.run("study", old.run_id),))
     assert list(read_selection(source, named).runs) == [old.run_id]
     assert slowdowns_of(source, read_catalog(source, "study"), pair) == {}
-    assert shown.items[0].summary.groups[0].slowdown is None
+    assert shown.items[0].summary.groups[0].mean(Quantity.SLOWDOWN) is None
 
 
 def test_the_runs_of_a_report_are_those_of_the_table(demo, source):

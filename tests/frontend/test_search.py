@@ -16,13 +16,7 @@ HOUR_NS = 3600 * 10**9
 
 def found(source, text, *statuses):
     """Names of the runs that a search finds."""
-    result = find(source, text, frozenset(statuses))
-    return [
-        run.short
-        for one in result.experiments
-        for workload in one.workloads or ()
-        for run in workload.runs
-    ]
+    return [run.short for run in find(source, text, frozenset(statuses)).runs or ()]
 
 
 @pytest.mark.parametrize(
@@ -158,21 +152,17 @@ def test_all_experiments_are_searched_and_counted(demo, source):
     demo.quickstart()
     demo.quickstart("second")
     result = find(source, "cnn-large")
-    assert [(one.summary.name, one.run_count) for one in result.experiments] == [
-        ("second", 1),
-        ("quickstart", 1),
-    ]
-    assert (result.run_count, result.total_count) == (2, 12)
-    assert find(source, "").run_count == 12
+    assert [run.record.experiment for run in result.runs] == ["second", "quickstart"]
+    assert find(source, "").runs is None
     assert find(source, "").counts(None) == {RunStatus.FINISHED: 10, RunStatus.FAILED: 2}
 
 
 def test_states_are_chosen_among_what_words_find(demo, source):
     demo.quickstart()
     result = find(source, "mix", frozenset({RunStatus.FAILED}))
-    assert result.run_count == 1
+    assert len(result.runs) == 1
     assert result.counts(None) == {RunStatus.FINISHED: 1, RunStatus.FAILED: 1}
-    assert find(source, "solo", frozenset({RunStatus.FAILED})).experiments == ()
+    assert find(source, "solo", frozenset({RunStatus.FAILED})).runs == ()
 
 
 def test_what_no_run_has_is_said(demo, source):
@@ -216,7 +206,7 @@ def test_results_are_kept_until_something_is_written(demo, source):
     source._hold_until = 0.0
     demo.quickstart("second")
     source.revision()
-    assert find(source, "solo").run_count == 2
+    assert len(find(source, "solo").runs) == 2
 
 
 def test_spaces_may_surround_a_comparison():

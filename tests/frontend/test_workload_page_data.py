@@ -10,6 +10,7 @@ import pytest
 
 from radt.analysis.baselines import Slowdown
 from radt.analysis.lines import on_grid, union
+from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
 from radt.errors import RunNotFoundError
 from radt.frontend.charts.stacks import strip_figure, y_ticks
@@ -106,7 +107,7 @@ def test_slowdowns_are_those_of_the_report(bench: Bench, source: Source, store_p
         report = {one.label: one for one in read_report(reader, "planted").workloads}
     finished = next(g for g in report["three"].groups if g.status is RunStatus.FINISHED)
     mean = np.mean([one.ratio for one in found.values()])
-    assert finished.slowdown == pytest.approx(mean)
+    assert finished.mean(Quantity.SLOWDOWN) == pytest.approx(mean)
 
 
 def test_runs_of_nodes_with_the_same_hardware_are_baselines_and_it_is_said(
@@ -132,7 +133,7 @@ def test_runs_of_nodes_with_the_same_hardware_are_baselines_and_it_is_said(
     with StoreReader(store_path) as reader:
         report = read_report(reader, "planted")
     of_report = next(one for one in report.workloads if one.host == "node3")
-    assert of_report.groups[0].slowdown == pytest.approx(1.5)
+    assert of_report.groups[0].mean(Quantity.SLOWDOWN) == pytest.approx(1.5)
     assert any("alone on node2, a node with the same" in note for note in report.footnotes)
 
 
@@ -162,7 +163,7 @@ def test_a_run_with_a_service_is_alone_and_a_service_is_not_compared(
     assert subject.workload.runs[2].second_name == "loader (service)"
     with StoreReader(store_path) as reader:
         pair = next(one for one in read_report(reader, "planted").workloads if one.label == "pair")
-    assert [group.slowdown for group in pair.groups] == [pytest.approx(1.5), None]
+    assert [group.mean(Quantity.SLOWDOWN) for group in pair.groups] == [pytest.approx(1.5), None]
 
 
 def test_lives_say_when_how_long_and_how_they_ended(bench: Bench, source: Source) -> None:

@@ -108,7 +108,7 @@ def test_csv_and_json_have_every_value_to_the_last_digit(planted: Study) -> None
                 told[workload["label"], f"{group['name']} {group['status']}", name] = value
     assert told.keys() == wanted.keys()
     for key, value in told.items():
-        assert value == units.in_json(report_json.value_of(wanted[key]))
+        assert value == units.in_json(report_json.estimate_json(wanted[key]))
         assert value["mean"] == wanted[key].mean
         assert tuple(value["repeats"]) == wanted[key].repeats
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
 from radt.analysis.selection import Omission
 from radt.analysis.summaries import WorkloadSummary
@@ -22,7 +23,7 @@ def study(tmp_path: Path) -> Study:
 
 
 def times(workloads: list[WorkloadSummary]) -> list[tuple[str, str, float | None]]:
-    return [(w.label, g.name, g.time_per_epoch_s) for w in workloads for g in w.groups]
+    return [(w.label, g.name, g.mean(Quantity.TIME_PER_EPOCH)) for w in workloads for g in w.groups]
 
 
 def profiled_count(study: Study) -> int:
@@ -58,11 +59,11 @@ def test_a_profiled_run_is_no_baseline_but_is_compared_with_one(study: Study) ->
     for letter in ("a", "b"):
         study.run("pair", letter, [1.0, 4.0])
     profiled, pair = read_report(study.reader, "study", profiled=True).workloads
-    assert [w.groups[0].slowdown for w in (profiled, pair)] == [None, None]
+    assert [w.groups[0].mean(Quantity.SLOWDOWN) for w in (profiled, pair)] == [None, None]
 
     study.run("solo", "a", [1.0, 2.0])
     profiled, pair, solo = read_report(study.reader, "study", profiled=True).workloads
-    assert [w.groups[0].slowdown for w in (profiled, pair, solo)] == [4.0, 2.0, None]
+    assert [w.groups[0].mean(Quantity.SLOWDOWN) for w in (profiled, pair, solo)] == [4.0, 2.0, None]
 
 
 def test_profiled_repeats_are_one_line(study: Study) -> None:

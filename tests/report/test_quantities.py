@@ -91,7 +91,7 @@ def test_values_of_a_card_that_two_runs_share(study: Study) -> None:
     )
     assert group.values[Quantity.ENERGY_OF_RUNS].is_estimated
     assert group.values[Quantity.ENERGY_OF_RUNS].methods == (RULE,)
-    assert solo.groups[0].slowdown is None
+    assert solo.groups[0].mean(Quantity.SLOWDOWN) is None
     # Both have SM activity, which says more than utilisation.
     assert Quantity.GPU_UTILIZATION not in report.quantities
     assert Quantity.SM_ACTIVE in report.quantities
@@ -113,11 +113,10 @@ def test_repeats_have_a_spread_and_single_runs_none(study: Study) -> None:
     study.workload("pair", [Planted("a", 4.0), Planted("b", 6.0)])
     solo, pair = report_of(study).workloads
     time = solo.groups[0].values[Quantity.TIME_PER_EPOCH]
-    assert (time.mean, time.spread) == (pytest.approx(2.0), pytest.approx(0.1))
-    assert time.count == 3
+    assert (time.mean, time.repeats) == (pytest.approx(2.0), pytest.approx((1.9, 2.0, 2.1)))
     assert len(solo.workload_ids) == 3
     slowdown = pair.groups[0].values[Quantity.SLOWDOWN]
-    assert (slowdown.count, slowdown.spread) == (1, None)
+    assert (slowdown.count, slowdown.interval) == (1, None)
     assert slowdown.parts == pytest.approx((2.0, 3.0))
 
 
@@ -126,7 +125,7 @@ def test_repeats_of_a_script_without_a_workload_are_one(study: Study) -> None:
         study.workload("", [Planted("a", epoch_s)], tags={"radt.series": "s"})
     study.workload("", [Planted("a", 9.0)])
     found = report_of(study).workloads
-    assert [one.groups[0].time_per_epoch_s for one in found] == [3.0, 9.0]
+    assert [one.groups[0].mean(Quantity.TIME_PER_EPOCH) for one in found] == [3.0, 9.0]
     assert [one.groups[0].repeats for one in found] == [2, 1]
 
 
@@ -250,5 +249,5 @@ def test_growth_within_stretches_takes_parts_of_readings() -> None:
 def test_values_that_are_not_finite_leave_the_others(study: Study) -> None:
     study.workload("solo", [Planted("a", 2.0, cores=math.nan, samples_per_s=10.0)])
     (workload,) = report_of(study).workloads
-    assert workload.groups[0].cpu_cores is None
-    assert workload.groups[0].samples_per_s == 10.0
+    assert workload.groups[0].mean(Quantity.CPU) is None
+    assert workload.groups[0].mean(Quantity.SAMPLES_PER_S) == 10.0

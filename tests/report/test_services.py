@@ -11,7 +11,7 @@ from radt.analysis.findings import compare
 from radt.analysis.operands import OperandFinder
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import Report, read_report
-from radt.analysis.summaries import WorkloadSummary
+from radt.analysis.summaries import WorkloadSummary, encounters_of
 from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.model import Role, RunStatus
 from radt.store.locate import Places
@@ -66,11 +66,11 @@ def test_a_service_is_in_the_sums_and_no_neighbour(study: Study) -> None:
     assert pair.values[Quantity.ENERGY_PER_EPOCH].mean == pytest.approx(300.0 * 8 / 4)
     assert service.values[Quantity.ENERGY_OF_RUNS].mean == pytest.approx(30.0 * 30)
     # Neither slowed down nor waited for, and the others have one neighbour each.
-    assert trained.slowdown == pytest.approx(2.0)
-    assert (service.slowdown, service.baseline) == (None, None)
+    assert trained.mean(Quantity.SLOWDOWN) == pytest.approx(2.0)
+    assert (service.mean(Quantity.SLOWDOWN), service.baseline) == (None, None)
     assert pair.values[Quantity.MAKESPAN].mean == pytest.approx(19.0)
     assert pair.values[Quantity.SERIAL].mean == pytest.approx(2 * 15.0)
-    (encounter,) = report.interference.encounters
+    (encounter,) = (each for workload in report.workloads for each in encounters_of(workload))
     assert (encounter.degree, encounter.neighbours) == (2, (("resnet26", 1),))
 
 
@@ -87,16 +87,16 @@ def test_a_run_with_a_service_is_alone_and_one_without_is_preferred(study: Study
     baseline = with_service["pair"].groups[0].baseline
     assert baseline is not None
     assert (baseline.label, baseline.text) == ("with", "alone with a service")
-    assert with_service["pair"].groups[0].slowdown == pytest.approx(4.0 / 2.5)
-    assert with_service["with"].groups[0].slowdown is None
+    assert with_service["pair"].groups[0].mean(Quantity.SLOWDOWN) == pytest.approx(4.0 / 2.5)
+    assert with_service["with"].groups[0].mean(Quantity.SLOWDOWN) is None
     assert any("no run was alone without one: pair." in note for note in found.footnotes)
 
     study.workload("without", [Planted("a", 2.0)])
     served(study, "with", [Planted("a", 2.5)])  # newer does not help it
     plain = workloads_of(study)
-    assert plain["pair"].groups[0].slowdown == pytest.approx(2.0)
+    assert plain["pair"].groups[0].mean(Quantity.SLOWDOWN) == pytest.approx(2.0)
     # What the service costs the run that it serves.
-    assert plain["with"].groups[0].slowdown == pytest.approx(2.5 / 2.0)
+    assert plain["with"].groups[0].mean(Quantity.SLOWDOWN) == pytest.approx(2.5 / 2.0)
 
 
 @pytest.mark.parametrize("status", [KILLED, RunStatus.FAILED])

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
 from radt.analysis.summaries import WorkloadSummary
 from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
@@ -128,18 +129,18 @@ def test_slowdown_is_against_the_same_run_alone(study: Study) -> None:
     study.run("pair", "c", [1.0, 3.0], params="--size large")
     solo, pair = study.summarise()
     (alone,) = solo.groups
-    assert (alone.time_per_epoch_s, alone.slowdown) == (2.0, None)
-    assert (alone.samples_per_s, alone.cpu_cores) == (100.0, 1.0)
+    assert (alone.mean(Quantity.TIME_PER_EPOCH), alone.mean(Quantity.SLOWDOWN)) == (2.0, None)
+    assert (alone.mean(Quantity.SAMPLES_PER_S), alone.mean(Quantity.CPU)) == (100.0, 1.0)
     small, large = pair.groups
-    assert (small.time_per_epoch_s, small.slowdown) == (6.0, 3.0)
-    assert (small.samples_per_s, small.cpu_cores) == (80.0, 1.5)
-    assert (large.time_per_epoch_s, large.slowdown) == (3.0, None)
+    assert (small.mean(Quantity.TIME_PER_EPOCH), small.mean(Quantity.SLOWDOWN)) == (6.0, 3.0)
+    assert (small.mean(Quantity.SAMPLES_PER_S), small.mean(Quantity.CPU)) == (80.0, 1.5)
+    assert (large.mean(Quantity.TIME_PER_EPOCH), large.mean(Quantity.SLOWDOWN)) == (3.0, None)
 
 
 def test_a_single_epoch_is_counted_as_there_is_no_other(study: Study) -> None:
     study.run("solo", "a", [4.0])
     ((group,),) = (workload.groups for workload in study.summarise())
-    assert group.time_per_epoch_s == 4.0
+    assert group.mean(Quantity.TIME_PER_EPOCH) == 4.0
 
 
 def test_the_newest_finished_run_of_a_row_counts(study: Study) -> None:
@@ -147,7 +148,7 @@ def test_the_newest_finished_run_of_a_row_counts(study: Study) -> None:
     study.run("solo", "a", [1.0, 20.0])
     study.run("solo", "a", [1.0, 30.0], status=RunStatus.FAILED)
     ((group,),) = (workload.groups for workload in study.summarise())
-    assert group.time_per_epoch_s == 20.0
+    assert group.mean(Quantity.TIME_PER_EPOCH) == 20.0
     assert len(group.runs) == 1
 
 
@@ -155,7 +156,10 @@ def test_runs_without_a_workload_stand_for_themselves(study: Study) -> None:
     for seconds in (2.0, 3.0):
         study.run("", "a", [1.0, seconds], workload_id=f"w{seconds}")
     first, second = study.summarise()
-    assert [workload.groups[0].time_per_epoch_s for workload in (first, second)] == [2.0, 3.0]
+    assert [workload.groups[0].mean(Quantity.TIME_PER_EPOCH) for workload in (first, second)] == [
+        2.0,
+        3.0,
+    ]
     assert first.label == "–"
 
 
@@ -163,7 +167,11 @@ def test_a_run_without_markers_or_metrics_has_no_numbers_rather_than_zeros(study
     study.writer.put_workload(WorkloadRecord("w", "study", "1", 1))
     study.writer.put_run(RunRecord("f" * 32, "w", "study", "1", "a", "bare", 1, RunStatus.FINISHED))
     ((group,),) = (workload.groups for workload in study.summarise())
-    assert (group.time_per_epoch_s, group.samples_per_s, group.cpu_cores) == (None, None, None)
+    assert (
+        group.mean(Quantity.TIME_PER_EPOCH),
+        group.mean(Quantity.SAMPLES_PER_S),
+        group.mean(Quantity.CPU),
+    ) == (None, None, None)
 
 
 def test_table_at_80_columns(study: Study) -> None:
@@ -185,7 +193,7 @@ def test_of_several_starts_the_newest_that_finished_as_a_whole_counts(study: Stu
         study.run("pair", "a", [1.0, seconds], workload_id=f"start{start}")
         study.run("pair", "b", [1.0, seconds], workload_id=f"start{start}", status=status)
     ((group,),) = (workload.groups for workload in study.summarise())
-    assert (group.time_per_epoch_s, len(group.runs)) == (3.0, 2)
+    assert (group.mean(Quantity.TIME_PER_EPOCH), len(group.runs)) == (3.0, 2)
 
 
 @pytest.mark.parametrize("end", [RunStatus.OOM, RunStatus.TIMEOUT, RunStatus.FAILED])
@@ -199,9 +207,17 @@ def test_rows_that_came_to_another_end_are_shown_by_themselves(
     study.run("four", "a", [1.0, 6.0], status=end)
     _, three, four = study.summarise()
     finished, other = three.groups
-    assert (len(finished.runs), finished.time_per_epoch_s, finished.slowdown) == (2, 6.0, 3.0)
+    assert (
+        len(finished.runs),
+        finished.mean(Quantity.TIME_PER_EPOCH),
+        finished.mean(Quantity.SLOWDOWN),
+    ) == (2, 6.0, 3.0)
     assert (len(other.runs), other.status) == (1, end)
-    assert (other.time_per_epoch_s, other.slowdown, other.samples_per_s) == (None, None, None)
+    assert (
+        other.mean(Quantity.TIME_PER_EPOCH),
+        other.mean(Quantity.SLOWDOWN),
+        other.mean(Quantity.SAMPLES_PER_S),
+    ) == (None, None, None)
     assert [group.status for group in four.groups] == [end]
 
 
@@ -212,7 +228,7 @@ def test_start_that_was_interrupted_counts_for_nothing_beside_a_result(study: St
     study.run("pair", "b", [1.0, 3.0], status=RunStatus.KILLED, workload_id="second")
     (pair,) = study.summarise()
     assert [group.status for group in pair.groups] == [RunStatus.OOM, RunStatus.FINISHED]
-    assert pair.groups[1].time_per_epoch_s == 2.0
+    assert pair.groups[1].mean(Quantity.TIME_PER_EPOCH) == 2.0
 
 
 def test_survivor_of_an_interrupted_workload_is_no_baseline(study: Study) -> None:
@@ -222,7 +238,7 @@ def test_survivor_of_an_interrupted_workload_is_no_baseline(study: Study) -> Non
         study.run("other", letter, [1.0, 6.0])
     first, second = study.summarise()
     assert [group.status for group in first.groups] == [RunStatus.FINISHED, RunStatus.KILLED]
-    assert second.groups[0].slowdown is None
+    assert second.groups[0].mean(Quantity.SLOWDOWN) is None
 
 
 @pytest.mark.parametrize("status", [RunStatus.SKIPPED, RunStatus.RUNNING])
@@ -262,12 +278,16 @@ def test_repeats_of_one_series_are_averaged(study: Study) -> None:
     repeats(study, "solo", "a", [1.0, 2.0, 3.0], "new")
     repeats(study, "pair", "ab", [3.0, 5.0], "new")
     solo, pair = study.summarise()
-    assert (solo.groups[0].time_per_epoch_s, solo.groups[0].repeats) == (2.0, 3)
-    assert solo.groups[0].cpu_cores == pytest.approx(0.2)
+    assert (solo.groups[0].mean(Quantity.TIME_PER_EPOCH), solo.groups[0].repeats) == (2.0, 3)
+    assert solo.groups[0].mean(Quantity.CPU) == pytest.approx(0.2)
     assert solo.energy.gpus_j == pytest.approx(200.0)
     (group,) = pair.groups
-    assert (group.time_per_epoch_s, group.slowdown, len(group.runs)) == (4.0, 2.0, 2)
-    assert group.cpu_cores == pytest.approx(0.8)  # the sum of the rows, not of the repeats
+    assert (
+        group.mean(Quantity.TIME_PER_EPOCH),
+        group.mean(Quantity.SLOWDOWN),
+        len(group.runs),
+    ) == (4.0, 2.0, 2)
+    assert group.mean(Quantity.CPU) == pytest.approx(0.8)  # the sum of the rows, not of the repeats
 
 
 def test_repeat_that_did_not_finish_is_left_out_of_the_mean(study: Study) -> None:
@@ -276,7 +296,11 @@ def test_repeat_that_did_not_finish_is_left_out_of_the_mean(study: Study) -> Non
         "solo", "a", [1.0, 90.0], status=RunStatus.OOM, workload_id="x", tags={"radt.series": "s"}
     )
     ((group,),) = (workload.groups for workload in study.summarise())
-    assert (group.time_per_epoch_s, group.repeats, group.status) == (3.0, 2, RunStatus.FINISHED)
+    assert (group.mean(Quantity.TIME_PER_EPOCH), group.repeats, group.status) == (
+        3.0,
+        2,
+        RunStatus.FINISHED,
+    )
 
 
 def test_table_with_repeats_and_runs_that_did_not_fit(study: Study) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import Connection, text
 
 from radt.errors import SchemaTooOldError
 from radt.model import NO_STEP, SOFTWARE, RunStatus, Scope, SeriesKind
-from radt.store import chunks, migrations, summaries, thinning
+from radt.store import chunks, migrations, pruning, summaries
 from radt.store.check import check, check_deep
 from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader
@@ -137,7 +137,7 @@ def store(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "POINTS_PER_CHUNK", 12)
         patch.setattr(chunks, "MAX_LOOSE_CHUNKS", 3)
-        patch.setattr(thinning, "KEPT_POINTS", 16)
+        patch.setattr(pruning, "KEPT_POINTS", 16)
         with StoreWriter(address) as writer, StoreReader(address) as reader:
             writer.put_workload(WorkloadRecord("w", "digits", "1", 1))
             yield writer, reader

@@ -51,7 +51,8 @@ class Preview:
     """A file as the page shows it: a text, a table, a figure, or a note why it is none of them.
 
     ``numeric`` are the columns with only numbers. ``rows`` have texts, None for missing values.
-    ``figure`` is a plotly figure as JSON. ``note`` says what is left out.
+    ``figure`` is a plotly figure as JSON, ``html`` the text of Markdown in HTML. ``note`` says what
+    is left out.
     """
 
     kind: Kind | None
@@ -60,6 +61,7 @@ class Preview:
     numeric: tuple[bool, ...] = ()
     rows: tuple[tuple[str | None, ...], ...] = ()
     figure: str = ""
+    html: str = ""
     note: str = ""
 
 
@@ -94,7 +96,7 @@ def _text(file: BinaryIO, kind: Kind = Kind.TEXT) -> Preview:
 
 
 def _markdown(file: BinaryIO) -> Preview:
-    """Return Markdown as plain text if browsers would take minutes to parse it."""
+    """Return Markdown in HTML; as plain text if it would take minutes to parse."""
     read = _text(file, Kind.MARKDOWN)
     blocks = re.split(r"\n\s*\n", read.text)
     if any(len(_MARKS.findall(block)) > _MAX_MARKS for block in blocks) or _NESTED.search(
@@ -102,7 +104,15 @@ def _markdown(file: BinaryIO) -> Preview:
     ):
         notes = [read.note, "Shown as text: too many marks of Markdown without an empty line"]
         return replace(read, kind=Kind.TEXT, note=". ".join(filter(None, notes)))
-    return read
+    from markdown_it import MarkdownIt
+
+    # HTML in the text is shown as it is written, and links to scripts are left out.
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    tokens = parser.parse(read.text)
+    for token in (inner for each in tokens for inner in each.children or ()):
+        if token.type == "link_open":
+            token.attrs |= {"target": "_blank", "rel": "noreferrer noopener"}
+    return replace(read, html=parser.renderer.render(tokens, parser.options, {}))
 
 
 def _cut(size: int) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from radt.errors import RunNotFoundError
 from radt.frontend.data.catalog import Catalog, RunEntry, read_catalog, tint
 from radt.frontend.data.source import Source
 from radt.frontend.data.workload.subject import experiment_of
+from radt.frontend.selection import choices_of
 from radt.frontend.view import View
 
-#: Maximum length of the list of other runs; a search finds the rest.
-MAX_OFFERED = 80
 #: The view's option with the run to compare with.
 OTHER = "run.other"
 
@@ -74,16 +72,10 @@ def _other(catalog: Catalog, run: RunEntry, view: View) -> RunEntry | None:
     return before[-1] if before else None
 
 
-def offered(catalog: Catalog, search: str, shown: RunEntry | None) -> list[dict[str, Any]]:
+def offered(catalog: Catalog, search: str, shown: RunEntry | None) -> list[dict[str, str]]:
     """Return the runs to choose from, the newest first, including the shown one."""
-    words = search.lower().split()
-    options: list[dict[str, Any]] = []
-    for run in reversed(list(catalog.runs.values())):
-        label = label_of(run)
-        if run == shown or all(word in label.lower() for word in words):
-            options.append({"value": run.run_id, "label": label})
-    first = options[:MAX_OFFERED]
-    return first + [o for o in options[MAX_OFFERED:] if shown and o["value"] == shown.run_id]
+    labels = ((run.run_id, label_of(run)) for run in reversed(list(catalog.runs.values())))
+    return choices_of(labels, search, shown.run_id if shown else "")
 
 
 def label_of(run: RunEntry) -> str:

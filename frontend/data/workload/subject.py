@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from sqlalchemy import text
 
 from radt.errors import RunNotFoundError
 from radt.frontend.data.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog, tint
 from radt.frontend.data.source import Source
-from radt.frontend.selection import focused_experiment, latest_experiment
+from radt.frontend.selection import choices_of, focused_experiment, latest_experiment
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 
 #: Maximum number of drawn runs; the page says how many are left out.
 MAX_RUNS = 64
-#: Maximum length of the list of other workloads; a search finds the rest.
-MAX_OFFERED = 80
 
 _OF_ID = text(
     "SELECT experiment, workload_id FROM workload "
@@ -104,31 +101,18 @@ def find_subject(source: Source, view: View) -> Subject:
         )
     experiment, workload_id = place
     catalog = read_catalog(source, experiment)
-    for workload in catalog.workloads:
-        if workload.record.workload_id == workload_id:
-            return _subject(catalog, workload)
+    if workload_id in catalog.workloads_by_id:
+        return _subject(catalog, catalog.workloads_by_id[workload_id])
     raise RunNotFoundError(
         f"workload {workload_id[:12]} has just been deleted", "Choose another on the Runs page"
     )
 
 
-def offered(subject: Subject, search: str) -> list[dict[str, Any]]:
+def offered(subject: Subject, search: str) -> list[dict[str, str]]:
     """Return the workloads to choose from, the newest first, including the shown one."""
-    words = search.lower().split()
-    options: list[dict[str, Any]] = []
-    for workload in reversed(subject.catalog.workloads):
-        is_shown = workload.record.workload_id == subject.workload_id
-        label = option_label(workload)
-        if all(word in label.lower() for word in words) or is_shown:
-            options.append({"value": workload.record.workload_id, "label": label})
-        if len(options) >= MAX_OFFERED and any(
-            option["value"] == subject.workload_id for option in options
-        ):
-            break
-    if len(options) > MAX_OFFERED:
-        shown = next(option for option in options if option["value"] == subject.workload_id)
-        options = [*options[: MAX_OFFERED - 1], shown]
-    return options
+    newest_first = reversed(subject.catalog.workloads)
+    labels = ((each.record.workload_id, option_label(each)) for each in newest_first)
+    return choices_of(labels, search, subject.workload_id)
 
 
 def option_label(workload: WorkloadEntry) -> str:

@@ -26,7 +26,6 @@ from sqlalchemy import text
 from radt.delivery.archive import DESCRIPTION_FILE, SAMPLES_FILE
 from radt.errors import RunNotFoundError
 from radt.files import write_whole
-from radt.home import RunDir
 from radt.store import bundle
 from radt.store.copy import Position, changes, position_of
 from radt.store.reader import StoreReader
@@ -47,10 +46,6 @@ class ArchiveSpool:
     """The archive's spool folder; one process at a time writes to it."""
 
     path: Path
-
-    @classmethod
-    def of(cls, spool: RunDir) -> ArchiveSpool:
-        return cls(spool.path / "archive")
 
     @property
     def written_file(self) -> Path:

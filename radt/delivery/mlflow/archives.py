@@ -24,7 +24,6 @@ from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.errors import ArchiveError, CodecError, UsageError
 from radt.files import write_whole
-from radt.home import RunDir
 from radt.store import bundle
 from radt.store.copy import PrunedError
 from radt.store.export import ExportFormat, describe_run, export_run
@@ -211,7 +210,7 @@ class UnarchivableError(ArchiveError):
 
 def archive_spool(run: RunRecord) -> ArchiveSpool:
     """Return the spool of a run's archive."""
-    return ArchiveSpool.of(RunDir(Path(run.spool)))
+    return ArchiveSpool(Path(run.spool) / "archive")
 
 
 @contextmanager
