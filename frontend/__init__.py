@@ -8,10 +8,11 @@ kept by the browser and shown in the address, never by the server.
 **In the browser.** Dash has the frame: routing, stores, polling (`app`). `static_files` serves all
 scripts and styles of ``static`` as bundles with their hash in the address; pages with charts load a
 part of Plotly from ``vendor``. Fields with a list are our own (`pages.page.choice_field`,
-``fields.js``). ``scheme.js`` sets ``data-theme`` before anything is drawn, and colours are the
-``--radt-*`` of ``core.css``. Pages are HTML from ``templates`` and Plotly's figures, which one
-route per page renders (`pages.parts`); Runs, Explore and Compare follow the view in the same way
-and draw in the browser. Dash's callbacks wait for each other, so no page has any.
+``fields.js``), and so are boxes beside a button (``beside.js``). ``scheme.js`` sets
+``data-theme`` before anything is drawn, and colours are the ``--radt-*`` of ``core.css``. Pages are
+HTML from ``templates`` and Plotly's figures, which one route per page renders (`pages.parts`);
+Runs, Explore and Compare follow the view in the same way and draw in the browser. Dash's callbacks
+wait for each other, so no page has any.
 
 **Runs.** `data.run_columns` has each column as an array over all runs, made when it is first shown.
 `data.run_table` searches, sorts and groups these and makes cells for the rows in sight only, which

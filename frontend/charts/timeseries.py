@@ -45,7 +45,7 @@ from radt.frontend.theme import INKS, Scheme, colour
 from radt.render.labels import apart
 from radt.units import plural, scale_of
 
-__all__ = ["Figure", "Look", "config", "figure", "notice", "y_range"]
+__all__ = ["Figure", "Look", "figure", "y_range"]
 
 _MAX_RUG_ROWS = 12
 _MARKED_POINTS = 24
@@ -66,20 +66,6 @@ _NOTHING = {
 _ANCHORS: tuple[Figure, ...] = tuple(
     {"type": "scatter", "x": [None], "y": [None], "yaxis": axis, "name": ""} for axis in ("y", "y2")
 )
-
-
-def config(filename: str) -> Any:
-    """Return the options of every graph. ``filename`` is the name of a saved picture."""
-    return {
-        "displaylogo": False,
-        # Plotly's "Share chart" uploads the data to its cloud.
-        "showSendToCloud": False,
-        "showTips": False,
-        "responsive": True,
-        "doubleClick": "autosize",
-        "modeBarButtons": [["toImage", "autoScale2d"]],
-        "toImageButtonOptions": {"format": "svg", "filename": filename},
-    }
 
 
 def figure(data: ChartData, look: Look) -> Figure:
@@ -244,16 +230,6 @@ def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list
             }
         )
     return traces
-
-
-def notice(text: str, scheme: Scheme) -> Figure:
-    """Return an empty chart that says why it is empty."""
-    ink = INKS[scheme]
-    x = Abscissa(XAxis.BARRIER, Window(0.0, 1.0), "")
-    layout = layout_of(ink, x, (0.0, 1.0), Look(scheme), 0, 0)
-    layout["xaxis"]["visible"] = layout["yaxis"]["visible"] = False
-    layout["annotations"] = [note(text, ink)]
-    return {"data": [*_ANCHORS], "layout": layout}
 
 
 def abscissa_of(data: ChartData, lines: Sequence[Line]) -> Abscissa:

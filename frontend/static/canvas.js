@@ -368,5 +368,5 @@
     });
   }
 
-  radt.plot = { scaleOf, colouring, prepared, scatter, parallel, front };
+  radt.canvas = { scaleOf, colouring, prepared, scatter, parallel, front };
 })();

@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, post, setAttribute, setPart, setText, refill, open, plot, tip } = radt;
+  const { h, change, post, setAttribute, setPart, setText, refill, open, tip, canvas: plot } = radt;
 
   const RETRY_MS = 2000;
   const POLL_MS = 500;

@@ -302,10 +302,6 @@ def test_names_at_lines_use_a_quarter_of_a_wide_chart(demo, source, width_px, ch
     assert layout["margin"]["r"] >= 7 * characters
 
 
-def test_no_graph_offers_to_upload():
-    assert timeseries.config("x")["showSendToCloud"] is False
-
-
 def test_labels_keep_their_distance_and_stay_inside():
     heights = spread([1.0, 2.0, 3.0, 100.0, 199.0, 200.0], 14, 200)
     assert np.all(np.diff(heights) >= 14 - 1e-9)

@@ -180,11 +180,11 @@ def test_front_brushes_and_the_run_under_the_pointer(study, truth, serve, watche
 
     page.go_back()
     whole = '{"values": [1, 2, null, 4], "factor": 1, "unit": ""}'
-    ticks = page.evaluate(f"radt.plot.scaleOf({whole}, 0.04).ticks(8).map(tick => tick.text)")
+    ticks = page.evaluate(f"radt.canvas.scaleOf({whole}, 0.04).ticks(8).map(tick => tick.text)")
     assert ticks == ["1", "2", "3", "4"]
     # Values that differ by rounding only have few ticks, too.
     alike = '{"values": [0.3, 0.30000000000000004], "factor": 1, "unit": ""}'
-    assert page.evaluate(f"radt.plot.scaleOf({alike}, 0.04).ticks(8).length") < 20
+    assert page.evaluate(f"radt.canvas.scaleOf({alike}, 0.04).ticks(8).length") < 20
     compare.click()
     expect(page.locator(".compare-list .pick")).to_have_count(len(both))
     assert watched.errors == []
