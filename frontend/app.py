@@ -20,7 +20,7 @@ from flask import Response
 from radt.errors import RadtError
 from radt.frontend import notes
 from radt.frontend.addresses import address, from_request
-from radt.frontend.auth import Access, Guard
+from radt.frontend.auth import DashboardAccess, Guard
 from radt.frontend.data.source import Source
 from radt.frontend.export import routes as export
 from radt.frontend.pages import (
@@ -90,7 +90,7 @@ class _Application(Dash):
         return Response(macros.missing(path, from_request()), 404)
 
 
-def create_app(source: Source, access: Access) -> Dash:
+def create_app(source: Source, access: DashboardAccess) -> Dash:
     """Return the dashboard over one store (``.server`` is its WSGI application)."""
     app = _Application(
         "radt",

@@ -71,7 +71,7 @@ class Auth(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class DashboardAccess:
     """Address that the dashboard listens on, and the authentication that visitors need.
 
     Args:
@@ -159,7 +159,7 @@ class Authenticator(ABC):
         return ""
 
     @staticmethod
-    def of(access: Access) -> Authenticator:
+    def of(access: DashboardAccess) -> Authenticator:
         """Return the authenticator for an access."""
         if access.mode is Auth.PROXY_HEADER:
             return _ProxyHeader(access.user_header)
@@ -264,7 +264,7 @@ class _ProxyHeader(Authenticator):
 class Guard:
     """Checks the Host, Origin, sender and size of every request to one application."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: DashboardAccess) -> None:
         self.access = access
         self.authenticator = Authenticator.of(access)
         self._names = LOCAL_NAMES | {host_name(access.host), *map(host_name, access.names)}

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import BinaryIO
 
 from radt.frontend.charts.logged import TEMPLATES
-from radt.frontend.data.run.kinds import Kind
+from radt.frontend.data.run.kinds import FileKind
 from radt.frontend.data.run.preview import Preview, preview
 from radt.frontend.data.run.previews import LIMIT_S, MEMORY_BYTES
 
@@ -47,7 +47,7 @@ def main() -> None:
 def _answer(file: BinaryIO, path: str) -> bytes:
     try:
         read = preview(file, path)
-        templates = {"templates": TEMPLATES} if read.kind is Kind.FIGURE else {}
+        templates = {"templates": TEMPLATES} if read.kind is FileKind.FIGURE else {}
         return json.dumps(asdict(read) | templates).encode()
     except MemoryError:
         # Memory may be inconsistent, so the next file gets a new process.

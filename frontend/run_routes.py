@@ -28,7 +28,7 @@ from radt.frontend.data.run.media import (
     is_copy,
     sequences_of,
 )
-from radt.frontend.data.run_files import Artifact, Listing, Place, list_artifacts
+from radt.frontend.data.run_files import Artifact, FilesLocation, Listing, list_artifacts
 from radt.frontend.data.source import Source
 from radt.frontend.files import add_run_routes, open_any_log, open_artifact, path_asked
 from radt.frontend.pages.workload_texts import files_place
@@ -53,12 +53,12 @@ def _files(source: Source, record: RunRecord) -> Response:
     """Answer with the run's files and sequences; without content if the page already has them."""
     listing = list_artifacts(record, source.address, MAX_FILES)
     place = ""
-    if record.status.ended and not any(f.place is Place.DELIVERED for f in listing.files):
+    if record.status.ended and not any(f.place is FilesLocation.DELIVERED for f in listing.files):
         try:
             listing = _with_remote(listing, source.remote.sizes(record))
         except ArchiveError as error:
             place = str(error)
-    is_here = {file.path: file.place is not Place.REMOTE for file in listing.files}
+    is_here = {file.path: file.place is not FilesLocation.REMOTE for file in listing.files}
 
     def is_logged(path: str) -> bool:
         # Remote files are not fetched to inspect their first bytes.
@@ -87,7 +87,7 @@ def _files(source: Source, record: RunRecord) -> Response:
 def _with_remote(listing: Listing, sizes: Mapping[str, int]) -> Listing:
     """Return a listing with the files that only MLflow has."""
     here = {file.path for file in listing.files}
-    there = (Artifact(p, size, Place.REMOTE) for p, size in sizes.items() if p not in here)
+    there = (Artifact(p, size, FilesLocation.REMOTE) for p, size in sizes.items() if p not in here)
     files = sorted((*listing.files, *there), key=lambda artifact: artifact.path)
     return Listing(tuple(files[:MAX_FILES]), listing.left_out + max(0, len(files) - MAX_FILES))
 

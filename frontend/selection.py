@@ -57,7 +57,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Selection:
+class SelectedRuns:
     """The selected runs, in the order of experiments, workloads and letters.
 
     ``left_out`` counts picked runs beyond `MAX_RUNS`. ``missing`` are picks that this store does
@@ -94,7 +94,7 @@ class Selection:
         return tuple(run for run in self.runs.values() if _means(pick, run))
 
 
-def read_selection(source: Source, view: View) -> Selection:
+def read_selection(source: Source, view: View) -> SelectedRuns:
     """Return the selection of a view: its picks, or the dashboard's choice without picks.
 
     Raises:
@@ -109,7 +109,7 @@ def read_selection(source: Source, view: View) -> Selection:
     return resolve(source, view.picks)
 
 
-def resolve(source: Source, picks: Iterable[Pick]) -> Selection:
+def resolve(source: Source, picks: Iterable[Pick]) -> SelectedRuns:
     """Return the currently known runs of ``picks``.
 
     Raises:
@@ -169,7 +169,7 @@ def choices_of(labels: Iterable[tuple[str, str]], search: str, shown: str) -> li
     return choices
 
 
-def selection_notes(selection: Selection) -> list[str]:
+def selection_notes(selection: SelectedRuns) -> list[str]:
     """Return notes on selected runs that a page cannot show."""
     notes = []
     if selection.left_out:
@@ -180,7 +180,7 @@ def selection_notes(selection: Selection) -> list[str]:
     return notes
 
 
-def _selection(source: Source, picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> Selection:
+def _selection(source: Source, picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> SelectedRuns:
     """Return the selection. Runs of several experiments get a prefix."""
     units: list[Unit] = []
     missing: list[Pick] = []
@@ -195,7 +195,7 @@ def _selection(source: Source, picked: Sequence[tuple[Catalog, Iterable[Pick]]])
                 named = tuple(replace(run, prefix=prefix) for run in shown)
                 workload = replace(workload, runs=named)
                 units.append(Unit(workload, whole, catalog.is_about_collocation))
-    return Selection(_labelled(source, units), left_out=left_out, missing=tuple(missing))
+    return SelectedRuns(_labelled(source, units), left_out=left_out, missing=tuple(missing))
 
 
 def _labelled(source: Source, units: Sequence[Unit]) -> tuple[Unit, ...]:

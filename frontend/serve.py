@@ -17,9 +17,9 @@ from waitress.channel import HTTPChannel
 from waitress.server import TcpWSGIServer, create_server
 
 from radt.errors import UsageError
-from radt.frontend.auth import MAX_BODY_BYTES, Access, Auth
+from radt.frontend.auth import MAX_BODY_BYTES, Auth, DashboardAccess
 from radt.home import Home
-from radt.store.locate import View
+from radt.store.locate import ShownStore
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -169,7 +169,9 @@ def listen(host: str, port: int | None) -> socket.socket:
     )
 
 
-def serve(view: View, access: Access, port: int | None, ready: Callable[[Address], None]) -> None:
+def serve(
+    view: ShownStore, access: DashboardAccess, port: int | None, ready: Callable[[Address], None]
+) -> None:
     """Serve until interrupted; ``ready`` is called once the address can be opened.
 
     Raises:
@@ -197,7 +199,7 @@ def serve(view: View, access: Access, port: int | None, ready: Callable[[Address
         source.close()
 
 
-def _imports_of(view: View) -> MlflowImports | None:
+def _imports_of(view: ShownStore) -> MlflowImports | None:
     """Return the importer from MLflow that runs with the dashboard. It needs a writable store.
 
     Raises:

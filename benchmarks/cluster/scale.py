@@ -17,7 +17,7 @@ from benchmarks.results import Bar, Findings, Table
 from radt import units
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import ArrayRequest, Shape
-from radt.cluster.follow import WRITE_S, Follower
+from radt.cluster.follow import WRITE_S, SubmissionFollower
 from radt.cluster.monitor import POLL_S, SubmissionMonitor
 from radt.cluster.shaping import arrays_of
 from radt.cluster.spool import Spool
@@ -266,8 +266,8 @@ class _Experiment:
 
     def _follower(
         self, monitor: SubmissionMonitor, console: RunConsole, collection: Collection
-    ) -> Follower:
-        return Follower(
+    ) -> SubmissionFollower:
+        return SubmissionFollower(
             monitor,
             self._home,
             console,

@@ -18,7 +18,7 @@ from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick, Window
 from radt.frontend.pages.compare import facts_answer, figure_answer
-from radt.frontend.selection import Selection, read_selection
+from radt.frontend.selection import SelectedRuns, read_selection
 from radt.frontend.view import View
 
 # Half of the limit from click to painted: the browser needs the other half.
@@ -169,12 +169,12 @@ def _growth(live: Path) -> Table:
     return table
 
 
-def _selection(source: Source) -> Selection:
+def _selection(source: Source) -> SelectedRuns:
     source.revision()
     return read_selection(source, View(picks=(Pick(stores.EXPERIMENT),)))
 
 
-def _window(source: Source, selection: Selection, case: Case) -> Window | None:
+def _window(source: Source, selection: SelectedRuns, case: Case) -> Window | None:
     """Return the case's window; the whole chart is drawn first, as before a user's zoom."""
     if case.part is None:
         return None
@@ -185,7 +185,7 @@ def _window(source: Source, selection: Selection, case: Case) -> Window | None:
 
 
 def _drawn(
-    source: Source, selection: Selection, spec: ChartSpec, window: Window | None
+    source: Source, selection: SelectedRuns, spec: ChartSpec, window: Window | None
 ) -> tuple[float, int]:
     """Return the seconds until the figure's JSON is complete, and its length."""
     start = time.perf_counter()

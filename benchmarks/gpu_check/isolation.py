@@ -23,7 +23,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 
 from benchmarks.gpu_check.model import Answer, Check, NotPossibleError, Result, Setting
-from radt.collocation.ledger import Ledger
+from radt.collocation.ledger import CreatedLedger
 from radt.procfs import all_pids, process_stat
 
 _ROOT = Path(__file__).parents[2]
@@ -138,7 +138,7 @@ def _reap_all(timeout_s: float) -> bool:
 
 def _remove_created(patience: float) -> list[str]:
     """Remove what radt's ledger has; return what is left."""
-    if Ledger().entries():
+    if CreatedLedger().entries():
         with suppress(subprocess.TimeoutExpired):
             subprocess.run(
                 [sys.executable, "-m", "radt", "doctor", "--clean"],
@@ -146,7 +146,7 @@ def _remove_created(patience: float) -> list[str]:
                 timeout=_CLEAN_S * patience,
                 check=False,
             )
-    return [f"{entry.thing} is left" for entry in Ledger().entries()]
+    return [f"{entry.thing} is left" for entry in CreatedLedger().entries()]
 
 
 def main(function: str, answer: str, setting: str) -> None:

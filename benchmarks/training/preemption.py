@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from benchmarks.results import Bar, Findings, Table
 from radt.training import DeviceLease
-from radt.training.preemption import Boundaries, Segment, segments_of
+from radt.training.preemption import BlockSegment, Boundaries, segments_of
 
 _SCRIPT = Path(__file__).parents[2] / "experiments" / "preemption" / "train.py"
 _STEPS = 64
@@ -183,7 +183,7 @@ def _script() -> ModuleType:
 
 def _steps_compared(
     model: nn.Module,
-    segments: Sequence[Segment],
+    segments: Sequence[BlockSegment],
     lease: DeviceLease,
     batch: tuple[torch.Tensor, torch.Tensor],
     pairs: int,

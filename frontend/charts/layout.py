@@ -10,7 +10,7 @@ from datetime import datetime
 import numpy as np
 
 from radt.frontend.charts.traces import Figure, Ordinate, Pen, escaped
-from radt.frontend.data.model import Line
+from radt.frontend.data.model import NamedCurve
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.theme import FONT, Ink, Scheme
 from radt.render.labels import shortened
@@ -326,14 +326,14 @@ CHAR_PX = 7
 _LABEL_CHARS, _LABEL_SHARE = 14, 0.25
 
 
-def label_chars(lines: Sequence[Line], look: Look) -> int:
+def label_chars(lines: Sequence[NamedCurve], look: Look) -> int:
     """Return how many characters of the names of lines to show on the right."""
     longest = max((len(line.short) for line in lines), default=0)
     return min(longest, max(_LABEL_CHARS, int(look.width_px * _LABEL_SHARE / CHAR_PX)))
 
 
 def end_labels(
-    drawn: Sequence[tuple[Line, Pen]],
+    drawn: Sequence[tuple[NamedCurve, Pen]],
     window: Window,
     ordinate: Ordinate,
     limits: tuple[float, float],

@@ -23,11 +23,11 @@ from radt.frontend.charts.timeline import (
 )
 from radt.frontend.charts.traces import escaped
 from radt.frontend.data.spec import Window, XAxis
-from radt.frontend.data.workload.model import Bar, binned
+from radt.frontend.data.workload.model import LaneSpan, binned
 from radt.frontend.theme import INKS, Ink, Scheme, colour, translucent
 
 if TYPE_CHECKING:
-    from radt.frontend.data.machine_timeline import Place
+    from radt.frontend.data.machine_timeline import TimelineDevice
 
 #: The axis has times of day, with the date below.
 CLOCK_PX = 40
@@ -48,26 +48,26 @@ class _Drawn:
     """A bar in the lane whose middle is ``y``."""
 
     y: float
-    bar: Bar
+    bar: LaneSpan
 
 
-def lane_px(places: Sequence[Place]) -> int:
+def lane_px(places: Sequence[TimelineDevice]) -> int:
     """Return the height of a lane."""
     return _LANE_PX if sum(len(place.lanes) for place in places) <= _FEW_LANES else _SMALL_LANE_PX
 
 
-def place_px(place: Place, lane: int) -> int:
+def place_px(place: TimelineDevice, lane: int) -> int:
     """Return the height of a device with all of its lanes, each ``lane`` pixels high."""
     return len(place.lanes) * lane + _SPACE_PX
 
 
-def machine_timeline(places: Sequence[Place], window: Window, scheme: Scheme) -> Figure:
+def machine_timeline(places: Sequence[TimelineDevice], window: Window, scheme: Scheme) -> Figure:
     """Draw the runs of all devices. The y axis is in pixels from the top.
 
     ``customdata`` of a bar are its text, its workload ("" for several), start and end.
     """
     ink, lane = INKS[scheme], lane_px(places)
-    lanes: list[tuple[float, Sequence[Bar]]] = []
+    lanes: list[tuple[float, Sequence[LaneSpan]]] = []
     ends: list[_Drawn] = []
     borders: list[float] = []
     top, host = 0.0, ""
@@ -106,7 +106,7 @@ def machine_timeline(places: Sequence[Place], window: Window, scheme: Scheme) ->
 
 
 def _drawn(
-    lanes: Sequence[tuple[float, Sequence[Bar]]], window: Window, shortest_s: float
+    lanes: Sequence[tuple[float, Sequence[LaneSpan]]], window: Window, shortest_s: float
 ) -> list[_Drawn]:
     """Return the bars in the window, merging the thinnest until there are few enough."""
     while True:

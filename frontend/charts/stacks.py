@@ -25,7 +25,7 @@ _AIR = 1.06
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class LegendEntry:
     """One line of a strip's legend. ``ordinal`` is None for the device."""
 
     name: str
@@ -40,7 +40,7 @@ class DrawnStrip:
 
     figure: Figure
     unit: str
-    readings: tuple[Reading, ...]
+    readings: tuple[LegendEntry, ...]
     notes: tuple[str, ...]
 
 
@@ -178,11 +178,11 @@ def total_name(total: Total) -> str:
     return f"{name} on {part}" if part else name
 
 
-def _readings(data: StackData, scale: Scale) -> tuple[Reading, ...]:
+def _readings(data: StackData, scale: Scale) -> tuple[LegendEntry, ...]:
     """Return the mean of each line within the visible time, or the peak where that counts."""
     is_peak = data.strip.resource.peak
     lines = [
-        Reading(
+        LegendEntry(
             band.name,
             _figure_text(band.peak if is_peak else band.mean, scale),
             band.runs[0].ordinal if len(band.runs) == 1 else None,
@@ -193,7 +193,7 @@ def _readings(data: StackData, scale: Scale) -> tuple[Reading, ...]:
     for total in data.totals:
         value = total.peak if is_peak else total.mean
         ordinal = None if total.owner is None else total.owner.ordinal
-        lines.append(Reading(total_name(total), _figure_text(value, scale), ordinal))
+        lines.append(LegendEntry(total_name(total), _figure_text(value, scale), ordinal))
     return tuple(lines)
 
 

@@ -13,7 +13,7 @@ from radt.frontend.charts.layout import elapsed_ticks
 from radt.frontend.charts.traces import escaped
 from radt.frontend.data.spec import Window
 from radt.frontend.data.workload.lanes import Lane, lanes_of
-from radt.frontend.data.workload.model import Bar, BarKind, Life, binned
+from radt.frontend.data.workload.model import BarKind, LaneSpan, Life, binned
 from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour, translucent
 from radt.model import RunStatus
 
@@ -103,14 +103,14 @@ def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
     ink = INKS[scheme]
     shortest_s = (window.end - window.start) * _THINNEST_PX / _PLOT_PX
     setup, alive, epochs, inside, events = [], [], [], [], []
-    in_lanes: list[tuple[float, Bar]] = []
+    in_lanes: list[tuple[float, LaneSpan]] = []
     lane_fills: list[str] = []
     height = row_px(len(lives))
     middles: list[float] = []
     top = 0.0
     for row, (life, lanes) in enumerate(zip(lives, lanes_of(lives), strict=True)):
         middles.append(top + height / 2)
-        bars: dict[BarKind, list[Bar]] = {kind: [] for kind in BarKind}
+        bars: dict[BarKind, list[LaneSpan]] = {kind: [] for kind in BarKind}
         for bar in life.bars:
             bars[bar.kind].append(bar)
         setup += [(row, bar) for bar in binned(bars[BarKind.SETUP], window, 0.0)]
@@ -127,7 +127,9 @@ def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
         top += life_px(len(lives), lanes)
     strokes = [colour(life.run.ordinal, scheme) for life in lives]
 
-    def placed(bars: Sequence[tuple[int, Bar]], shift: float = 0.0) -> list[tuple[float, Bar]]:
+    def placed(
+        bars: Sequence[tuple[int, LaneSpan]], shift: float = 0.0
+    ) -> list[tuple[float, LaneSpan]]:
         return [(middles[row] + shift * height, bar) for row, bar in bars]
 
     traces = [
@@ -176,7 +178,7 @@ def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
 
 def bars_trace(
     name: str,
-    bars: Sequence[tuple[float, Bar]],
+    bars: Sequence[tuple[float, LaneSpan]],
     window: Window,
     width: float,
     fills: Sequence[str],
@@ -204,8 +206,8 @@ def bars_trace(
 
 
 def _epochs(
-    bars: Sequence[tuple[int, Bar]],
-    placed: Sequence[tuple[float, Bar]],
+    bars: Sequence[tuple[int, LaneSpan]],
+    placed: Sequence[tuple[float, LaneSpan]],
     window: Window,
     scheme: Scheme,
     strokes: Sequence[str],
@@ -256,7 +258,7 @@ def contrasting(fill: str, opacity: float, scheme: Scheme) -> str:
     return "#000000" if luminance > 0.179 else "#ffffff"
 
 
-def _instants(events: Sequence[tuple[float, Bar]], ink: Ink) -> Figure:
+def _instants(events: Sequence[tuple[float, LaneSpan]], ink: Ink) -> Figure:
     return {
         "type": "scatter",
         "mode": "markers",

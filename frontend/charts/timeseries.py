@@ -39,7 +39,7 @@ from radt.frontend.charts.traces import (
     mark_words,
     rug,
 )
-from radt.frontend.data.model import ChartData, Line
+from radt.frontend.data.model import ChartData, NamedCurve
 from radt.frontend.data.spec import Band, Level, Relative, Window, XAxis
 from radt.frontend.theme import INKS, Scheme, colour
 from radt.render.labels import apart
@@ -180,7 +180,7 @@ def _add_second(
     }
 
 
-def _has_few_points(lines: Sequence[Line]) -> bool:
+def _has_few_points(lines: Sequence[NamedCurve]) -> bool:
     most = max((int(np.isfinite(line.curve.values).sum()) for line in lines), default=0)
     return most <= _MARKED_POINTS and all(line.low is None for line in lines)
 
@@ -190,7 +190,7 @@ def _titled(metric: str, ordinate: Ordinate) -> str:
 
 
 def _scale(
-    axis: Figure, lines: Sequence[Line], ordinate: Ordinate, limits: tuple[float, float]
+    axis: Figure, lines: Sequence[NamedCurve], ordinate: Ordinate, limits: tuple[float, float]
 ) -> None:
     """Set the ticks of a y axis, which are whole numbers if all values are."""
     axis["type"] = "log" if ordinate.log else "linear"
@@ -204,12 +204,14 @@ def _scale(
         axis["tickformat"] = "+~g"
 
 
-def _are_whole(lines: Sequence[Line], ordinate: Ordinate) -> bool:
+def _are_whole(lines: Sequence[NamedCurve], ordinate: Ordinate) -> bool:
     values = [ordinate.of(line.curve.values) for line in lines]
     return all(bool((each[np.isfinite(each)] % 1 == 0).all()) for each in values)
 
 
-def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list[dict[str, Any]]:
+def _listed(
+    lines: Sequence[NamedCurve], pens: dict[str, Pen], scheme: Scheme
+) -> list[dict[str, Any]]:
     """Return the entries of the list beside the chart, hidden lines included."""
     traces = []
     for line in lines:
@@ -232,7 +234,7 @@ def _listed(lines: Sequence[Line], pens: dict[str, Pen], scheme: Scheme) -> list
     return traces
 
 
-def abscissa_of(data: ChartData, lines: Sequence[Line]) -> Abscissa:
+def abscissa_of(data: ChartData, lines: Sequence[NamedCurve]) -> Abscissa:
     """Choose title, unit and range of the x axis. A logarithmic one begins at the first value > 0.
 
     Times of day have no natural zero, so they have no logarithm.
@@ -252,7 +254,7 @@ def abscissa_of(data: ChartData, lines: Sequence[Line]) -> Abscissa:
     return Abscissa(data.x, window, title, scale, log=log)
 
 
-def _positive(line: Line) -> Line:
+def _positive(line: NamedCurve) -> NamedCurve:
     """Return the part of a line at x above 0."""
     seen = line.curve.x > 0
     return replace(
@@ -264,7 +266,7 @@ def _positive(line: Line) -> Line:
     )
 
 
-def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
+def ordinate_of(data: ChartData, lines: Sequence[NamedCurve]) -> Ordinate:
     """Choose a unit and factor for readable tick values."""
     log = data.spec.log
     if data.relative is Relative.RATIO:
@@ -278,7 +280,7 @@ def ordinate_of(data: ChartData, lines: Sequence[Line]) -> Ordinate:
 
 
 def y_limits(
-    data: ChartData, lines: Sequence[Line], ordinate: Ordinate, window: Window
+    data: ChartData, lines: Sequence[NamedCurve], ordinate: Ordinate, window: Window
 ) -> tuple[float, float]:
     """Return the limits of the y axis; exponents of ten if it is logarithmic.
 
@@ -311,7 +313,7 @@ def _is_small(limits: tuple[float, float], *, log: bool) -> bool:
 
 
 def y_range(
-    lines: Sequence[Line],
+    lines: Sequence[NamedCurve],
     window: Window,
     ordinate: Ordinate,
     *,
@@ -349,13 +351,13 @@ def y_range(
     return low - air, high + air
 
 
-def _largest(line: Line) -> float:
+def _largest(line: NamedCurve) -> float:
     values = line.curve.values if line.high is None else line.high
     finite = values[np.isfinite(values)]
     return float(np.abs(finite).max()) if len(finite) else 0.0
 
 
-def _band_text(data: ChartData, lines: Sequence[Line]) -> str:
+def _band_text(data: ChartData, lines: Sequence[NamedCurve]) -> str:
     """Return the meaning of lines and bands that are not single samples, for the chart's head."""
     each = max((line.samples_each for line in lines), default=1.0)
     words = []
@@ -382,7 +384,7 @@ def _before_zero(data: ChartData, x: Abscissa) -> list[str]:
     return [f"{plural(count, 'value')} at x of 0 or less left out"] if count else []
 
 
-def _left_out(lines: Sequence[Line], ordinate: Ordinate) -> list[str]:
+def _left_out(lines: Sequence[NamedCurve], ordinate: Ordinate) -> list[str]:
     if not ordinate.log:
         return []
     with np.errstate(invalid="ignore"):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from radt.frontend.data.model import Line, Tick
+from radt.frontend.data.model import NamedCurve, Tick
 from radt.frontend.theme import DASHES, Scheme, colour, inks, translucent
 from radt.model import MarkerKind
 from radt.store.records import BoolArray, Float64Array
@@ -33,7 +33,7 @@ class Pen:
     width: float = 1.4
 
     @classmethod
-    def of(cls, line: Line, place: int, scheme: Scheme, *, monochrome: bool) -> Pen:
+    def of(cls, line: NamedCurve, place: int, scheme: Scheme, *, monochrome: bool) -> Pen:
         """Return the pen of a line. ``place`` is its index among the drawn lines."""
         if monochrome:
             greys = inks(_GREYS, scheme)
@@ -76,7 +76,7 @@ def typed(values: Float64Array) -> dict[str, str]:
 
 
 def line_traces(
-    line: Line, pen: Pen, ordinate: Ordinate, *, marked: bool, smoothed: bool
+    line: NamedCurve, pen: Pen, ordinate: Ordinate, *, marked: bool, smoothed: bool
 ) -> list[Figure]:
     """Return a line with its band. The line is dotted where runs are missing.
 
@@ -103,7 +103,7 @@ def line_traces(
     return [*traces, whole, dotted]
 
 
-def _stroke(line: Line, values: Float64Array, pen: Pen, *, marked: bool) -> Figure:
+def _stroke(line: NamedCurve, values: Float64Array, pen: Pen, *, marked: bool) -> Figure:
     dots = np.isfinite(values) if marked else _lonely_points(values)
     trace: Figure = {
         "type": "scatter",
@@ -133,7 +133,9 @@ def _lonely_points(values: Float64Array) -> BoolArray:
     return finite & ~beside
 
 
-def _band(line: Line, low: Float64Array, high: Float64Array, pen: Pen, *, edged: bool) -> Figure:
+def _band(
+    line: NamedCurve, low: Float64Array, high: Float64Array, pen: Pen, *, edged: bool
+) -> Figure:
     """Return a closed outline per part without gaps. ``edged`` if its height may be zero."""
     finite = np.isfinite(low) & np.isfinite(high)
     edges = np.flatnonzero(np.diff(np.concatenate(([0], finite.view(np.int8), [0]))))

@@ -24,7 +24,7 @@ from radt.analysis.lines import Curve, OnGrid, exponential_mean, grid, moving_me
 from radt.frontend.data.axes import Axis, started_s
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.lines import SeriesGroup, without_parts
-from radt.frontend.data.model import Line
+from radt.frontend.data.model import NamedCurve
 from radt.frontend.data.spec import ID_DIGITS, Aggregate, Band, Relative, Window
 from radt.model import Scope
 from radt.store.cells import Cells
@@ -131,7 +131,7 @@ def workload_line(
     ema: float = 0.0,
     surroundings: Sequence[Member] = (),
     band: Band = Band.RANGE,
-) -> Line | None:
+) -> NamedCurve | None:
     """Return the line of a workload; None if its members have no points.
 
     ``zero`` is an edge of the members' digests. ``surroundings``, used for smoothing, are the
@@ -167,7 +167,9 @@ def workload_line(
     )
 
 
-def _spread(line: Line, cells: Sequence[OnGrid], edges: Float64Array, band: Band) -> Line:
+def _spread(
+    line: NamedCurve, cells: Sequence[OnGrid], edges: Float64Array, band: Band
+) -> NamedCurve:
     """Return the mean of a group with the interval or deviation of its members, if two exist."""
     middle = (edges[:-1] + edges[1:]) / 2
     first = int(np.searchsorted(middle, line.curve.x[0] - (edges[1] - edges[0]) / 4))
@@ -186,7 +188,9 @@ def _spread(line: Line, cells: Sequence[OnGrid], edges: Float64Array, band: Band
     return replace(line, low=mean - half, high=mean + half)
 
 
-def smoothed(line: Line, whole: Line, edges: Float64Array, width: float, ema: float = 0.0) -> Line:
+def smoothed(
+    line: NamedCurve, whole: NamedCurve, edges: Float64Array, width: float, ema: float = 0.0
+) -> NamedCurve:
     """Return the moving or exponential mean of ``whole``, whose cells have these edges."""
     values = whole.curve.values
     known = np.isfinite(values)
@@ -221,7 +225,7 @@ def combine(
     aggregate: Aggregate,
     label: str,
     run: RunEntry,
-) -> Line:
+) -> NamedCurve:
     """Combine the members. The band of a mean spans the members; a sum's, the sums of extremes."""
     middles = np.stack([member.mean for member in cells])
     lows = np.stack([member.low for member in cells])
@@ -246,7 +250,7 @@ def combine(
     # Leading and trailing empty cells are dropped; those in between are gaps.
     places = np.flatnonzero(shown)
     seen = slice(int(places[0]), int(places[-1]) + 1) if len(places) else slice(0)
-    return Line(
+    return NamedCurve(
         f"w{run.record.workload_id[:ID_DIGITS]}",
         label,
         run.workload_name,
@@ -281,7 +285,7 @@ def _lived(run: RunEntry, record: SeriesRecord) -> tuple[float, float] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class BaselineCurves:
     """Baseline of a comparison, with one curve per measured run or device.
 
     The keys of ``curves`` are the part of a line's key after the run or workload (a device, a
@@ -292,7 +296,7 @@ class Baseline:
     curves: dict[str, Curve]
     keys: frozenset[str]
 
-    def curve_for(self, line: Line) -> Curve | None:
+    def curve_for(self, line: NamedCurve) -> Curve | None:
         """Return the curve of the same device, or the only curve."""
         if len(self.curves) == 1:
             return next(iter(self.curves.values()))
@@ -306,10 +310,10 @@ def suffix(key: str) -> str:
 
 
 def against(
-    lines: Sequence[Line], baseline: Baseline, relative: Relative
-) -> tuple[tuple[Line, ...], tuple[str, ...]]:
+    lines: Sequence[NamedCurve], baseline: BaselineCurves, relative: Relative
+) -> tuple[tuple[NamedCurve, ...], tuple[str, ...]]:
     """Return the lines relative to the baseline, and notes about it."""
-    found: list[Line] = []
+    found: list[NamedCurve] = []
     apart: list[str] = []
     zeros = 0
     for line in lines:
@@ -347,7 +351,7 @@ def value_at(curve: Curve, x: Float64Array) -> Float64Array:
     return result
 
 
-def _compared(line: Line, beside: Float64Array, relative: Relative) -> Line:
+def _compared(line: NamedCurve, beside: Float64Array, relative: Relative) -> NamedCurve:
     def one(values: Float64Array | None) -> Float64Array | None:
         if values is None:
             return None
@@ -363,6 +367,6 @@ def _compared(line: Line, beside: Float64Array, relative: Relative) -> Line:
     return replace(line, curve=Curve(line.curve.x, values), low=low, high=high)
 
 
-def _straight(line: Line, value: float) -> Line:
+def _straight(line: NamedCurve, value: float) -> NamedCurve:
     values = np.where(np.isfinite(line.curve.values), value, np.nan)
     return replace(line, curve=Curve(line.curve.x, values), low=None, high=None)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from radt.analysis.lines import EMPTY
 from radt.frontend.data import aggregate as aggregating
-from radt.frontend.data.aggregate import Baseline, against, suffix
+from radt.frontend.data.aggregate import BaselineCurves, against, suffix
 from radt.frontend.data.axes import Axis, axis_of, is_epoch, ticks, whole_of
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints, told_apart
 from radt.frontend.data.lines import (
@@ -23,7 +23,7 @@ from radt.frontend.data.lines import (
     series_groups,
 )
 from radt.frontend.data.metrics import quantity_of, series_of
-from radt.frontend.data.model import ChartData, Line, Tick
+from radt.frontend.data.model import ChartData, NamedCurve, Tick
 from radt.frontend.data.over import OtherMetric
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import (
@@ -37,7 +37,7 @@ from radt.frontend.data.spec import (
     Window,
     XAxis,
 )
-from radt.frontend.selection import Selection
+from radt.frontend.selection import SelectedRuns
 from radt.model import Scope
 from radt.store.cells import NO_CELLS, Cells
 from radt.store.reader import StoreReader
@@ -47,7 +47,7 @@ from radt.store.records import GapRecord, MarkerRecord, SeriesRecord
 _ASKED_FOR_STEPS = 12
 
 
-def axes_of(source: Source, selection: Selection, metric: str) -> tuple[XAxis, ...]:
+def axes_of(source: Source, selection: SelectedRuns, metric: str) -> tuple[XAxis, ...]:
     """Return the possible x axes of a metric: times always, steps and epochs if recorded.
 
     Raises:
@@ -62,7 +62,7 @@ def axes_of(source: Source, selection: Selection, metric: str) -> tuple[XAxis, .
     return tuple(axes)
 
 
-def natural_x(source: Source, selection: Selection, metric: str) -> XAxis:
+def natural_x(source: Source, selection: SelectedRuns, metric: str) -> XAxis:
     """Return the default axis of a metric: steps if a script logged it with them.
 
     Raises:
@@ -85,7 +85,7 @@ def _have_steps(source: Source, series: tuple[SeriesRecord, ...]) -> bool:
     return source.remember(("steps", series), read)
 
 
-def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
+def axis_for(source: Source, selection: SelectedRuns, kind: XAxis) -> Axis:
     """Return the x axis of the chosen runs, which all charts share.
 
     Raises:
@@ -97,7 +97,7 @@ def axis_for(source: Source, selection: Selection, kind: XAxis) -> Axis:
 
 def chart_data(
     source: Source,
-    selection: Selection,
+    selection: SelectedRuns,
     spec: ChartSpec,
     board: BoardSpec,
     window: Window | None,
@@ -140,7 +140,7 @@ class _Chart:
     def __init__(
         self,
         source: Source,
-        selection: Selection,
+        selection: SelectedRuns,
         spec: ChartSpec,
         board: BoardSpec,
         window: Window | None,
@@ -196,7 +196,7 @@ class _Chart:
             names = group_names(params, self.runs, self.board.group_by)
         facts = Facts(self.source, self.runs)
         places = {run_id: place for place, run_id in enumerate(self.runs)}
-        lines: list[tuple[int, Line]] = []
+        lines: list[tuple[int, NamedCurve]] = []
         for series_group in single:
             if line := self.run_line(series_group):
                 line = replace(line, facts=facts.of_group(series_group))
@@ -241,7 +241,7 @@ class _Chart:
             self.placed[group.key] = self.over.place(group, cells) if self.over else NO_CELLS
         return self.placed[group.key]
 
-    def run_line(self, group: SeriesGroup, *, even_hidden: bool = False) -> Line | None:
+    def run_line(self, group: SeriesGroup, *, even_hidden: bool = False) -> NamedCurve | None:
         if group.key in self.spec.hidden and not even_hidden:
             return hidden_line(group.key, group.label, group.short, group.stroke)
         around = self.read(group, self.around) if self.around is not None else None
@@ -258,7 +258,7 @@ class _Chart:
 
     def workload_line(
         self, group: aggregating.RunGroup, *, even_hidden: bool = False
-    ) -> Line | None:
+    ) -> NamedCurve | None:
         if group.key in self.spec.hidden and not even_hidden:
             line = hidden_line(group.key, group.short, group.short, group.stroke)
             return replace(line, is_workload=True)
@@ -282,7 +282,9 @@ class _Chart:
             for series_group in group.series
         ]
 
-    def compared(self, lines: Sequence[Line]) -> tuple[tuple[Line, ...], Relative, tuple[str, ...]]:
+    def compared(
+        self, lines: Sequence[NamedCurve]
+    ) -> tuple[tuple[NamedCurve, ...], Relative, tuple[str, ...]]:
         relative = self.spec.relative_of(self.board)
         pick = self.spec.baseline_of(self.board)
         if relative is Relative.OFF or pick is None:
@@ -298,7 +300,7 @@ class _Chart:
         compared, notes = against(lines, baseline, relative)
         return compared, relative, notes
 
-    def baseline(self, runs: Sequence[RunEntry], name: str, *, is_run: bool) -> Baseline:
+    def baseline(self, runs: Sequence[RunEntry], name: str, *, is_run: bool) -> BaselineCurves:
         ids = {run.run_id for run in runs}
         own = [
             group
@@ -311,7 +313,7 @@ class _Chart:
             groups = aggregating.groups(own, self.tints)
             lines = {group.key: self.workload_line(group, even_hidden=True) for group in groups}
         curves = {key: line.curve for key, line in lines.items() if line and len(line.curve.x)}
-        return Baseline(name, {suffix(key): curves[key] for key in curves}, frozenset(curves))
+        return BaselineCurves(name, {suffix(key): curves[key] for key in curves}, frozenset(curves))
 
     def ticks(self, singly: Mapping[str, RunEntry]) -> tuple[Tick, ...]:
         if self.axis.follows_lines:
@@ -328,9 +330,9 @@ def _drawn(level: Level, single: Sequence[SeriesGroup], whole: Sequence[SeriesGr
     return Level.AUTO if whole and single else Level.WORKLOAD if whole else Level.RUN
 
 
-def hidden_line(key: str, label: str, short: str, stroke: Stroke) -> Line:
+def hidden_line(key: str, label: str, short: str, stroke: Stroke) -> NamedCurve:
     """Return a hidden line, which is listed but has no data."""
-    return Line(key, label, short, stroke.hue, EMPTY, dash=stroke.dash, hidden=True)
+    return NamedCurve(key, label, short, stroke.hue, EMPTY, dash=stroke.dash, hidden=True)
 
 
 def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:

@@ -63,7 +63,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class ExploreColumn:
     """Values of all runs, None where a run has none.
 
     The browser gets only finite values, as no axis can show others. Text values are indices into
@@ -107,7 +107,7 @@ class Explored:
         return [run.omission is None for run in self.runs]
 
     @cached_property
-    def params(self) -> Mapping[str, Column]:
+    def params(self) -> Mapping[str, ExploreColumn]:
         """Params that differ between the runs, by name."""
         of_runs = [self._params.get(run_id, {}) for run_id in self.run_ids]
         columns = {}
@@ -147,7 +147,7 @@ class Explored:
         choices += _choices([row for row in rows if not row.is_logged], "Measured by listeners")
         return {choice.key: choice for choice in choices}
 
-    def column(self, key: str) -> Column:
+    def column(self, key: str) -> ExploreColumn:
         """Return a column of `choices`.
 
         Raises:
@@ -159,16 +159,16 @@ class Explored:
         if kind == TIME:
             if key == EPOCH:
                 epochs = time_per_epoch_s(self.source)
-                return Column([epochs.get(run_id) for run_id in self.run_ids], unit="s")
+                return ExploreColumn([epochs.get(run_id) for run_id in self.run_ids], unit="s")
             now_ns = time.time_ns()
-            return Column([run.record.lasted_s(now_ns) for run in self.runs], unit="s")
+            return ExploreColumn([run.record.lasted_s(now_ns) for run in self.runs], unit="s")
         metric, _, statistic = name.rpartition(".")
         found = metric_columns(self.source, [metric]).get(metric)
         if found is None:
-            return Column([None] * len(self.runs))
+            return ExploreColumn([None] * len(self.runs))
         values = found.values(Statistic(statistic), self.run_ids).tolist()
         diverged = found if statistic == Statistic.LAST else ()
-        return Column(
+        return ExploreColumn(
             [
                 None if math.isnan(value) and run_id not in diverged else value
                 for run_id, value in zip(self.run_ids, values, strict=True)
@@ -176,7 +176,7 @@ class Explored:
             unit=found.unit_of(Statistic(statistic)),
         )
 
-    def counted(self, column: Column) -> Column:
+    def counted(self, column: ExploreColumn) -> ExploreColumn:
         """Return a column with only the runs that count."""
         return replace(column, values=list(compress(column.values, self.counts)))
 
@@ -224,13 +224,13 @@ def explored(source: Source, view: View) -> Explored:
     return Explored(source, experiment, tuple(runs))
 
 
-def column_of(texts: Sequence[str | None]) -> Column:
+def column_of(texts: Sequence[str | None]) -> ExploreColumn:
     """Return the values of a param, as numbers if all of them are."""
     numbers = {each: as_number(each) for each in set(texts) if each is not None}
     if None not in numbers.values():
-        return Column([None if each is None else numbers[each] for each in texts])
+        return ExploreColumn([None if each is None else numbers[each] for each in texts])
     places = {each: place for place, each in enumerate(sorted(numbers))}
-    return Column([None if each is None else places[each] for each in texts], tuple(places))
+    return ExploreColumn([None if each is None else places[each] for each in texts], tuple(places))
 
 
 #: Names of a gauge's statistics. A counter has its growth, and its growth rate.

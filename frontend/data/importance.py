@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radt.errors import UsageError
-from radt.frontend.data.explore import Column
+from radt.frontend.data.explore import ExploreColumn
 from radt.store.records import Float64Array
 
 #: Minimum number of runs for a meaningful result.
@@ -48,7 +48,7 @@ class Importance:
     params: tuple[ParamImportance, ...]
 
 
-def importance_of(params: Mapping[str, Column], target: Column) -> Importance:
+def importance_of(params: Mapping[str, ExploreColumn], target: ExploreColumn) -> Importance:
     """Compute the importance of params for a metric.
 
     Raises:

@@ -25,7 +25,7 @@ from radt.analysis.lines import (
 from radt.analysis.names import brief_names, distinct_names, joint_name
 from radt.frontend.data.axes import Axis
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
-from radt.frontend.data.model import SCOPE_WORDS, Line
+from radt.frontend.data.model import SCOPE_WORDS, NamedCurve
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Window
 from radt.model import Scope
@@ -195,7 +195,7 @@ def holes_of(record: SeriesRecord, gaps: Sequence[GapRecord], origin_ns: int) ->
     ]
 
 
-def run_line(group: SeriesGroup, cells: Cells, view: ViewWindow) -> Line | None:
+def run_line(group: SeriesGroup, cells: Cells, view: ViewWindow) -> NamedCurve | None:
     """Return the line of a group; None without points.
 
     If there are more points than fit, or if it is smoothed, the line is a mean, and its band spans
@@ -218,7 +218,7 @@ def run_line(group: SeriesGroup, cells: Cells, view: ViewWindow) -> Line | None:
         x, values, low, high = with_gaps(
             shown, _smoothed(shown, cells, view), shown.low, shown.high
         )
-    return Line(
+    return NamedCurve(
         group.key,
         group.label,
         group.short,

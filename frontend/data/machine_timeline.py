@@ -20,7 +20,7 @@ from radt.frontend.data.catalog import RunEntry, read_catalog, tint
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.data.workload.devices import indices
-from radt.frontend.data.workload.model import Bar, BarKind
+from radt.frontend.data.workload.model import BarKind, LaneSpan
 from radt.frontend.data.workload.subject import experiment_of
 from radt.frontend.view import View
 from radt.model import STATUS_WORDS, RunStatus
@@ -46,14 +46,14 @@ _WORKS = (RunStatus.FINISHED, RunStatus.RUNNING)
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class TimelineScope:
     """The scope of the page: an experiment, or one day of all experiments."""
 
     experiment: str = ""
     day: date | None = None
 
     @classmethod
-    def of(cls, source: Source, view: View) -> Scope:
+    def of(cls, source: Source, view: View) -> TimelineScope:
         """Return the day of a view, else its experiment.
 
         Raises:
@@ -76,7 +76,7 @@ class Scope:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TimelineDevice:
     """A device of a machine. Bars in a lane do not overlap. ``key`` is the workload's id.
 
     ``ends`` are the ends of runs that did not finish, by lane; ``runs`` counts its runs.
@@ -84,8 +84,8 @@ class Place:
 
     host: str
     device: str
-    lanes: tuple[tuple[Bar, ...], ...]
-    ends: tuple[tuple[Bar, ...], ...]
+    lanes: tuple[tuple[LaneSpan, ...], ...]
+    ends: tuple[tuple[LaneSpan, ...], ...]
 
     @property
     def runs(self) -> int:
@@ -105,7 +105,7 @@ class Place:
 class MachineTimeline:
     """All places, and all runs that have started. ``whole`` is the time that they span."""
 
-    places: tuple[Place, ...]
+    places: tuple[TimelineDevice, ...]
     runs: tuple[RunEntry, ...]
     whole: Window
     most_at_once: int
@@ -143,7 +143,7 @@ def read_days(source: Source) -> Sequence[date]:
     return source.remember("timeline-days", read)
 
 
-def read_timeline(source: Source, scope: Scope) -> MachineTimeline:
+def read_timeline(source: Source, scope: TimelineScope) -> MachineTimeline:
     """Return the places of the runs over time.
 
     Raises:
@@ -152,7 +152,7 @@ def read_timeline(source: Source, scope: Scope) -> MachineTimeline:
     return source.remember(("timeline", scope), lambda reader: _read(source, reader, scope))
 
 
-def _read(source: Source, reader: StoreReader, scope: Scope) -> MachineTimeline:
+def _read(source: Source, reader: StoreReader, scope: TimelineScope) -> MachineTimeline:
     limits = scope.limits
     experiments = [scope.experiment] if limits is None else _experiments(reader, limits)
     runs: list[RunEntry] = []
@@ -223,7 +223,7 @@ def _natural(place: tuple[str, str]) -> tuple[object, ...]:
     return natural(host), not device.startswith("GPU"), natural(device), host
 
 
-def _place(host: str, device: str, stays: Sequence[_Stay]) -> Place:
+def _place(host: str, device: str, stays: Sequence[_Stay]) -> TimelineDevice:
     lanes: list[list[_Stay]] = []
     for stay in stays:
         for lane in lanes:
@@ -245,7 +245,7 @@ def _place(host: str, device: str, stays: Sequence[_Stay]) -> Place:
             if other.run is not stay.run
         ]
 
-    return Place(
+    return TimelineDevice(
         host,
         device,
         tuple(tuple(_bar(stay, beside(stay)) for stay in lane) for lane in lanes),
@@ -253,7 +253,7 @@ def _place(host: str, device: str, stays: Sequence[_Stay]) -> Place:
     )
 
 
-def _bar(stay: _Stay, beside: Sequence[str]) -> Bar:
+def _bar(stay: _Stay, beside: Sequence[str]) -> LaneSpan:
     run, record = stay.run, stay.run.record
     start, end = (datetime.fromtimestamp(at).astimezone() for at in (stay.start_s, stay.end_s))
     until = "" if start.date() == end.date() else f"{end.day} {end:%b} "
@@ -263,7 +263,7 @@ def _bar(stay: _Stay, beside: Sequence[str]) -> Bar:
         f"{start.day} {start:%b %H:%M:%S} – {until}{end:%H:%M:%S}",
         f"beside {units.listed(beside, _MOST_BESIDE)}" if beside else "nothing beside it",
     ]
-    return Bar(
+    return LaneSpan(
         BarKind.ALIVE,
         stay.start_s,
         stay.end_s,
@@ -276,11 +276,11 @@ def _bar(stay: _Stay, beside: Sequence[str]) -> Bar:
     )
 
 
-def _end(stay: _Stay) -> Bar:
+def _end(stay: _Stay) -> LaneSpan:
     word = STATUS_WORDS[stay.run.record.status]
     told = f"{stay.run.short}: {word}: {stay.run.record.end_reason}".removesuffix(": ")
     key = stay.run.record.workload_id
-    return Bar(BarKind.EVENT, stay.end_s, stay.end_s, told, word, key=key)
+    return LaneSpan(BarKind.EVENT, stay.end_s, stay.end_s, told, word, key=key)
 
 
 def _whole(stays: Iterable[_Stay], limits: Window | None) -> Window:
@@ -302,5 +302,5 @@ def _most_at_once(stays: Iterable[_Stay]) -> int:
     return most
 
 
-def _start(bar: Bar) -> float:
+def _start(bar: LaneSpan) -> float:
     return bar.start_s

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from radt.frontend.data.lines import series_groups
-from radt.frontend.data.model import Quantity, drawn_unit
+from radt.frontend.data.model import MetricInfo, drawn_unit
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS
-from radt.frontend.selection import Selection
+from radt.frontend.selection import SelectedRuns
 from radt.frontend.view import View
 from radt.model import SOFTWARE, Scope, SeriesKind
 from radt.store.records import SeriesRecord
@@ -52,7 +52,7 @@ def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[Seri
     return {metric: tuple(of_metric) for metric, of_metric in by_metric.items()}
 
 
-def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
+def quantity_of(series: Sequence[SeriesRecord]) -> MetricInfo:
     """Return the quantity that the series of a metric measure."""
     first = series[0]
     drawn = {drawn_unit(record.unit, record.kind) for record in series}
@@ -64,7 +64,7 @@ def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
         if record.method
     )
     standard = meaning_of(first.metric)
-    return Quantity(
+    return MetricInfo(
         first.metric,
         # The same metric may be a counter of one listener and a rate of another.
         min(drawn) if mixed else standard_unit(first.metric, first.unit),
@@ -77,7 +77,7 @@ def quantity_of(series: Sequence[SeriesRecord]) -> Quantity:
     )
 
 
-def quantities(source: Source, run_ids: Sequence[str]) -> tuple[Quantity, ...]:
+def quantities(source: Source, run_ids: Sequence[str]) -> tuple[MetricInfo, ...]:
     """Return the metrics of the runs: logged by scripts first, then by listener and name."""
     of_metrics = (quantity_of(series) for series in series_of(source, run_ids).values())
     return tuple(sorted(of_metrics, key=lambda q: (q.listener != SOFTWARE, q.listener, q.metric)))
@@ -94,7 +94,7 @@ _SECTIONS = {
 }
 
 
-def sections(available: Iterable[Quantity]) -> Mapping[str, Sequence[str]]:
+def sections(available: Iterable[MetricInfo]) -> Mapping[str, Sequence[str]]:
     """Return all metrics by name in sections, for the overview of small charts."""
     placed: dict[tuple[int, str], list[str]] = {}
     ranks = list(_SECTIONS)
@@ -111,7 +111,7 @@ def sections(available: Iterable[Quantity]) -> Mapping[str, Sequence[str]]:
     }
 
 
-def automatic_metrics(available: Iterable[Quantity]) -> tuple[str, ...]:
+def automatic_metrics(available: Iterable[MetricInfo]) -> tuple[str, ...]:
     """Return at most `AUTOMATIC_CHARTS` metrics: up to two logged (a loss first), then hardware.
 
     Metrics of a final test come after those of training, step durations after the script's own.
@@ -143,7 +143,9 @@ def _first_of(names: Sequence[str], available: Collection[str]) -> str | None:
 _OPTION = "compare.hidden"
 
 
-def hidden_keys(source: Source, selection: Selection, view: View, metric: str) -> tuple[str, ...]:
+def hidden_keys(
+    source: Source, selection: SelectedRuns, view: View, metric: str
+) -> tuple[str, ...]:
     """Return the keys of a metric's lines that are hidden because of their run or workload.
 
     Raises:

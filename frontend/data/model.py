@@ -24,7 +24,7 @@ _ADDITIVE = frozenset({"By", "W", "J", "cores", "g", "g/h", "{threads}", "{proce
 
 
 @dataclass(frozen=True, slots=True)
-class Quantity:
+class MetricInfo:
     """Properties of a metric that charts need.
 
     ``methods`` are those of its series, each once; ``scopes`` are all of its scopes, ``scope`` the
@@ -100,7 +100,7 @@ SCOPE_WORDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class NamedCurve:
     """A curve with its name and the ordinal that determines its colour.
 
     ``key`` identifies the line permanently: views name hidden and highlighted lines by it.
@@ -158,12 +158,12 @@ class ChartData:
     the content of the second y axis. ``notes`` describe deviations from users' expectations.
     """
 
-    quantity: Quantity
+    quantity: MetricInfo
     spec: ChartSpec
     x: XAxis
     level: Level
     aggregate: Aggregate | None
-    lines: Sequence[Line]
+    lines: Sequence[NamedCurve]
     ticks: Sequence[Tick]
     window: Window
     relative: Relative = Relative.OFF

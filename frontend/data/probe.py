@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Reading(Generic[ValueT]):
+class ProbeResult(Generic[ValueT]):
     """Result of a probe; ``value`` and ``error`` are both None before the first one.
 
     ``late_s`` is how long an overdue result has been pending, in whole limits; 0 if none is.
@@ -65,7 +65,7 @@ class Probe(Generic[ValueT]):
         self._due_s = 0.0
         self._began_s: float | None = None
 
-    def look(self, wait_s: float = 0.0) -> Reading[ValueT]:
+    def look(self, wait_s: float = 0.0) -> ProbeResult[ValueT]:
         """Return the newest result, and start another read if it is due.
 
         Args:
@@ -79,7 +79,7 @@ class Probe(Generic[ValueT]):
             self._done.wait(wait_s)
         with self._lock:
             waited_s = 0.0 if self._began_s is None else time.monotonic() - self._began_s
-            return Reading(self._value, self._error, waited_s - waited_s % self._late_s)
+            return ProbeResult(self._value, self._error, waited_s - waited_s % self._late_s)
 
     def _begin(self) -> None:
         self._began_s = time.monotonic()

@@ -53,7 +53,7 @@ class Format(StrEnum):
 
 
 @dataclass(frozen=True)
-class Column:
+class RunColumn:
     """A column over all runs. ``place`` is a run's index among them.
 
     Attributes:
@@ -110,9 +110,9 @@ class Columns:
         self.source = source
         self.runs = runs
         self.run_ids = tuple(run.run_id for run in runs)
-        self._known: dict[str, Column | None] = {}
+        self._known: dict[str, RunColumn | None] = {}
 
-    def get(self, key: str) -> Column | None:
+    def get(self, key: str) -> RunColumn | None:
         """Return a column; None if there is none of this name.
 
         Raises:
@@ -140,7 +140,7 @@ class Columns:
         """Tags by run."""
         return read_tags(self.source)
 
-    def _make(self, key: str) -> Column | None:
+    def _make(self, key: str) -> RunColumn | None:
         if (field := FIELDS.get(key)) is not None:
             return field.make(self, field)
         for prefix, noun, texts in ((PARAM, "Parameter", "params"), (TAG, "Tag", "tags")):
@@ -167,7 +167,7 @@ def metric_of(key: str) -> tuple[str, Statistic | None]:
 # -- kinds of columns ----------------------------------------------------------------------------
 
 
-def text_column(key: str, label: str, title: str, values: Sequence[str]) -> Column:
+def text_column(key: str, label: str, title: str, values: Sequence[str]) -> RunColumn:
     """Return a column of texts, or of numbers if all of them are."""
     distinct = set(values) - {""}
     numbers = {text: number for text in distinct if (number := as_number(text)) is not None}
@@ -180,10 +180,10 @@ def text_column(key: str, label: str, title: str, values: Sequence[str]) -> Colu
             return grouped(value).replace(",", "")  # as values are written: 15154
 
         cell, format_ = values.__getitem__, Format.NUMBER
-        return Column(key, label, title, format_, cell, ranks, write, width_px=width_px)
+        return RunColumn(key, label, title, format_, cell, ranks, write, width_px=width_px)
     order = {text: float(rank) for rank, text in enumerate(sorted(distinct, key=natural))}
     ranks = np.array([order.get(text, math.nan) for text in values])
-    return Column(key, label, title, Format.TEXT, values.__getitem__, ranks, width_px=width_px)
+    return RunColumn(key, label, title, Format.TEXT, values.__getitem__, ranks, width_px=width_px)
 
 
 def number_column(
@@ -194,7 +194,7 @@ def number_column(
     better: Direction,
     unit: str,
     has_value: Callable[[int], bool] = lambda _: False,
-) -> Column:
+) -> RunColumn:
     """Return a column of numbers in one unit, which the heading names.
 
     Runs with NaN have a value only if ``has_value`` says so.
@@ -215,7 +215,7 @@ def number_column(
         return "" if math.isnan(value) and not has_value(place) else units.not_finite(value)
 
     some = finite[:: max(1, len(finite) // _WRITTEN)].tolist()
-    return Column(
+    return RunColumn(
         *(key, label, title, Format.NUMBER, cell, values, text, better),
         width_px=_width_px(label, max((len(text(value)) for value in some), default=0)),
     )
@@ -223,7 +223,7 @@ def number_column(
 
 def _metric_column(
     key: str, found: MetricColumn, statistic: Statistic, run_ids: Sequence[str]
-) -> Column:
+) -> RunColumn:
     values = found.values(statistic, run_ids)
     unit = found.unit_of(statistic)
     return number_column(
@@ -278,27 +278,27 @@ def note(run: RunEntry) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class RunField:
     """A column that every run may have."""
 
     label: str
     title: str
-    make: Callable[[Columns, Field], Column]
+    make: Callable[[Columns, RunField], RunColumn]
     key: str = ""
 
 
-def _of_text(label: str, read: Callable[[RunEntry], str]) -> Field:
-    def make(columns: Columns, field: Field) -> Column:
+def _of_text(label: str, read: Callable[[RunEntry], str]) -> RunField:
+    def make(columns: Columns, field: RunField) -> RunColumn:
         texts = [read(run) for run in columns.runs]
         return text_column(field.key, field.label, field.title, texts)
 
-    return Field(label, label, make)
+    return RunField(label, label, make)
 
 
-def _status(columns: Columns, field: Field) -> Column:
+def _status(columns: Columns, field: RunField) -> RunColumn:
     statuses = [run.record.status for run in columns.runs]
     ranks = text_column("", "", "", [STATUS_WORDS[status] for status in statuses]).ranks
-    return Column(
+    return RunColumn(
         *(field.key, field.label, field.title, Format.STATUS),
         lambda place: [statuses[place].value, STATUS_WORDS[statuses[place]]],
         ranks,
@@ -310,7 +310,7 @@ def _status(columns: Columns, field: Field) -> Column:
 _MINUTE_S = 60.0
 
 
-def _duration(columns: Columns, field: Field) -> Column:
+def _duration(columns: Columns, field: RunField) -> RunColumn:
     now_ns = time.time_ns()
     values = np.array([_or_nan(run.record.lasted_s(now_ns)) for run in columns.runs])
 
@@ -329,16 +329,16 @@ def _duration(columns: Columns, field: Field) -> Column:
     def write(value_s: float) -> str:
         return units.stopwatch(round(value_s)) if is_long else f"{seconds(value_s)} s"
 
-    return Column(
+    return RunColumn(
         *(field.key, field.label, field.title, Format.CLOCK),
         *(cell, values, write),
         width_px=80,
     )
 
 
-def _age(columns: Columns, field: Field) -> Column:
+def _age(columns: Columns, field: RunField) -> RunColumn:
     moments = [active_ns(run) for run in columns.runs]
-    return Column(
+    return RunColumn(
         *(field.key, field.label, field.title, Format.AGE),
         lambda place: moments[place] // _NS_PER_MS,
         -np.array(moments, dtype=np.float64),
@@ -346,7 +346,7 @@ def _age(columns: Columns, field: Field) -> Column:
     )
 
 
-def _description(columns: Columns, field: Field) -> Column:
+def _description(columns: Columns, field: RunField) -> RunColumn:
     texts = [columns.tags.get(run_id, {}).get(MLFLOW_NOTE, "") for run_id in columns.run_ids]
     return text_column(field.key, field.label, field.title, texts)
 
@@ -358,11 +358,11 @@ def _device(run: RunEntry) -> str:
 
 def _quantity(
     quantity: Quantity, values_of: Callable[[Columns], Mapping[str, float]]
-) -> tuple[str, Field]:
+) -> tuple[str, RunField]:
     """Return a quantity of reports as a field of each run."""
     info = quantity.info
 
-    def make(columns: Columns, field: Field) -> Column:
+    def make(columns: Columns, field: RunField) -> RunColumn:
         values = values_of(columns)
         numbers = np.array([values.get(run_id, math.nan) for run_id in columns.run_ids])
 
@@ -384,7 +384,7 @@ def _quantity(
             why=why,
         )
 
-    return quantity.value, Field(info.title[0].upper() + info.title[1:], info.explanation, make)
+    return quantity.value, RunField(info.title[0].upper() + info.title[1:], info.explanation, make)
 
 
 def _slowdowns(columns: Columns) -> Mapping[str, float]:
@@ -419,8 +419,8 @@ def _or_nan(value: float | None) -> float:
 
 
 _FIELDS = {
-    "status": Field("State", "State", _status),
-    "duration": Field("Took", "Time from the start of the process to its end", _duration),
+    "status": RunField("State", "State", _status),
+    "duration": RunField("Took", "Time from the start of the process to its end", _duration),
     **dict(
         [
             _quantity(Quantity.TIME_PER_EPOCH, lambda columns: time_per_epoch_s(columns.source)),
@@ -440,8 +440,8 @@ _FIELDS = {
     "command": _of_text("Command", TEXTS["command"]),
     "run": _of_text("Run id", lambda run: run.run_id),
     "note": _of_text("Note", note),
-    "description": Field("Description", "What people wrote of the run", _description),
-    "age": Field("Age", "Time since the last change of state", _age),
+    "description": RunField("Description", "What people wrote of the run", _description),
+    "age": RunField("Age", "Time since the last change of state", _age),
 }
 #: The columns that every run may have, by key, in the order of the list to choose from.
-FIELDS: Mapping[str, Field] = {key: replace(field, key=key) for key, field in _FIELDS.items()}
+FIELDS: Mapping[str, RunField] = {key: replace(field, key=key) for key, field in _FIELDS.items()}

@@ -34,7 +34,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
-class Place(StrEnum):
+class FilesLocation(StrEnum):
     """Location of a run's files."""
 
     SPOOL = "spool"  # the run's folder on the machine that ran it
@@ -47,7 +47,7 @@ class Folder:
     """A folder with files of a run. ``path`` has no links, ``place`` is its kind."""
 
     path: Path
-    place: Place
+    place: FilesLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Artifact:
 
     path: str
     size_bytes: int
-    place: Place
+    place: FilesLocation
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ def folders_of(record: RunRecord, store: StoreAddress) -> list[Folder]:
     """Return the folders that may hold artifacts of the run, the spool first."""
     folders = []
     if (spool := spool_of(record, store)) is not None:
-        folders.append(Folder(spool.artifacts, Place.SPOOL))
+        folders.append(Folder(spool.artifacts, FilesLocation.SPOOL))
     if (delivered := delivered_to(record, store)) is not None:
-        folders.append(Folder(delivered, Place.DELIVERED))
+        folders.append(Folder(delivered, FilesLocation.DELIVERED))
     return folders
 
 

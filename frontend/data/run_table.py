@@ -35,8 +35,8 @@ from radt.frontend.data.run_columns import (
     FIELDS,
     PARAM,
     WHOLE_COMMANDS,
-    Column,
     Columns,
+    RunColumn,
     note,
 )
 from radt.frontend.data.run_facts import time_per_epoch_s
@@ -122,7 +122,7 @@ class RunTable:
     scope_count: int
     order: Int64Array
     lines: Sequence[Group | int]
-    columns: Sequence[Column]
+    columns: Sequence[RunColumn]
     widths_px: Mapping[str, int]
     grouped_by: str
     is_partial: bool = False
@@ -295,7 +295,7 @@ def _lines(
     return lines
 
 
-def text_of(column: Column, place: int) -> str:
+def text_of(column: RunColumn, place: int) -> str:
     """Return the cell of a run as text."""
     if column.write is not None:
         value = float(column.ranks[place])
@@ -319,7 +319,7 @@ def _sorted_groups(
     return [groups[place] for place in np.lexsort(keys)] if keys else list(groups)
 
 
-def _mean(column: Column, group: Group) -> float:
+def _mean(column: RunColumn, group: Group) -> float:
     ranks = column.ranks[group.places]
     ranks = ranks[np.isfinite(ranks)]
     if not len(ranks):
@@ -327,7 +327,7 @@ def _mean(column: Column, group: Group) -> float:
     return float(ranks.mean() if column.is_number else ranks[0])
 
 
-def group_cell(column: Column, group: Group) -> str:
+def group_cell(column: RunColumn, group: Group) -> str:
     """Return a group's cell: the mean of numbers or the common text.
 
     A mean has its 95 % interval, except for a workload, whose runs are not repeats.

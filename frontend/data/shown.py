@@ -11,11 +11,11 @@ from radt.frontend.data.metrics import automatic_metrics, hidden_keys, quantitie
 from radt.frontend.data.model import ChartData
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick, XAxis, with_slots
-from radt.frontend.selection import Selection
+from radt.frontend.selection import SelectedRuns
 from radt.frontend.view import View
 
 
-def pinned(source: Source, view: View, selection: Selection) -> View:
+def pinned(source: Source, view: View, selection: SelectedRuns) -> View:
     """Return the view with explicit picks and charts.
 
     Raises:
@@ -26,10 +26,10 @@ def pinned(source: Source, view: View, selection: Selection) -> View:
         picks = tuple(
             Pick.run(run.record.experiment, run.run_id) for run in selection.runs.values()
         )
-    return replace(view, picks=picks, charts=charts_of(source, view, selection))
+    return replace(view, picks=picks, charts=view_charts(source, view, selection))
 
 
-def charts_of(source: Source, view: View, selection: Selection) -> tuple[ChartSpec, ...]:
+def view_charts(source: Source, view: View, selection: SelectedRuns) -> tuple[ChartSpec, ...]:
     """Return the charts of a view, in order; by default the dashboard's choice.
 
     Raises:
@@ -51,7 +51,7 @@ class ShownChart:
 
 
 def shown_charts(
-    source: Source, view: View, selection: Selection, place: int | None
+    source: Source, view: View, selection: SelectedRuns, place: int | None
 ) -> Iterator[ShownChart]:
     """Yield the charts of a view, or one of them, each read on demand.
 
@@ -70,7 +70,7 @@ def shown_charts(
         yield ShownChart(each, spec, data)
 
 
-def as_seen(source: Source, view: View, selection: Selection, spec: ChartSpec) -> ChartSpec:
+def as_seen(source: Source, view: View, selection: SelectedRuns, spec: ChartSpec) -> ChartSpec:
     """Return the chart with its resolved x axis, and without lines that are hidden in all charts.
 
     Raises:

@@ -28,13 +28,13 @@ from radt.frontend.export.request import (
 )
 from radt.frontend.export.shown import python_code, shown_schema, shown_tables
 from radt.frontend.export.tables import full_schema, full_tables, measure, written
-from radt.frontend.selection import Selection, read_selection
+from radt.frontend.selection import SelectedRuns, read_selection
 from radt.frontend.view import MAX_QUERY, View
 from radt.render.files import file_name
 from radt.units import plural
 
 
-def data_file(source: Source, asked: Asked, selection: Selection) -> Iterator[bytes]:
+def data_file(source: Source, asked: Asked, selection: SelectedRuns) -> Iterator[bytes]:
     """Yield the parts of a file. The first part is made at once, so that errors are raised at once.
 
     Raises:
@@ -184,7 +184,7 @@ def _place(view: View, slot: object) -> int | None:
     raise UsageError("this chart was removed", "Load the page again")
 
 
-def _lacking(selection: Selection) -> list[str]:
+def _lacking(selection: SelectedRuns) -> list[str]:
     """Return notes on runs that are missing from a file with every sample."""
     if not selection.left_out:
         return []

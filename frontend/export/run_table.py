@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 
 from radt import units
-from radt.frontend.data.run_columns import Column, Format
+from radt.frontend.data.run_columns import Format, RunColumn
 from radt.frontend.data.run_table import RunTable
 from radt.render.report_csv import safe
 
@@ -35,7 +35,7 @@ def _safe(cells: Sequence[object]) -> list[object]:
     return [safe(cell) if isinstance(cell, str) else cell for cell in cells]
 
 
-def _value(column: Column, place: int) -> object:
+def _value(column: RunColumn, place: int) -> object:
     if column.format is Format.STATUS:
         return column.cell(place)[0]  # type: ignore[index]
     if column.format is Format.TEXT:

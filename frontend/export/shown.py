@@ -12,12 +12,12 @@ import numpy as np
 from radt.errors import UsageError
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.metrics import series_of
-from radt.frontend.data.model import ChartData, Line
+from radt.frontend.data.model import ChartData, NamedCurve
 from radt.frontend.data.shown import ShownChart, as_seen
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, ChartSpec, Level, Relative, Window, XAxis
 from radt.frontend.export.tables import label
-from radt.frontend.selection import Selection
+from radt.frontend.selection import SelectedRuns
 from radt.frontend.view import View
 from radt.model import SeriesKind
 from radt.store.records import Float64Array
@@ -72,7 +72,7 @@ def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]
                     yield _table(chart.place, data, line, zoom)
 
 
-def _table(place: int, data: ChartData, line: Line, zoom: Window | None) -> pa.Table:
+def _table(place: int, data: ChartData, line: NamedCurve, zoom: Window | None) -> pa.Table:
     import pyarrow as pa
 
     x = line.curve.x
@@ -120,7 +120,7 @@ _SINCE = {
 }
 
 
-def python_code(source: Source, view: View, selection: Selection, place: int | None) -> str:
+def python_code(source: Source, view: View, selection: SelectedRuns, place: int | None) -> str:
     """Return code that loads the samples of the charts (``place`` None: of all) into a DataFrame.
 
     Raises:
@@ -221,7 +221,7 @@ def _x(x: XAxis, view: View) -> Iterator[str]:
     yield f"frame = frame[{value}.between({zoom.start!r}, {zoom.end!r})]  # the zoom"
 
 
-def _notes(charts: Sequence[ChartSpec], view: View, selection: Selection) -> Iterator[str]:
+def _notes(charts: Sequence[ChartSpec], view: View, selection: SelectedRuns) -> Iterator[str]:
     """Yield notes on features of the charts that the code does not reproduce."""
     board = view.board
     if any(

@@ -12,7 +12,7 @@ from radt.errors import UsageError
 from radt.frontend.data.metrics import series_of
 from radt.frontend.data.source import Source
 from radt.frontend.export.request import FileFormat
-from radt.frontend.selection import Selection
+from radt.frontend.selection import SelectedRuns
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples
 from radt.store.summaries import SeriesSummary
@@ -162,7 +162,7 @@ class Full:
     rows: int
 
 
-def measure(source: Source, selection: Selection, metrics: Sequence[str]) -> Full:
+def measure(source: Source, selection: SelectedRuns, metrics: Sequence[str]) -> Full:
     """Count the points of the metrics of the runs.
 
     Raises:
@@ -199,7 +199,7 @@ def measure(source: Source, selection: Selection, metrics: Sequence[str]) -> Ful
     return Full(tuple(having), rows)
 
 
-def full_tables(reader: StoreReader, selection: Selection, full: Full) -> Iterator[pa.Table]:
+def full_tables(reader: StoreReader, selection: SelectedRuns, full: Full) -> Iterator[pa.Table]:
     """Yield the samples, series by series.
 
     Raises:

@@ -25,14 +25,14 @@ from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
 from radt.frontend.data.lines import WIDTH_PX, params_of
 from radt.frontend.data.metrics import quantities, sections
-from radt.frontend.data.model import Quantity
-from radt.frontend.data.shown import as_seen, charts_of
+from radt.frontend.data.model import MetricInfo
+from radt.frontend.data.shown import as_seen, view_charts
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, MAX_CHARTS, Pick, XAxis
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes, chart_share_menu, share_menu
 from radt.frontend.pages.parts import followed
-from radt.frontend.selection import Selection, Unit, read_selection, selection_notes
+from radt.frontend.selection import SelectedRuns, Unit, read_selection, selection_notes
 from radt.frontend.theme import DASHES, Scheme, colour
 from radt.frontend.view import View
 from radt.model import SOFTWARE, STATUS_WORDS, RunStatus
@@ -206,7 +206,7 @@ PAGE = Page("compare", "Compare", layout, register, _chosen)
 _LOGGED = "logged by the script"
 
 
-def facts(source: Source, view: View, selection: Selection) -> dict[str, Any]:
+def facts(source: Source, view: View, selection: SelectedRuns) -> dict[str, Any]:
     """Return the facts of a view and its selection.
 
     Raises:
@@ -228,7 +228,7 @@ def facts(source: Source, view: View, selection: Selection) -> dict[str, Any]:
         ],
         "sections": sections(available),
         "params": differing_params([params.get(run_id, {}) for run_id in runs]),
-        "charts": [spec.to_json() for spec in charts_of(source, view, selection)],
+        "charts": [spec.to_json() for spec in view_charts(source, view, selection)],
     }
 
 
@@ -248,7 +248,7 @@ def stamp(content: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
-def _summary(selection: Selection) -> str:
+def _summary(selection: SelectedRuns) -> str:
     """Return a line such as ``3 workloads · 6 runs · 1 failed``."""
     states = Counter(run.record.status for run in selection.runs.values())
     unusual = [
@@ -270,7 +270,7 @@ def _summary(selection: Selection) -> str:
     )
 
 
-def _units(selection: Selection, tints: Tints) -> list[dict[str, Any]]:
+def _units(selection: SelectedRuns, tints: Tints) -> list[dict[str, Any]]:
     names = apart([unit.runs[0].workload_name for unit in selection.units])
     return [_unit(unit, name, tints) for unit, name in zip(selection.units, names, strict=True)]
 
@@ -337,7 +337,7 @@ def _look(stroke: Stroke) -> dict[str, str]:
     return {**colours, "stroke": DASHES[stroke.dash % len(DASHES)]}
 
 
-def _metric(quantity: Quantity, x: XAxis) -> dict[str, Any]:
+def _metric(quantity: MetricInfo, x: XAxis) -> dict[str, Any]:
     return {
         "metric": quantity.metric,
         "group": _LOGGED if quantity.listener == SOFTWARE else quantity.listener,

@@ -18,7 +18,7 @@ from radt.errors import UsageError
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.explore import MAX_AXES, Explored, Shown, explored
 from radt.frontend.data.importance import Importance, importance_of
-from radt.frontend.data.probe import Probe, Reading
+from radt.frontend.data.probe import Probe, ProbeResult
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import MAX_PICKS, Pick
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
@@ -214,7 +214,7 @@ def importance_answer(source: Source, asked: Answer) -> Answer:
     probe = _computed.setdefault(source, Recent(_COMPUTED)).get(
         key, lambda: Probe("importance", lambda: importance_of(params, column), math.inf)
     )
-    reading: Reading[Importance] = probe.look()
+    reading: ProbeResult[Importance] = probe.look()
     if reading.error is not None:
         raise UsageError(reading.error.message, reading.error.remedy)
     found = reading.value

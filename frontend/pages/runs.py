@@ -44,7 +44,7 @@ from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, sentence
 from radt.frontend.pages.parts import changed, followed, template
 from radt.frontend.search.find import OWN_TAGS
-from radt.frontend.search.query import Problem
+from radt.frontend.search.query import IgnoredTerm
 from radt.frontend.selection import (
     MAX_RUNS,
     Tick,
@@ -352,7 +352,7 @@ def _problems(source: Source, table: RunTable, view: View) -> list[dict[str, str
     """Return the terms of the search that are ignored, and an unknown experiment."""
     problems = [*table.found.problems]
     if view.experiment and not table.scope_count:
-        problems.append(Problem(view.experiment, f"is not an experiment in {source.address}"))
+        problems.append(IgnoredTerm(view.experiment, f"is not an experiment in {source.address}"))
     return [{"typed": problem.typed, "cause": problem.cause} for problem in problems]
 
 

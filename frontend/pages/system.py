@@ -19,7 +19,7 @@ from flask import current_app
 
 from radt.frontend.addresses import address
 from radt.frontend.auth import LOGOUT_PATH, Guard
-from radt.frontend.data.probe import COMMAND_LATE_S, Probe, Reading, ask_radt, need_linux
+from radt.frontend.data.probe import COMMAND_LATE_S, Probe, ProbeResult, ask_radt, need_linux
 from radt.frontend.data.source import Source
 from radt.frontend.imports import ImportNews
 from radt.frontend.pages.json_routes import Answer, add_json_routes
@@ -74,7 +74,7 @@ def _probes(source: Source) -> dict[str, Probe[Any]]:
     }
 
 
-def _cards(read: dict[str, Reading[Any]], news: ImportNews | None) -> dict[str, str]:
+def _cards(read: dict[str, ProbeResult[Any]], news: ImportNews | None) -> dict[str, str]:
     cards = {name: _card(name, reading) for name, reading in read.items()}
     cards["access"] = _card("access", versions(), Guard.of(current_app), address(LOGOUT_PATH))
     if news is not None:

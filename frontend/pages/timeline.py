@@ -13,7 +13,12 @@ from radt import units
 from radt.frontend.charts.layout import utc_offset_s
 from radt.frontend.charts.machine_timeline import lane_px, machine_timeline, place_px
 from radt.frontend.data.catalog import read_experiments
-from radt.frontend.data.machine_timeline import MachineTimeline, Scope, read_days, read_timeline
+from radt.frontend.data.machine_timeline import (
+    MachineTimeline,
+    TimelineScope,
+    read_days,
+    read_timeline,
+)
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
@@ -32,7 +37,7 @@ def layout(source: Source, view: View) -> Component:
         NothingRecordedError: There is no experiment.
         StoreError: The store cannot be read.
     """
-    Scope.of(source, view)
+    TimelineScope.of(source, view)
     return html.Section(
         [
             html.Div(id="timeline-head", className="workload-head"),
@@ -57,7 +62,7 @@ def answer(source: Source, asked: Answer) -> Answer | None:
         StoreError: The store cannot be read.
     """
     view = asked_view(asked)
-    scope = Scope.of(source, view)
+    scope = TimelineScope.of(source, view)
     timeline = read_timeline(source, scope)
     zoom, whole, places = timeline.zoomed(view), timeline.whole, timeline.places
     window, lane = zoom or whole, lane_px(timeline.places)
@@ -84,12 +89,12 @@ def answer(source: Source, asked: Answer) -> Answer | None:
     )
 
 
-def _choices(source: Source, scope: Scope) -> list[dict[str, Any]]:
+def _choices(source: Source, scope: TimelineScope) -> list[dict[str, Any]]:
     """Return all experiments, the most recently active first, and all days."""
     names = [experiment.name for experiment in read_experiments(source)]
     scopes = {
-        "Experiments": [Scope(experiment=name) for name in names],
-        "All experiments of a day": [Scope(day=day) for day in read_days(source)],
+        "Experiments": [TimelineScope(experiment=name) for name in names],
+        "All experiments of a day": [TimelineScope(day=day) for day in read_days(source)],
     }
     if scope.day is not None and scope not in scopes["All experiments of a day"]:
         scopes["All experiments of a day"].insert(0, scope)
@@ -99,11 +104,11 @@ def _choices(source: Source, scope: Scope) -> list[dict[str, Any]]:
     ]
 
 
-def _value(scope: Scope) -> str:
+def _value(scope: TimelineScope) -> str:
     return f"day {scope.day}" if scope.day is not None else f"experiment {scope.experiment}"
 
 
-def _label(scope: Scope) -> str:
+def _label(scope: TimelineScope) -> str:
     return f"{scope.day:%a} {scope.day.day} {scope.day:%b %Y}" if scope.day else scope.experiment
 
 
@@ -132,5 +137,9 @@ def _zoom_text(window: Window) -> str:
 
 
 PAGE = Page(
-    "timeline", "Timeline", layout, register, lambda source, view: _label(Scope.of(source, view))
+    "timeline",
+    "Timeline",
+    layout,
+    register,
+    lambda source, view: _label(TimelineScope.of(source, view)),
 )

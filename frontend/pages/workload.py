@@ -25,18 +25,18 @@ from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.data.workload.devices import devices_of
 from radt.frontend.data.workload.model import Strip
 from radt.frontend.data.workload.run_facts import (
-    Machine,
+    RecordedMachine,
     facts_of,
     gaps_of,
     ledger_of,
     machine_of,
     machine_on,
-    overhead_of,
     tags_of,
+    workload_overhead,
 )
 from radt.frontend.data.workload.stacks import stack_data
-from radt.frontend.data.workload.strips import MAX_STRIPS, Reading, read_all
-from radt.frontend.data.workload.subject import Subject, find_subject, offered
+from radt.frontend.data.workload.strips import MAX_STRIPS, WorkloadData, read_all
+from radt.frontend.data.workload.subject import ShownWorkload, find_subject, offered
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page
 from radt.frontend.pages.parts import asked_scheme, changed, followed, is_drawn, template
@@ -137,17 +137,17 @@ def offered_answer(source: Source, asked: Answer) -> Answer:
     return {"choices": offered(subject, str(asked.get("search", "")))}
 
 
-def _parts(source: Source, reading: Reading, view: View) -> dict[str, str]:
+def _parts(source: Source, reading: WorkloadData, view: View) -> dict[str, str]:
     subject, lives = reading.subject, reading.lives
     runs, origin_ns = subject.workload.runs, subject.origin_ns
     slowed = slowdowns_of(source, subject.catalog, subject.workload_id)
     ledger, tags = ledger_of(source, subject), tags_of(source, subject)
-    machines: dict[str, Machine] = {}
+    machines: dict[str, RecordedMachine] = {}
     for run in runs:
         if run.record.host not in machines:
             machines[run.record.host] = machine_of(source, run.record, tags.get(run.run_id, {}))
     devices = devices_of(subject, tags, machines, reading.summaries.values())
-    facts = key_figures(subject, lives, ledger, slowed, overhead_of(source, subject))
+    facts = key_figures(subject, lives, ledger, slowed, workload_overhead(source, subject))
     sampled = {run_id for run_id, _ in reading.summaries}
     rows, height_px = rows_of(lives, slowed), row_px(len(lives))
     strips = reading.strips[:MAX_STRIPS]
@@ -174,7 +174,7 @@ def _parts(source: Source, reading: Reading, view: View) -> dict[str, str]:
     return {f"workload-{name}": html for name, html in parts.items()}
 
 
-def _basis(source: Source, reading: Reading, zoom: Window | None, scheme: Scheme) -> str:
+def _basis(source: Source, reading: WorkloadData, zoom: Window | None, scheme: Scheme) -> str:
     """Return a key that changes when the figures would. Ended runs get no new points."""
     ends = [(run.run_id, run.record.ended_ns) for run in reading.subject.workload.runs]
     strips = [strip.key for strip in reading.strips]
@@ -184,7 +184,7 @@ def _basis(source: Source, reading: Reading, zoom: Window | None, scheme: Scheme
 
 
 def _draw_strip(
-    source: Source, reading: Reading, strip: Strip, zoom: Window | None, scheme: Scheme
+    source: Source, reading: WorkloadData, strip: Strip, zoom: Window | None, scheme: Scheme
 ) -> tuple[str, Figure | None]:
     """Return the legend and the figure of a strip: an error alone if its samples are damaged."""
     subject = reading.subject
@@ -203,7 +203,7 @@ def _draw_strip(
     return macros.legend(drawn.readings, drawn.notes), drawn.figure
 
 
-def _machine(source: Source, subject: Subject, strip: Strip) -> Machine:
+def _machine(source: Source, subject: ShownWorkload, strip: Strip) -> RecordedMachine:
     tags = tags_of(source, subject)
     for run in subject.workload.runs:
         own = tags.get(run.run_id, {})
@@ -213,7 +213,7 @@ def _machine(source: Source, subject: Subject, strip: Strip) -> Machine:
             facts = machine_on(source, run.record, own, strip.host)
         if facts.logical_cores is not None:
             return facts
-    return Machine(host=strip.host)
+    return RecordedMachine(host=strip.host)
 
 
 def _zoom_text(window: Window) -> str:

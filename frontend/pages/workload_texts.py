@@ -18,12 +18,12 @@ from radt.analysis.recording import TrackerOverhead
 from radt.frontend.charts.layout import elapsed_label as clock
 from radt.frontend.charts.timeline import life_px
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.run_files import Listing, Place, list_artifacts
+from radt.frontend.data.run_files import FilesLocation, Listing, list_artifacts
 from radt.frontend.data.workload.lanes import Lane, lanes_of
 from radt.frontend.data.workload.life import overlap
 from radt.frontend.data.workload.model import Life
-from radt.frontend.data.workload.run_facts import MAX_GAPS, Entry, Ledger
-from radt.frontend.data.workload.subject import Subject
+from radt.frontend.data.workload.run_facts import MAX_GAPS, Entry, WorkloadLedger
+from radt.frontend.data.workload.subject import ShownWorkload
 from radt.frontend.files import artifact_address, trace_address
 from radt.frontend.pages.parts import KeyFigure
 from radt.masking import masked
@@ -41,9 +41,9 @@ _HTTP = ("http", "https")
 
 
 def key_figures(
-    subject: Subject,
+    subject: ShownWorkload,
     lives: Sequence[Life],
-    ledger: Ledger,
+    ledger: WorkloadLedger,
     slowed: Mapping[str, Slowdown],
     overhead: TrackerOverhead,
 ) -> list[KeyFigure]:
@@ -83,7 +83,7 @@ def key_figures(
 
 
 def notes(
-    subject: Subject, tags: Mapping[str, Mapping[str, str]], slowed: Mapping[str, Slowdown]
+    subject: ShownWorkload, tags: Mapping[str, Mapping[str, str]], slowed: Mapping[str, Slowdown]
 ) -> list[str]:
     """Return notes on limits to the reliability of the numbers."""
     lines = []
@@ -178,7 +178,7 @@ def _seat(run: RunEntry) -> str:
     return " · ".join(part for part in (device_name(run.record.devices), way) if part)
 
 
-def _status_text(subject: Subject) -> str:
+def _status_text(subject: ShownWorkload) -> str:
     states = Counter(run.record.status for run in subject.whole)
     if len(states) == 1:
         (status, count), *_ = states.items()
@@ -189,7 +189,7 @@ def _status_text(subject: Subject) -> str:
     return ", ".join(f"{states[s]} {word}" for s, word in STATUS_WORDS.items() if states[s])
 
 
-def _took(subject: Subject, lives: Sequence[Life]) -> str:
+def _took(subject: ShownWorkload, lives: Sequence[Life]) -> str:
     started = [life for life in lives if life.start_s is not None]
     if not started:
         return units.NO_VALUE
@@ -212,7 +212,7 @@ def gap_texts(entry: Entry, origin_ns: int) -> list[str]:
     return texts
 
 
-def chosen_run(subject: Subject, wanted: str) -> RunEntry | None:
+def chosen_run(subject: ShownWorkload, wanted: str) -> RunEntry | None:
     """Return the run whose log was open; else the first that failed, else the first."""
     runs = subject.workload.runs
     chosen = [run for run in runs if wanted and run.run_id.startswith(wanted)]
@@ -259,9 +259,9 @@ def mlflow_address(run: RunEntry) -> str:
 
 def files_place(run: RunRecord, listing: Listing) -> str:
     """Return the location of a run's files, unless it is the run's own folder on this machine."""
-    if any(file.place is Place.DELIVERED for file in listing.files):
+    if any(file.place is FilesLocation.DELIVERED for file in listing.files):
         return "from MLflow's artifacts in the data folder"
-    if any(file.place is Place.REMOTE for file in listing.files):
+    if any(file.place is FilesLocation.REMOTE for file in listing.files):
         return f"from MLflow at {masked(run.tracking_uri)}"
     if listing.files:
         return ""

@@ -25,8 +25,8 @@ from radt.frontend.data.source import Source
 from radt.frontend.search.query import (
     COMPARE,
     TIMES,
+    IgnoredTerm,
     Operator,
-    Problem,
     Query,
     Term,
     as_number,
@@ -258,7 +258,7 @@ def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]
 
 def unknown(
     query: Query, texts: Texts, numbers: Mapping[str, Numbers], metrics: Iterable[str]
-) -> tuple[Problem, ...]:
+) -> tuple[IgnoredTerm, ...]:
     """Return a problem for each term whose key no run has, to explain an empty result."""
     of_metrics = [
         f"{metric}.{statistic}".casefold() for metric in metrics for statistic in STATISTICS
@@ -272,7 +272,7 @@ def unknown(
             cause = f"no run has a parameter, tag or metric “{term.key}”"
             if close := difflib.get_close_matches(term.key, known, 1):
                 cause += f"; did you mean {close[0]}?"
-            problems.append(Problem(term.typed, cause))
+            problems.append(IgnoredTerm(term.typed, cause))
     return tuple(problems)
 
 
@@ -286,7 +286,7 @@ class Found:
 
     runs: tuple[RunEntry, ...] | None
     statuses: Mapping[str, Mapping[RunStatus, int]] = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[IgnoredTerm, ...] = ()
 
     def counts(self, experiment: str | None) -> Mapping[RunStatus, int]:
         """Return `statuses` for one experiment, or for all if `experiment` is None."""

@@ -76,7 +76,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class IgnoredTerm:
     """A term that the search ignores, and the reason."""
 
     typed: str
@@ -88,7 +88,7 @@ class Query:
     """The terms of a search, and problems for those that cannot be parsed."""
 
     terms: tuple[Term, ...] = ()
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[IgnoredTerm, ...] = ()
 
 
 class _TermError(Exception):
@@ -102,15 +102,15 @@ _Chars = list[tuple[str, bool]]
 def parse(text: str) -> Query:
     """Parse a search. Terms that cannot be parsed are in its problems."""
     terms: list[Term] = []
-    problems: list[Problem] = []
+    problems: list[IgnoredTerm] = []
     for typed, chars, is_closed in _split(text):
         if len(terms) == MAX_TERMS:
-            problems.append(Problem(typed, f"a search has at most {MAX_TERMS} terms"))
+            problems.append(IgnoredTerm(typed, f"a search has at most {MAX_TERMS} terms"))
             break
         try:
             terms.append(_term(typed, chars, is_closed=is_closed))
         except _TermError as why:
-            problems.append(Problem(typed, str(why)))
+            problems.append(IgnoredTerm(typed, str(why)))
     return Query(tuple(terms), tuple(problems))
 
 

@@ -20,7 +20,7 @@ from radt.collector.client import CollectorClient
 from radt.collector.protocol import CollectorStatus
 from radt.collector.recovery import unfinished
 from radt.collector.start import log_path, worker_lock
-from radt.collocation.ledger import Ledger
+from radt.collocation.ledger import CreatedLedger
 from radt.delivery.backlog import backlogs
 from radt.devices.gpus import Gpus
 from radt.devices.nvml import MPS_CONTROL
@@ -141,7 +141,7 @@ def store(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
         )
 
 
-def unrecorded(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
+def check_unrecorded(home: Home, collector: CollectorStatus | None) -> Iterator[Check]:
     """Check whether runs have left journals that no collector reads."""
     recorded = collector.runs if collector is not None else ()
     if count := len(set(unfinished(home)).difference(recorded)):
@@ -277,7 +277,7 @@ def nvml() -> Iterator[Check]:
 def leftovers() -> Iterator[Check]:
     """List what dead runners left on the machine."""
     try:
-        ledger = Ledger()
+        ledger = CreatedLedger()
         entries, damaged = ledger.entries(), ledger.damaged()
     except RadtError:  # no runtime folder, which is reported elsewhere
         return

@@ -22,7 +22,7 @@ from radt.settings import (
 )
 
 if TYPE_CHECKING:
-    from radt.frontend.auth import Access
+    from radt.frontend.auth import DashboardAccess
 
 #: Range of user ids for people's accounts, as assigned by useradd and systemd.
 _FIRST_PERSON, _NOBODY = 1000, 65534
@@ -109,10 +109,10 @@ def command(
     """Compare runs in the browser, including running ones."""
     from radt.frontend.auth import Auth
     from radt.frontend.serve import Address, serve
-    from radt.store.locate import View
+    from radt.store.locate import ShownStore
 
     access = _access(**visitors)
-    view = View.of(home, store_uri, tracking_uri)
+    view = ShownStore.of(home, store_uri, tracking_uri)
 
     def ready(address: Address) -> None:
         is_there = view.store.path is None or view.store.path.exists()
@@ -155,13 +155,13 @@ def _access(
     user_header: str,
     public_name: tuple[str, ...],
     base_path: str,
-) -> Access:
+) -> DashboardAccess:
     """Return the access options.
 
     Raises:
         UsageError: The options contradict each other, or would admit everybody.
     """
-    from radt.frontend.auth import Access
+    from radt.frontend.auth import DashboardAccess
     from radt.frontend.security import parse_base_path
 
     if token and user_header:
@@ -172,7 +172,7 @@ def _access(
     secret = os.environ.get(DASHBOARD_TOKEN.label) or None
     if secret is None and token:
         secret = secrets.token_urlsafe(24)
-    return Access(
+    return DashboardAccess(
         host,
         None if user_header else secret,
         trust_proxy,

@@ -17,7 +17,7 @@ from radt.cli.recovery import end_process, end_run, leftover_processes, lost_run
 from radt.cli.render import text_table
 from radt.cli.server_checks import servers
 from radt.collector.protocol import CollectorStatus
-from radt.collocation.ledger import Ledger
+from radt.collocation.ledger import CreatedLedger
 from radt.collocation.setup import clean_up
 from radt.errors import RadtError
 from radt.home import Home
@@ -81,7 +81,7 @@ def _all(home: Home, status: CollectorStatus | None, collector: Check) -> Iterat
     yield from checks.runtime_folder()
     yield from checks.data_folder(home)
     yield from checks.store(home, status)
-    yield from checks.unrecorded(home, status)
+    yield from checks.check_unrecorded(home, status)
     yield from servers(home)
     yield from checks.uploads(home)
     yield collector
@@ -117,7 +117,7 @@ def _clean(home: Home, status: CollectorStatus | None) -> tuple[list[str], list[
             else:
                 failures.append(f"{process} did not end")
     with noting():
-        failures += clean_up(Ledger(), say=done.append)
+        failures += clean_up(CreatedLedger(), say=done.append)
     if home.store_path.exists():
         with noting():
             with StoreReader(home.store_path) as reader:

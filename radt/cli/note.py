@@ -11,7 +11,7 @@ from radt.delivery.notes import send_notes
 from radt.errors import UsageError
 from radt.model import SHORT_ID_CHARS
 from radt.store.locate import Places, Readers
-from radt.store.notes import Edit, Notes, edit_notes, read_notes
+from radt.store.notes import Edit, RunNotes, edit_notes, read_notes
 from radt.store.writer import StoreWriter
 
 
@@ -63,7 +63,7 @@ def _pair(text: str) -> tuple[str, str]:
     return key, value
 
 
-def _show(run_id: str, notes: Notes) -> None:
+def _show(run_id: str, notes: RunNotes) -> None:
     marks = ["★"] * notes.starred + ["archived"] * notes.archived
     click.echo("  ".join([run_id[:SHORT_ID_CHARS], notes.name, *marks]))
     for line in notes.text.splitlines():

@@ -22,7 +22,7 @@ _BEAT = re.compile(r"beat\.(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class AttemptStart:
     """Where and when an attempt began, and the seconds between its heartbeats.
 
     ``job_id`` is the engine's, such as ``1234_7``.
@@ -48,7 +48,7 @@ class AttemptView:
     """
 
     number: int
-    start: Start | None
+    start: AttemptStart | None
     beats: int
     statuses: Mapping[int, RowStatus]
     ended: bool
@@ -56,7 +56,7 @@ class AttemptView:
     kept: frozenset[str] | None = None
 
 
-class Attempt:
+class JobAttempt:
     """The folder of one start of a job; only its node writes to it."""
 
     def __init__(self, path: Path, number: int | None = None) -> None:
@@ -77,19 +77,19 @@ class Attempt:
         folder = self.path / "runs"
         return sorted(folder.iterdir()) if folder.is_dir() else []
 
-    def part(self, node: int) -> Attempt:
+    def part(self, node: int) -> JobAttempt:
         """Make the folder of another node of this attempt, with the same structure."""
         path = self.path / "nodes" / str(node)
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return Attempt(path, self.number)
+        return JobAttempt(path, self.number)
 
-    def parts(self) -> dict[int, Attempt]:
+    def parts(self) -> dict[int, JobAttempt]:
         """Return the folders of the other nodes, by number."""
         folder = self.path / "nodes"
         names = sorted(entry.name for entry in os.scandir(folder)) if folder.is_dir() else []
-        return {int(name): Attempt(folder / name, self.number) for name in names}
+        return {int(name): JobAttempt(folder / name, self.number) for name in names}
 
-    def begin(self, start: Start) -> None:
+    def begin(self, start: AttemptStart) -> None:
         put(self.path / "start.json", json.dumps(asdict(start)))
 
     def beat(self) -> None:
@@ -142,7 +142,7 @@ class Attempt:
                 break
         return AttemptView(
             self.number,
-            Start(**start) if start else None,
+            AttemptStart(**start) if start else None,
             max(beats, default=0),
             {int(line): RowStatus(**row) for line, row in content.get("rows", {}).items()},
             bool(content.get("ended", False)),

@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Self
 
-from radt.cluster.attempt import Attempt
+from radt.cluster.attempt import JobAttempt
 from radt.cluster.shipping import archives_in, bundles_in
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
@@ -157,7 +157,7 @@ class Collection:
         except (RadtError, OSError) as error:
             look.problems[f"job {job}: {error}"] = None
 
-    def _collect_attempt(self, job: JobKey, attempt: Attempt, look: Collected) -> None:
+    def _collect_attempt(self, job: JobKey, attempt: JobAttempt, look: Collected) -> None:
         nodes = {0: attempt} | attempt.parts()
         views = [of.view() for of in nodes.values()]  # before listing: their runs were sent earlier
         left = False
@@ -194,7 +194,7 @@ class Collection:
         of_nodes = all(_of_node(run_dir, node).is_dir() for node in range(1, nodes))
         return of_nodes or progress_of(reader, run_id).delivered
 
-    def _supersede(self, job: JobKey, newest: Attempt, look: Collected) -> None:
+    def _supersede(self, job: JobKey, newest: JobAttempt, look: Collected) -> None:
         """Mark runs of earlier attempts that the newest attempt does not keep."""
         kept = newest.view().kept
         if kept is None:

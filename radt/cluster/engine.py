@@ -20,7 +20,7 @@ class Phase(StrEnum):
     ENDED = "ended"
 
 
-class End(StrEnum):
+class JobEnd(StrEnum):
     """How a job ended, according to the engine."""
 
     COMPLETED = "COMPLETED"
@@ -83,7 +83,7 @@ class JobState:
     phase: Phase
     reason: str = ""
     nodes: str = ""
-    end: End | None = None
+    end: JobEnd | None = None
     starts: str = ""
     intent: str | None = field(default=None, compare=False)
 

@@ -16,7 +16,7 @@ from radt import settings as radt_settings
 from radt import units
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import ArrayRequest, Engine
-from radt.cluster.follow import Followed, Follower
+from radt.cluster.follow import Followed, SubmissionFollower
 from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.script import array_request
@@ -262,7 +262,7 @@ class SlurmExecutor:
             store_uri=context.store_uri,
             client=context.client,
         ) as collection:
-            self._found = Follower(
+            self._found = SubmissionFollower(
                 monitor,
                 context.home,
                 context.console,

@@ -16,14 +16,14 @@ from contextlib import suppress
 from dataclasses import asdict
 
 from radt.clock import Clock
-from radt.cluster.attempt import Attempt, put
-from radt.cluster.link import Link, Message
+from radt.cluster.attempt import JobAttempt, put
+from radt.cluster.link import Message, NodeLink
 from radt.cluster.multinode import (
     LOOK_S,
     MEET_S,
     MEETING,
     SETTLE_S,
-    Kind,
+    MessageKind,
     MultiNodeSide,
     lost,
 )
@@ -53,7 +53,7 @@ class FirstNode(MultiNodeSide):
 
     def __init__(
         self,
-        attempt: Attempt,
+        attempt: JobAttempt,
         rows: Mapping[int, RowStatus],
         nodes: int,
         stop: NodeStop,
@@ -68,7 +68,7 @@ class FirstNode(MultiNodeSide):
         self._visitors: queue.SimpleQueue[socket.socket] = queue.SimpleQueue()
         #: Why the last connection was rejected.
         self._problem = ""
-        self._links: dict[int, Link] = {}
+        self._links: dict[int, NodeLink] = {}
         self._names: dict[int, str] = {}
         self._arrived: defaultdict[str, set[int]] = defaultdict(set)
         self._run_ids: set[str] = set()
@@ -111,7 +111,7 @@ class FirstNode(MultiNodeSide):
     def _take(self, connection: socket.socket) -> None:
         """Accept a node that knows the secret; one that disconnects or is silent tries again."""
         try:
-            link = Link(connection)
+            link = NodeLink(connection)
             hello = link.receive(GREETING_S)
             number, name, problem = hello["node"], hello["name"], hello["problem"]
         except (OSError, ClusterError, KeyError) as error:
@@ -148,7 +148,7 @@ class FirstNode(MultiNodeSide):
             self._current += 1
             self._round.shared = shared
             self._run_ids.update(shared.run_ids.values())
-        self._say(Kind.BEGIN, **asdict(shared))
+        self._say(MessageKind.BEGIN, **asdict(shared))
         return shared
 
     def meet(self) -> int | None:
@@ -158,7 +158,7 @@ class FirstNode(MultiNodeSide):
         if self.failed:
             return None
         opens_ns = time.monotonic_ns() + OPENING_NS
-        self._say(Kind.OPEN, at_ns=opens_ns)
+        self._say(MessageKind.OPEN, at_ns=opens_ns)
         return opens_ns
 
     def released(self, stamps_ns: Mapping[str, int]) -> Mapping[str, int]:
@@ -212,7 +212,7 @@ class FirstNode(MultiNodeSide):
             unsent: What this node could not send; "" for nothing.
             deadline_s: Returns the current deadline on the monotonic clock.
         """
-        self._say(Kind.DONE, reason=reason)
+        self._say(MessageKind.DONE, reason=reason)
         with self._news:
             while self._links.keys() - self._done.keys() - self._gone.keys():
                 if time.monotonic() >= deadline_s():
@@ -230,13 +230,13 @@ class FirstNode(MultiNodeSide):
 
     # Messages -------------------------------------------------------------------------------------
 
-    def _say(self, kind: Kind, **more: object) -> None:
+    def _say(self, kind: MessageKind, **more: object) -> None:
         for link in list(self._links.values()):
             link.send({"kind": kind, "round": self._current, **more})
 
     def _say_ends(self, ends: Mapping[str, RunEnd], *, is_settled: bool = False) -> None:
         of_letters = {letter: asdict(end) for letter, end in ends.items()}
-        self._say(Kind.ENDS, ends=of_letters, is_settled=is_settled)
+        self._say(MessageKind.ENDS, ends=of_letters, is_settled=is_settled)
 
     def _fail_all(self, reason: str) -> None:
         round_ = self._round
@@ -246,28 +246,28 @@ class FirstNode(MultiNodeSide):
             self._say_ends(round_.failed)
 
     def _hear(self, number: int, message: Message) -> None:
-        if (kind := Kind(message["kind"])) is Kind.ARRIVED:
+        if (kind := MessageKind(message["kind"])) is MessageKind.ARRIVED:
             self.arrived(message["run"], number)
             return
         with self._news:
             round_ = self._rounds[message["round"]]
             match kind:
-                case Kind.READY:
+                case MessageKind.READY:
                     round_.parts[number] = RunPart(**message["part"])
                     round_.ready.add(number)
-                case Kind.RELEASED:
+                case MessageKind.RELEASED:
                     round_.stamps_ns[number] = message["stamps_ns"]
-                case Kind.ENDED if round_ is self._round:
+                case MessageKind.ENDED if round_ is self._round:
                     reason = str(message["reason"])
                     if reason not in NOTICED:  # the engine signals all nodes, so name none
                         reason = f"{reason} (on {self._names[number]})".lstrip()
                     if round_.fail(message["letter"], RunEnd(RunStatus(message["status"]), reason)):
                         self._say_ends(round_.failed)
-                case Kind.OVER:
+                case MessageKind.OVER:
                     if message["part"] is not None:
                         round_.parts[number] = RunPart(**message["part"])
                     round_.over.add(number)
-                case Kind.DONE:
+                case MessageKind.DONE:
                     self._done[number] = message["unsent"]
                     why = message["reason"] or "its part of the job has ended"
                     self._lose(number, f"{self._names[number]}: {why}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from radt.cluster.collecting import Collection
-from radt.cluster.monitor import Changes, MonitoredJob, SubmissionMonitor
+from radt.cluster.monitor import MonitoredJob, StepChanges, SubmissionMonitor
 from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table, workload_progress
 from radt.cluster.submission import JobKey
@@ -104,7 +104,7 @@ class Followed:
     settled_at_once: bool = False
 
 
-class Follower:
+class SubmissionFollower:
     """Follows one submission. Each object is for one call of `run`.
 
     Args:
@@ -261,7 +261,7 @@ class Follower:
 
     # Workloads that have ended --------------------------------------------------------------------
 
-    def _report(self, changes: Changes) -> None:
+    def _report(self, changes: StepChanges) -> None:
         outcomes = [
             (self._outcome(job, key), key) for job in changes.ended for key in job.workloads
         ]

@@ -44,7 +44,7 @@ class ClockReading:
     error_ns: int
 
 
-class Link:
+class NodeLink:
     """A connection to another node.
 
     Args:

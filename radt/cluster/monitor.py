@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 
 from radt.cluster.attempt import AttemptView
-from radt.cluster.engine import REST, End, JobId, JobState, Phase
+from radt.cluster.engine import REST, JobEnd, JobId, JobState, Phase
 from radt.cluster.settle import (
     OUTCOME_S,
     OVER_MEMORY,
@@ -44,7 +44,7 @@ _SCANS_PER_POLL = 3
 FORGOTTEN_S = 240.0
 _TAIL_BYTES = 4096
 #: State of a job that is missing although others of its array are listed, and that never began.
-_CANCELLED = JobState(Phase.ENDED, end=End.CANCELLED)
+_CANCELLED = JobState(Phase.ENDED, end=JobEnd.CANCELLED)
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class MonitoredJob:
 
 
 @dataclass(slots=True)
-class Changes:
+class StepChanges:
     """The changes of a step: statuses by line, newly settled jobs, lines for people."""
 
     statuses: dict[int, RowStatus] = field(default_factory=dict)
@@ -201,7 +201,7 @@ class SubmissionMonitor:
         # Also after a release by another process, which may not have reached the engine.
         self._releases = bool(self.spool.released)
 
-    def step(self, now_s: float) -> Changes:
+    def step(self, now_s: float) -> StepChanges:
         """Query, submit and settle as far as the time for each has come.
 
         Operations that fail because of the shared folder are retried in a later step.
@@ -212,7 +212,7 @@ class SubmissionMonitor:
         Raises:
             ClusterError: The engine refuses to answer.
         """
-        changes = Changes()
+        changes = StepChanges()
         self._failed = ""
         self._scan_if_due(now_s)
         if asks := now_s >= self._next_poll_s:
@@ -232,7 +232,7 @@ class SubmissionMonitor:
         except OSError as error:
             self._failed = f"{error.filename or self.spool.path}: {error.strerror or error}"
 
-    def _note_folder(self, changes: Changes, *, asks: bool) -> None:
+    def _note_folder(self, changes: StepChanges, *, asks: bool) -> None:
         """Report once that the shared folder fails, once that it recovered, and any oddities."""
         if self._failed and not self.folder_problem:
             changes.notes.append(f"{self._failed}; jobs go on, and radt tries again")
@@ -245,7 +245,7 @@ class SubmissionMonitor:
 
     # The engine -----------------------------------------------------------------------------------
 
-    def _ask(self, now_s: float, changes: Changes) -> None:
+    def _ask(self, now_s: float, changes: StepChanges) -> None:
         self._poll_count += 1
         try:
             with self._folder():
@@ -282,7 +282,7 @@ class SubmissionMonitor:
         self._next_poll_s = now_s + self._usual_poll_s
         self._next_scan_s = now_s
 
-    def _submit(self, now_s: float, changes: Changes) -> None:
+    def _submit(self, now_s: float, changes: StepChanges) -> None:
         if not self._waiting or self.spool.stopped or self.spool.held:
             return
         unended = sum(
@@ -402,7 +402,7 @@ class SubmissionMonitor:
 
     # Settling jobs --------------------------------------------------------------------------------
 
-    def _settle(self, now_s: float, changes: Changes, *, all_silent: bool) -> None:
+    def _settle(self, now_s: float, changes: StepChanges, *, all_silent: bool) -> None:
         self.held, self._stopped = self.spool.held, self.spool.stopped
         holds = [reason for reason in (self.held, self.spool.released) if reason]
         unsubmitted, touched = self.unsubmitted, self._touched & self.jobs.keys()
@@ -420,7 +420,7 @@ class SubmissionMonitor:
         job: MonitoredJob,
         holds: Sequence[str],
         now_s: float,
-        changes: Changes,
+        changes: StepChanges,
         *,
         is_in: bool,
     ) -> None:
@@ -447,7 +447,7 @@ class SubmissionMonitor:
         self._follow_up(job, settle(facts, job.rows, self._outcome_s), job_id, changes)
 
     def _follow_up(
-        self, job: MonitoredJob, settlement: Settlement, job_id: JobId, changes: Changes
+        self, job: MonitoredJob, settlement: Settlement, job_id: JobId, changes: StepChanges
     ) -> None:
         if settlement.next is not Next.WAIT and not self._observes_only:
             log = self.spool.job_log(job.key.array, str(job_id))
@@ -470,19 +470,19 @@ class SubmissionMonitor:
                 self._end(job, settlement.rows, changes)
                 self._count_failure(settlement.never_began)
 
-    def _end(self, job: MonitoredJob, rows: Mapping[int, RowStatus], changes: Changes) -> None:
+    def _end(self, job: MonitoredJob, rows: Mapping[int, RowStatus], changes: StepChanges) -> None:
         self._say(rows, changes)
         changes.ended.append(job)
         del self.jobs[job.key]
 
     def _end_rest(
-        self, job: MonitoredJob, status: RunStatus, reason: str, changes: Changes
+        self, job: MonitoredJob, status: RunStatus, reason: str, changes: StepChanges
     ) -> None:
         """End a job, and its rows with this status, except those that have ended already."""
         left = [row for row in job.rows if not row.is_over(self.status(row))]
         self._end(job, {row.line: RowStatus(row.text(status, reason)) for row in left}, changes)
 
-    def _say(self, rows: Mapping[int, RowStatus], changes: Changes) -> None:
+    def _say(self, rows: Mapping[int, RowStatus], changes: StepChanges) -> None:
         for line, status in rows.items():
             if self.statuses.get(line) != status:
                 self.statuses[line] = changes.statuses[line] = status
@@ -495,7 +495,7 @@ class SubmissionMonitor:
         if self._failures >= MOST_UNFIT and not (self.held or self._observes_only):
             self.spool.hold(reason)
 
-    def _note_hold(self, changes: Changes) -> None:
+    def _note_hold(self, changes: StepChanges) -> None:
         """Report once that the rest is held, and hold it in the engine at once."""
         held = "" if self._stopped else self.held
         if held and not self._was_held and self.jobs:

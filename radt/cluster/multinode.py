@@ -24,8 +24,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 from radt.clock import Clock
-from radt.cluster.attempt import Attempt
-from radt.cluster.link import ClockReading, Link, Message
+from radt.cluster.attempt import JobAttempt
+from radt.cluster.link import ClockReading, Message, NodeLink
 from radt.cluster.node import NodeStop, node_name, this_start
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
@@ -50,7 +50,7 @@ LOOK_S = 0.2
 MEETING = "meeting.json"
 
 
-class Kind(StrEnum):
+class MessageKind(StrEnum):
     """The kind of a message between nodes; its ``round`` counts workloads."""
 
     BEGIN = "begin"  # ids and ports of the next workload
@@ -65,7 +65,7 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class Round:
+class WorkloadRound:
     """The state of a workload, keyed by letters of rows or numbers of nodes."""
 
     shared: SharedWorkload | None = None
@@ -105,13 +105,13 @@ class MultiNodeSide:
         #: Called when all parts of a run are in the shared folder, as far as this node knows.
         self.on_arrived: Callable[[str], None] = lambda _: None
         self._news = threading.Condition(threading.RLock())
-        self._rounds: defaultdict[int, Round] = defaultdict(Round)
+        self._rounds: defaultdict[int, WorkloadRound] = defaultdict(WorkloadRound)
         self._current = 0
         #: Nodes that no longer take part, and why.
         self._gone: dict[int, str] = {}
 
     @property
-    def _round(self) -> Round:
+    def _round(self) -> WorkloadRound:
         return self._rounds[self._current]
 
     def variables(self, letter: str) -> Mapping[str, str]:
@@ -169,9 +169,9 @@ class OtherNode(MultiNodeSide):
         number: int,
         nodes: int,
         address: str,
-        link: Link,
+        link: NodeLink,
         welcome: Message,
-        attempt: Attempt,
+        attempt: JobAttempt,
         stop: NodeStop,
     ) -> None:
         super().__init__(number, nodes, address, stop)
@@ -225,14 +225,14 @@ class OtherNode(MultiNodeSide):
         number: int,
         nodes: int,
         problem: str,
-        attempt: Attempt,
+        attempt: JobAttempt,
         stop: NodeStop,
     ) -> OtherNode | None:
         address = where["address"]
         connection = socket.create_connection((address, where["port"]), _CONNECT_S)
         try:
             prove(connection, where["secret"], is_server=False, timeout_s=_CONNECT_S)
-            link = Link(connection)
+            link = NodeLink(connection)
             link.send({"node": number, "name": node_name(), "problem": problem})
             if problem:
                 link.close()
@@ -269,7 +269,7 @@ class OtherNode(MultiNodeSide):
             before = self._before = self._link.read_clock()
         except ClusterError:
             return None  # the connection is being lost
-        self._say(Kind.READY, part=self._part(before))
+        self._say(MessageKind.READY, part=self._part(before))
         self._wait(lambda: bool(self._round.opens_ns or self._round.failed or self._gone))
         opens_ns = self._round.opens_ns
         return None if opens_ns is None or self.failed else opens_ns - before.offset_ns
@@ -277,11 +277,11 @@ class OtherNode(MultiNodeSide):
     def released(self, stamps_ns: Mapping[str, int]) -> Mapping[str, int]:
         offset_ns = self._before.offset_ns if self._before is not None else self._fixed_ns
         on_first_ns = {run_id: stamp + offset_ns for run_id, stamp in stamps_ns.items()}
-        self._say(Kind.RELEASED, stamps_ns=on_first_ns)
+        self._say(MessageKind.RELEASED, stamps_ns=on_first_ns)
         return stamps_ns
 
     def ended(self, letter: str, ending: RunEnd) -> None:
-        self._say(Kind.ENDED, letter=letter, **asdict(ending))
+        self._say(MessageKind.ENDED, letter=letter, **asdict(ending))
 
     def settle(self) -> Mapping[str, RunEnd]:
         before, self._before = self._before, None
@@ -289,7 +289,7 @@ class OtherNode(MultiNodeSide):
         if before is not None and not self._gone:
             with suppress(ClusterError):
                 part = self._part(before, self._link.read_clock())
-        self._say(Kind.OVER, part=part)
+        self._say(MessageKind.OVER, part=part)
         self._wait(
             lambda: self._round.settled is not None or bool(self._gone), stopped_s=2 * SETTLE_S
         )
@@ -314,13 +314,13 @@ class OtherNode(MultiNodeSide):
 
     def arrived(self, run_id: str) -> None:
         """Report that a run's part is completely in the shared folder."""
-        self._say(Kind.ARRIVED, run=run_id)
+        self._say(MessageKind.ARRIVED, run=run_id)
         self.on_arrived(run_id)
 
     def finish(self, reason: str, unsent: str, _deadline_s: Callable[[], float]) -> str:
         """Report that everything is sent, or why not; return the reason. See `FirstNode.finish`."""
         self._is_done = True
-        self._say(Kind.DONE, reason=reason, unsent=unsent)
+        self._say(MessageKind.DONE, reason=reason, unsent=unsent)
         return unsent
 
     def close(self) -> None:
@@ -330,20 +330,20 @@ class OtherNode(MultiNodeSide):
 
     # Messages -------------------------------------------------------------------------------------
 
-    def _say(self, kind: Kind, **more: object) -> None:
+    def _say(self, kind: MessageKind, **more: object) -> None:
         self._link.send({"kind": kind, "round": self._current, **more})
 
     def _hear(self, message: Message) -> None:
         with self._news:
             round_ = self._rounds[message["round"]]
-            match Kind(message["kind"]):
-                case Kind.BEGIN:
+            match MessageKind(message["kind"]):
+                case MessageKind.BEGIN:
                     round_.shared = SharedWorkload(
                         message["workload_id"], message["run_ids"], message["ports"]
                     )
-                case Kind.OPEN:
+                case MessageKind.OPEN:
                     round_.opens_ns = int(message["at_ns"])
-                case Kind.ENDS:
+                case MessageKind.ENDS:
                     ends = {
                         letter: RunEnd(RunStatus(end["status"]), end["reason"])
                         for letter, end in message["ends"].items()
@@ -352,7 +352,7 @@ class OtherNode(MultiNodeSide):
                         round_.settled = ends
                     else:
                         round_.failed = ends
-                case Kind.DONE:
+                case MessageKind.DONE:
                     why = message["reason"] or "it begins nothing more"
                     self._gone.setdefault(0, f"the first node: {why}")
             self._notify()
@@ -367,7 +367,7 @@ class OtherNode(MultiNodeSide):
             self._stop.request_once(reason)
 
 
-def _own_attempt(spool: Spool, job: JobKey) -> Attempt | None:
+def _own_attempt(spool: Spool, job: JobKey) -> JobAttempt | None:
     """Return the attempt that the first node has claimed in this start; None before."""
     here = this_start()
     for attempt in reversed(spool.attempts(job)):

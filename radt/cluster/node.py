@@ -26,8 +26,8 @@ from pathlib import Path
 from types import FrameType
 
 from radt import __version__, settings
-from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, Start
-from radt.collocation.ledger import Ledger
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptStart
+from radt.collocation.ledger import CreatedLedger
 from radt.collocation.setup import clean_up
 from radt.errors import ClusterError
 from radt.files import PidLock, lock
@@ -153,7 +153,7 @@ def _remove_left(folder: Path) -> None:
             if not lock(held.fileno()):
                 return  # the job is running
             end_collector(folder / "run", COLLECTOR_GRACE_S)
-            clean_up(Ledger(folder / "run" / "created"), say=lambda _: None)
+            clean_up(CreatedLedger(folder / "run" / "created"), say=lambda _: None)
             shutil.rmtree(folder, ignore_errors=True)
     except OSError:
         return  # another process is removing it
@@ -175,11 +175,11 @@ def engine_job_id() -> str:
     return f"{array}_{index}" if array and index else os.environ.get("SLURM_JOB_ID", "")
 
 
-def this_start() -> Start:
+def this_start() -> AttemptStart:
     """Describe the start of an attempt: the same on all nodes of a job, but for host and pid."""
     restarts = int(os.environ.get("SLURM_RESTART_COUNT") or 0)
     beat_s = settings.variable(settings.CLUSTER_BEAT_S, os.environ).value
-    return Start(node_name(), engine_job_id(), os.getpid(), __version__, restarts, beat_s)
+    return AttemptStart(node_name(), engine_job_id(), os.getpid(), __version__, restarts, beat_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from pathlib import Path
 from rich.console import Console
 
 from radt import __version__, settings
-from radt.cluster.attempt import Attempt, AttemptView
+from radt.cluster.attempt import AttemptView, JobAttempt
 from radt.cluster.first_node import FirstNode
 from radt.cluster.gpus import allocated_machine
 from radt.cluster.multinode import OtherNode
@@ -169,18 +169,18 @@ class NodeRunner:
         if multi_node is None:
             return 1
         left.rows, left.kept = multi_node.rows, frozenset()
-        work = work_of(self._spool, self._job, left.machine, left.rows)
+        work = remaining_work(self._spool, self._job, left.machine, left.rows)
         return self._run(multi_node.attempt.part(number), left, work, multi_node)
 
     # Before anything runs -------------------------------------------------------------------------
 
-    def _left(self, before: Sequence[Attempt]) -> Left:
+    def _left(self, before: Sequence[JobAttempt]) -> Left:
         """Return what earlier attempts left to do."""
         left = Left.by([attempt.view() for attempt in before])
         try:
             self._check()
             left.machine = allocated_machine(self._shape.gpus)
-            left.work = work_of(self._spool, self._job, left.machine, left.rows)
+            left.work = remaining_work(self._spool, self._job, left.machine, left.rows)
         except RadtError as error:
             left.problem = f"{error} (on {node_name()})"
         return left
@@ -205,7 +205,7 @@ class NodeRunner:
                 "Keep it in a folder that all nodes share",
             )
 
-    def _claimed(self) -> Attempt:
+    def _claimed(self) -> JobAttempt:
         try:
             attempt = self._spool.claim(self._job)
             attempt.begin(this_start())
@@ -216,7 +216,9 @@ class NodeRunner:
             ) from error
         return attempt
 
-    def _refuse(self, attempt: Attempt, left: Left, reason: str, killed: Sequence[int] = ()) -> int:
+    def _refuse(
+        self, attempt: JobAttempt, left: Left, reason: str, killed: Sequence[int] = ()
+    ) -> int:
         """Report in the shared folder why nothing runs."""
         print(f"radt: {reason}", file=sys.stderr, flush=True)  # noqa: T201 - the job's own log
         rows = {line: RowStatus(f"{RunStatus.KILLED}: {reason}") for line in killed}
@@ -227,7 +229,7 @@ class NodeRunner:
 
     def _run(
         self,
-        attempt: Attempt,
+        attempt: JobAttempt,
         left: Left,
         work: Work,
         multi_node: FirstNode | OtherNode | None,
@@ -281,7 +283,7 @@ class NodeRunner:
                 ):
                     shipper.start()
                     print_header(context, work, str(left.machine))
-                    series = series_of(self._submission, self._job)
+                    series = series_by_workload(self._submission, self._job)
                     outcome = LocalSchedule(context, work, statuses, series).run()
                     self._wait_until_stored(context)
                     self._wait_until_delivered(context)
@@ -312,7 +314,7 @@ class NodeRunner:
     def _uri(self, variable: str, none: str) -> str:
         return self._submission.settings.get(variable) or none
 
-    def _tags(self, attempt: Attempt) -> dict[str, str]:
+    def _tags(self, attempt: JobAttempt) -> dict[str, str]:
         tags = {
             CLUSTER_SUBMISSION: self._submission.submission_id,
             CLUSTER_JOB: str(self._job),
@@ -408,7 +410,9 @@ def _cut_off(row: RowStatus, attempt: int) -> RowStatus | None:
     return replace(row, text=status_text(ending, repeat, asked))
 
 
-def work_of(spool: Spool, job: JobKey, machine: Machine, rows: Mapping[int, RowStatus]) -> Work:
+def remaining_work(
+    spool: Spool, job: JobKey, machine: Machine, rows: Mapping[int, RowStatus]
+) -> Work:
     """Return the remaining work of a job's workloads on this node.
 
     Relative paths are resolved beside the experiment file, which may have changed since.
@@ -472,7 +476,7 @@ def _as_left(run: RunPlan, row: RowStatus | None, rerun: bool) -> RunPlan:
     return run
 
 
-def series_of(submission: Submission, job: JobKey) -> dict[WorkloadKey, str]:
+def series_by_workload(submission: Submission, job: JobKey) -> dict[WorkloadKey, str]:
     """Return the series ids that repeats of each workload share, across all attempts."""
     return {
         key: uuid.uuid5(

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptView
-from radt.cluster.engine import End, JobState, Phase
+from radt.cluster.engine import JobEnd, JobState, Phase
 from radt.cluster.spool import MOST_ATTEMPTS
 from radt.cluster.submission import SubmittedRow
 from radt.experiment.columns import QUEUED, parse_status
@@ -37,16 +37,16 @@ _STOPPED_S = 10.0
 #: and without.
 OVER_MEMORY = re.compile(r"exceeded (?:job |step )?memory limit|oom[_-]kill", re.IGNORECASE)
 #: Reasons of jobs that were ended from outside.
-_ENDS: Mapping[End, str] = {
-    End.TIMEOUT: TIME_LIMIT,
-    End.PREEMPTED: PREEMPTED,
-    End.NODE_FAIL: "its node failed",
-    End.BOOT_FAIL: "its node did not start",
-    End.DEADLINE: "the job's deadline",
-    End.CANCELLED: "the job was cancelled",
+_ENDS: Mapping[JobEnd, str] = {
+    JobEnd.TIMEOUT: TIME_LIMIT,
+    JobEnd.PREEMPTED: PREEMPTED,
+    JobEnd.NODE_FAIL: "its node failed",
+    JobEnd.BOOT_FAIL: "its node did not start",
+    JobEnd.DEADLINE: "the job's deadline",
+    JobEnd.CANCELLED: "the job was cancelled",
 }
 #: Ends without preemption, whatever signal the job got: such jobs are not submitted again.
-_BY_ORDER = (End.CANCELLED, End.DEADLINE, End.TIMEOUT)
+_BY_ORDER = (JobEnd.CANCELLED, JobEnd.DEADLINE, JobEnd.TIMEOUT)
 
 
 class Next(StrEnum):
@@ -125,7 +125,7 @@ class _Case:
         patience_s = _STOPPED_S if self._job.stopped else self._outcome_s
         if has_run and self._final_report is None and self._job.silent_s < patience_s:
             return self._running(state.nodes)
-        return self._ended(state.end or End.FAILED)
+        return self._ended(state.end or JobEnd.FAILED)
 
     @property
     def _final_report(self) -> AttemptView | None:
@@ -155,7 +155,7 @@ class _Case:
         if self._final_report is not None:
             if self._job.silent_s < self._outcome_s:
                 return self._running("")
-            return self._ended(End.COMPLETED)
+            return self._ended(JobEnd.COMPLETED)
         silent_s = self._job.silent_s
         if self._job.stopped and silent_s >= _STOPPED_S:
             return self._killed(self._job.stopped)
@@ -167,15 +167,15 @@ class _Case:
             return self._as_known(Next.WAIT)
         return self._killed(LOST)
 
-    def _ended(self, end: End) -> Settlement:
+    def _ended(self, end: JobEnd) -> Settlement:
         """Settle an ended job with unfinished rows."""
         if (report := self._final_report) is not None:
             return self._after_final_report(report, end)
         if self._job.stopped:
             return self._killed(self._job.stopped)
-        if end is End.OUT_OF_MEMORY or OVER_MEMORY.search(self._job.log_line):
+        if end is JobEnd.OUT_OF_MEMORY or OVER_MEMORY.search(self._job.log_line):
             return self._all_left(RunStatus.OOM, "the job's memory")
-        if end in (End.COMPLETED, End.FAILED):
+        if end in (JobEnd.COMPLETED, JobEnd.FAILED):
             if self._has_lost_a_node and self._may_start_again:
                 return self._queued("ended with the node that it had lost", Next.SUBMIT)
             line = f": {self._job.log_line}" if self._job.log_line else ""
@@ -184,7 +184,7 @@ class _Case:
             return self._all_left(RunStatus.FAILED, reason, never_began=never)
         return self._killed(_ENDS[end])
 
-    def _after_final_report(self, newest: AttemptView, end: End) -> Settlement:
+    def _after_final_report(self, newest: AttemptView, end: JobEnd) -> Settlement:
         """Settle a job whose attempt reported its end without finishing all of its rows."""
         if newest.reason in self._job.holds:
             return self._queued("held", Next.SUBMIT)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from radt.cluster.attempt import Attempt
+from radt.cluster.attempt import JobAttempt
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
 from radt.delivery.archive.spool import progress_of
@@ -120,7 +120,7 @@ class Shipper(_Sender):
     def __init__(
         self,
         home: Home,
-        attempt: Attempt,
+        attempt: JobAttempt,
         interval_s: float,
         *,
         with_files: bool = True,
@@ -241,11 +241,11 @@ class Shipper(_Sender):
                 )
         if files:
             sent.number += 1
-            pack(folder / f"files.{sent.number}.tar", files)
+            pack_files(folder / f"files.{sent.number}.tar", files)
         sent.files = True
 
 
-def pack(path: Path, files: Mapping[str, Path]) -> None:
+def pack_files(path: Path, files: Mapping[str, Path]) -> None:
     """Write files, by name, into an archive in ``runs/RUN``, atomically.
 
     Raises:
@@ -366,7 +366,7 @@ class AttemptHeartbeat(_Sender):
         self,
         spool: Spool,
         job: JobKey,
-        attempt: Attempt,
+        attempt: JobAttempt,
         statuses: NodeStatuses,
         output: Path,
         *,

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import cached_property
 
-from radt.cluster.engine import INTENT, REST, ArrayRequest, End, JobId, JobState, Phase, Shape
+from radt.cluster.engine import INTENT, REST, ArrayRequest, JobEnd, JobId, JobState, Phase, Shape
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 from radt.processes import run_command
 from radt.units import ranges_text
@@ -32,11 +32,11 @@ _MOST_IN_ARGUMENT = 1000
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED"})
 _HELD_STATES = frozenset({"REQUEUE_HOLD", "SPECIAL_EXIT"})
 _HELD = re.compile(r"held", re.IGNORECASE)  # JobHeldUser, launch_failed_requeued_held
-_ENDS: Mapping[str, End] = {
-    **{end.value: end for end in End},
-    "REVOKED": End.CANCELLED,
-    "LAUNCH_FAILED": End.BOOT_FAIL,
-    "RECONFIG_FAIL": End.BOOT_FAIL,
+_ENDS: Mapping[str, JobEnd] = {
+    **{end.value: end for end in JobEnd},
+    "REVOKED": JobEnd.CANCELLED,
+    "LAUNCH_FAILED": JobEnd.BOOT_FAIL,
+    "RECONFIG_FAIL": JobEnd.BOOT_FAIL,
 }
 #: Errors of a test submission that would nevertheless be queued.
 _WAITS = re.compile(

@@ -41,7 +41,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from radt.cluster.attempt import Attempt, put
+from radt.cluster.attempt import JobAttempt, put
 from radt.cluster.engine import INTENT
 from radt.cluster.submission import JobKey, Request, Submission
 from radt.errors import ClusterError
@@ -190,7 +190,7 @@ class Spool:
     def _attempts(self, job: JobKey) -> Path:
         return self.path / "jobs" / str(job) / "attempts"
 
-    def claim(self, job: JobKey) -> Attempt:
+    def claim(self, job: JobKey) -> JobAttempt:
         """Make the folder of the next attempt, which no other node can get.
 
         Raises:
@@ -205,7 +205,7 @@ class Spool:
             except FileExistsError:  # a listing may be out of date, mkdir is not
                 number += 1
                 continue
-            return Attempt(folder / str(number))
+            return JobAttempt(folder / str(number))
 
     def last_attempt(self, job: JobKey) -> int:
         """Return the highest number of an attempt; 0 if there is none."""
@@ -233,10 +233,10 @@ class Spool:
         """Return the path of a batch script's output; ``name`` is the engine's name of the job."""
         return self._array(array) / f"output.{name}.log"
 
-    def attempts(self, job: JobKey, last: int | None = None) -> list[Attempt]:
+    def attempts(self, job: JobKey, last: int | None = None) -> list[JobAttempt]:
         """Return all attempts of a job in order, up to number ``last`` if that is known."""
         last = self.last_attempt(job) if last is None else last
-        return [Attempt(self._attempts(job) / str(number + 1)) for number in range(last)]
+        return [JobAttempt(self._attempts(job) / str(number + 1)) for number in range(last)]
 
     # The submission -------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from radt import settings
 from radt.cluster.collecting import Collection
 from radt.cluster.executor import monitor_of, plan_of, reopened, status_writer
-from radt.cluster.follow import Follower
+from radt.cluster.follow import SubmissionFollower
 from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import open_submission
 from radt.cluster.overview import Overview, current_workload, workload_progress
@@ -164,7 +164,7 @@ class ClusterWatcher(Watcher):
             closing(Notifier("", console.say)) as notifier,
             self._collection(spool, console) if is_ours else nullcontext() as collection,
         ):
-            followed = Follower(
+            followed = SubmissionFollower(
                 monitor_of(spool, *reopened(spool), observes_only=not is_ours),
                 self.home,
                 console,

@@ -22,7 +22,7 @@ from radt.collector.processes import ProcessTable
 from radt.collector.protocol import RunRequest
 from radt.collector.routing import Gap, Numbering, PendingSamples
 from radt.collector.rows import put_rows
-from radt.collector.runs import Ending, RecordedRun
+from radt.collector.runs import RegisteredRun, RunEnding
 from radt.collector.totals import LastReading, total_batches
 from radt.errors import JournalError, RunNotFoundError, StoreError
 from radt.home import RunDir
@@ -87,7 +87,7 @@ class RunRecorder:
 
     def __init__(
         self,
-        run: RecordedRun,
+        run: RegisteredRun,
         writer: StoreWriter,
         reader: StoreReader,
         clock: Clock,
@@ -354,7 +354,7 @@ class RunRecorder:
             self.written(pending)
             more = more or pending.journal.more
 
-    def finish(self, ending: Ending) -> RunStatus:
+    def finish(self, ending: RunEnding) -> RunStatus:
         """Write the rest, seal it, and record the outcome in the run's row.
 
         Raises:
@@ -401,14 +401,14 @@ class RunRecorder:
             cost[TRACKER_CPU_S] = f"{self.run.tracker_cpu_s:.3f}"
         return cost
 
-    def _ended_ns(self, ending: Ending) -> int:
+    def _ended_ns(self, ending: RunEnding) -> int:
         """Return the monotonic time of the run's end: the script's own, if its journal has one."""
         finish = self._journals.finish() if ending.status is None else None
         if finish is None or finish.ended_ns is None:
             return ending.ended_ns
         return finish.ended_ns
 
-    def _outcome(self, ending: Ending) -> tuple[RunStatus, str]:
+    def _outcome(self, ending: RunEnding) -> tuple[RunStatus, str]:
         if ending.status is not None:
             return ending.status, ending.reason
         if (finish := self._journals.finish()) is not None:

@@ -31,7 +31,7 @@ from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import ClaimedError, RunRecorder
 from radt.collector.rows import row_of
-from radt.collector.runs import NO_REPORT, Ending, RecordedRun, RunStates
+from radt.collector.runs import NO_REPORT, RegisteredRun, RunEnding, RunStates
 from radt.errors import JournalError
 from radt.home import Home, runtime_dir
 from radt.journal.reader import JournalReader
@@ -254,7 +254,7 @@ class _UnendedRun:
         if recorder.unreadable:
             result.failed[run_id] = f"unreadable: {', '.join(sorted(recorder.unreadable))}"
 
-    def _recorded(self) -> RecordedRun:
+    def _recorded(self) -> RegisteredRun:
         """Return the run for a recorder, with its start as far as known."""
         row, manifest, end = self._run, self._manifest, self._end
         registration = Registration(row.run_id, str(self._home.store_path), str(self._folder))
@@ -262,7 +262,7 @@ class _UnendedRun:
         if manifest is not None:
             registration = manifest.run.registration
             standalone = None if manifest.run.has_runner else manifest.run
-        run = RecordedRun(registration, None, standalone=standalone, buffered_points=0)
+        run = RegisteredRun(registration, None, standalone=standalone, buffered_points=0)
         if row.started_ns is not None:
             run.started(row.pid, row.started_ns - self._clock.offset_ns)
         elif standalone is not None:
@@ -276,16 +276,16 @@ class _UnendedRun:
         if self._reader.workload(self._run.workload_id).barrier_ns is None:
             writer.update_workload(self._run.workload_id, barrier_ns=started_ns)
 
-    def _ending(self) -> Ending:
+    def _ending(self) -> RunEnding:
         """Return the end noted by the runner, else one for a script without its own."""
         last_ns = self._last_ns() - self._clock.offset_ns
         if (end := self._end) is not None:
-            return Ending(last_ns, end.status, end.exit_code, end.reason)
+            return RunEnding(last_ns, end.status, end.exit_code, end.reason)
         parent_id = "" if self._manifest is None else self._manifest.run.parent_id
         for parent in self._reader.runs(run_ids=[parent_id]) if parent_id else ():
             if parent.status.ended and parent.status is not RunStatus.FINISHED:
-                return Ending(last_ns, reason=parent.end_reason, fallback=parent.status)
-        return Ending(last_ns, reason=self._why, fallback=RunStatus.KILLED)
+                return RunEnding(last_ns, reason=parent.end_reason, fallback=parent.status)
+        return RunEnding(last_ns, reason=self._why, fallback=RunStatus.KILLED)
 
     @property
     def _why(self) -> str:

@@ -27,7 +27,7 @@ class SeriesKey:
 
 
 @dataclass(slots=True)
-class Column:
+class PendingPoints:
     """Points of one series that are not in the store yet."""
 
     metric: Metric
@@ -67,7 +67,7 @@ class Gap:
 class PendingSamples:
     """Data that a run passes to the store in one transaction."""
 
-    columns: Mapping[SeriesKey, Column] = field(default_factory=dict)
+    columns: Mapping[SeriesKey, PendingPoints] = field(default_factory=dict)
     missing: Sequence[Gap] = ()
     events: Sequence[Event] = ()
     ledgers: Sequence[LedgerRecord] = ()

@@ -1,9 +1,9 @@
 """A run that is being recorded, in memory and on disk.
 
-Listener threads and client threads write to a `RecordedRun`; the store's thread takes the data out.
-No method waits for a store; times are monotonic until they are taken out. `RunStates` keeps a small
-file per run in the runtime folder, without the run's environment, from which a restarted worker
-continues.
+Listener threads and client threads write to a `RegisteredRun`; the store's thread takes the data
+out. No method waits for a store; times are monotonic until they are taken out. `RunStates` keeps a
+small file per run in the runtime folder, without the run's environment, from which a restarted
+worker continues.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 from radt.collector.ledger import Account, ListenerState
 from radt.collector.protocol import LiveView, Registration, RunRequest, from_json
 from radt.collector.routing import (
-    Column,
     Event,
     Gap,
     LiveState,
     LogUpdate,
+    PendingPoints,
     PendingSamples,
     SeriesKey,
     SortedReadings,
@@ -43,7 +43,7 @@ NO_REPORT = "its process ended without reporting, and its exit code is unknown"
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class RunEnding:
     """Outcome of a run. ``status`` is None to use the journal's outcome, or else ``fallback``."""
 
     ended_ns: int
@@ -53,7 +53,7 @@ class Ending:
     fallback: RunStatus = RunStatus.FINISHED
 
     @classmethod
-    def of_exit(cls, code: int | None) -> Ending:
+    def of_exit(cls, code: int | None) -> RunEnding:
         """Return the outcome, as of now, of a script whose process exited before it ended the run.
 
         The process may have become another program (``os.execv``), so its exit code determines the
@@ -69,7 +69,7 @@ class Ending:
         return cls(time.monotonic_ns(), exit_code=code, reason=reason, fallback=fallback)
 
 
-class RecordedRun:
+class RegisteredRun:
     """One registered run. Thread-safe."""
 
     def __init__(
@@ -88,7 +88,7 @@ class RecordedRun:
         #: then.
         self.devices = registration.devices
         self.started_ns: int | None = None
-        self.ending: Ending | None = None
+        self.ending: RunEnding | None = None
         #: Watches the process of a script that ends its run itself.
         self.exit_watch: ExitWatch | None = None
         #: CPU seconds of the tracker during the run; None if unknown.
@@ -105,7 +105,7 @@ class RecordedRun:
         self._lock = threading.Lock()
         self._buffered_points = buffered_points
         self._points = 0
-        self._columns: dict[SeriesKey, Column] = {}
+        self._columns: dict[SeriesKey, PendingPoints] = {}
         self._gaps: dict[SeriesKey, Gap] = {}
         self._valued: set[SeriesKey] = set()
         self._missing: list[Gap] = []
@@ -182,7 +182,7 @@ class RecordedRun:
         if self.tracker_began_s is not None and self.ending is None:
             self.tracker_cpu_s = max(0.0, cpu_s - self.tracker_began_s)
 
-    def end(self, ending: Ending) -> bool:
+    def end(self, ending: RunEnding) -> bool:
         """Accept no more readings; return False if the run has already ended."""
         with self._lock:
             if self.ending is not None:
@@ -250,7 +250,7 @@ class RecordedRun:
                 column = self._columns.get(key)
                 if column is None:
                     method = reading.method or metric.method
-                    column = self._columns[key] = Column(metric, spacing_s, method)
+                    column = self._columns[key] = PendingPoints(metric, spacing_s, method)
                     self._valued.add(key)
                 column.times_ns.append(value_ns)
                 column.values.append(value)
@@ -362,7 +362,7 @@ class RunState:
     standalone: RunRequest | None = None
     pid: int | None = None
     started_ns: int | None = None
-    ending: Ending | None = None
+    ending: RunEnding | None = None
     boot: str = field(default_factory=boot_id)
 
     def to_json(self) -> dict[str, Any]:
@@ -372,11 +372,11 @@ class RunState:
         return asdict(replace(self, registration=registration, standalone=standalone))
 
 
-#: Readers for the field types of `RunState` and `Ending` that the protocol does not have.
+#: Readers for the field types of `RunState` and `RunEnding` that the protocol does not have.
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "ProcessId | None": lambda value: value and from_json(ProcessId, value),
     "RunRequest | None": lambda value: value and from_json(RunRequest, value),
-    "Ending | None": lambda value: value and from_json(Ending, value, _READERS),
+    "Ending | None": lambda value: value and from_json(RunEnding, value, _READERS),
     "RunStatus | None": lambda value: value and RunStatus(value),
 }
 

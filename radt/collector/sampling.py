@@ -19,7 +19,7 @@ from radt.collector.guardian import MAX_STRIKES, Heartbeat, ReadingMark
 from radt.collector.ledger import ListenerState
 from radt.collector.processes import ProcessTable
 from radt.collector.routing import SortedReadings
-from radt.collector.runs import RecordedRun
+from radt.collector.runs import RegisteredRun
 from radt.errors import ListenerError, ListenerUnavailableError, UsageError, described
 from radt.listeners import registry
 from radt.listeners.api import Availability, Listener, Reading, options_of
@@ -79,7 +79,7 @@ class Sampler:
         self._hang_ns = round(max(hang_s, HANG_INTERVALS * interval_s) * 1e9)
         self._lock = threading.Lock()
         self._wake = threading.Condition(self._lock)
-        self._runs: dict[str, RecordedRun] = {}
+        self._runs: dict[str, RegisteredRun] = {}
         self._failures = 0
         self._good = 0
         self._hung = hung
@@ -87,7 +87,7 @@ class Sampler:
         #: the runs that wait for their last reading.
         self._has_counters = kind.counters is not Listener.counters
         self._begun: set[str] = set()
-        self._last: dict[str, tuple[RecordedRun, threading.Event]] = {}
+        self._last: dict[str, tuple[RegisteredRun, threading.Event]] = {}
         self.state = ListenerState.OPENING
         self.availability = Availability(True)
         #: Set once the listener is open or has turned out not to work.
@@ -96,7 +96,7 @@ class Sampler:
 
     # Runs ------------------------------------------------------------------------------------
 
-    def add(self, run: RecordedRun) -> None:
+    def add(self, run: RegisteredRun) -> None:
         """Also read for this run, once it samples."""
         with self._lock:
             self._runs[run.run_id] = run
@@ -109,7 +109,7 @@ class Sampler:
             self._begun.discard(run_id)
             return not self._runs
 
-    def read_last(self, run: RecordedRun) -> threading.Event | None:
+    def read_last(self, run: RegisteredRun) -> threading.Event | None:
         """Request a last reading of counters for a run; return an event that is set afterwards."""
         with self._lock:
             if not self._has_counters or run.run_id not in self._begun:
@@ -308,7 +308,7 @@ class Sampler:
         self,
         thread: SamplerThread,
         listener: Listener,
-        runs: Sequence[RecordedRun],
+        runs: Sequence[RegisteredRun],
         *,
         counters: bool = False,
     ) -> None:
@@ -380,7 +380,7 @@ class SamplerPool:
         self._samplers: dict[ListenerChoice, Sampler] = {}
         self._hung: dict[str, list[threading.Thread]] = {}
 
-    def subscribe(self, run: RecordedRun) -> list[str]:
+    def subscribe(self, run: RegisteredRun) -> list[str]:
         """Start the listeners that a run requests; return warnings about those that do not work."""
         deadline = time.monotonic() + _OPEN_TIMEOUT_S
         warnings, samplers = [], []
@@ -407,7 +407,7 @@ class SamplerPool:
             warnings.append(f"listener {sampler.name} is unavailable: {reason}{remedy}")
         return warnings
 
-    def read_last(self, run: RecordedRun) -> None:
+    def read_last(self, run: RegisteredRun) -> None:
         """Read counters as a run ends, without waiting for a slow listener."""
         deadline = time.monotonic() + _LAST_READING_S
         waited = [done for sampler in self._all() if (done := sampler.read_last(run)) is not None]
@@ -450,7 +450,7 @@ class SamplerPool:
         with self._lock:
             return list(self._samplers.values())
 
-    def _sampler(self, kind: type[Listener], choice: ListenerChoice, run: RecordedRun) -> Sampler:
+    def _sampler(self, kind: type[Listener], choice: ListenerChoice, run: RegisteredRun) -> Sampler:
         """Return the sampler for a choice, with the run added."""
         interval_s = choice.interval_s or kind.default_interval_s
         resolved = replace(choice, interval_s=interval_s)

@@ -25,7 +25,7 @@ from radt.collector.protocol import (
 )
 from radt.collector.rows import record_runs
 from radt.collector.run_finder import RunFinder, waiting
-from radt.collector.runs import Ending, RecordedRun, RunState, RunStates
+from radt.collector.runs import RegisteredRun, RunEnding, RunState, RunStates
 from radt.collector.sampling import SamplerPool
 from radt.collector.sink import StoreSink
 from radt.collector.start import CollectorSettings
@@ -63,11 +63,11 @@ class Service:
         self._memory = RunStates(runtime_dir() / "runs")
         self._points = settings.buffered_points
         self._lock = threading.RLock()
-        self._runs: dict[str, RecordedRun] = {}
+        self._runs: dict[str, RegisteredRun] = {}
         self._sinks: dict[Path, StoreSink] = {}
         self._run_finder = RunFinder()
         #: Runs that it found by their folders.
-        self._taken_up: dict[str, RecordedRun] = {}
+        self._taken_up: dict[str, RegisteredRun] = {}
         self._finder: threading.Thread | None = None
 
     # Requests --------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ class Service:
     def register(self, registration: Registration, owner: ProcessId | None) -> list[str]:
         """Record a run of a runner; return warnings."""
         registration = _with_defaults(registration)
-        return self._adopt(RecordedRun(registration, owner, buffered_points=self._points))
+        return self._adopt(RegisteredRun(registration, owner, buffered_points=self._points))
 
     def begin(self, run: RunRequest, owner: ProcessId | None, timeout_s: float = 0.0) -> Begun:
         """Record a run that is its own owner.
@@ -101,7 +101,7 @@ class Service:
         registration = _with_defaults(run.registration)
         listeners = "+".join(map(str, registration.listeners))
         run = replace(run, registration=registration, tags=run.tags | {LISTENERS: listeners})
-        active = RecordedRun(registration, owner, standalone=run, buffered_points=self._points)
+        active = RegisteredRun(registration, owner, standalone=run, buffered_points=self._points)
         warnings = self._adopt(active)
         active = self._runs.get(active.run_id, active)
         self.started(active.run_id, run.pid, run.started_monotonic_ns)
@@ -145,7 +145,7 @@ class Service:
     def finish(
         self,
         run_id: str,
-        ending: Ending,
+        ending: RunEnding,
         timeout_s: float,
         registration: Registration | None = None,
         owner: ProcessId | None = None,
@@ -184,7 +184,7 @@ class Service:
     def resume(self) -> None:
         """Continue the runs that an earlier worker recorded."""
         for known in self._memory.load():
-            run = RecordedRun(
+            run = RegisteredRun(
                 known.registration,
                 known.owner,
                 standalone=known.standalone,
@@ -241,12 +241,12 @@ class Service:
                     # One run that cannot be recorded must not prevent the recording of others.
                     log.exception("run %s", registration.run_id)
 
-    def _end_as_noted(self, run: RecordedRun) -> bool:
+    def _end_as_noted(self, run: RegisteredRun) -> bool:
         """End a run if its runner noted an end because it could not reach this collector."""
         end = RunnersEnd.read(Path(run.registration.spool))
         if end is None or run.ending is not None:
             return False
-        self._end(run, Ending(end.ended_ns, end.status, end.exit_code, end.reason))
+        self._end(run, RunEnding(end.ended_ns, end.status, end.exit_code, end.reason))
         return True
 
     def _take_up_one(self, manifest: Manifest) -> None:
@@ -301,11 +301,11 @@ class Service:
             if run.owner is not None and not run.owner.alive:
                 self.orphaned(run)
 
-    def orphaned(self, run: RecordedRun) -> None:
+    def orphaned(self, run: RegisteredRun) -> None:
         """End a run whose owner has died without finishing it."""
         if run.standalone is not None:
             code = None if run.exit_watch is None else run.exit_watch.exit_code()
-            self._end(run, Ending.of_exit(code))
+            self._end(run, RunEnding.of_exit(code))
             return
         if self._end_as_noted(run):
             return
@@ -361,7 +361,7 @@ class Service:
 
     # Helpers ---------------------------------------------------------------------------------
 
-    def _run(self, run_id: str) -> RecordedRun:
+    def _run(self, run_id: str) -> RegisteredRun:
         with self._lock:
             run = self._runs.get(run_id)
         if run is None:
@@ -372,7 +372,7 @@ class Service:
             )
         return run
 
-    def _adopt(self, run: RecordedRun) -> list[str]:
+    def _adopt(self, run: RegisteredRun) -> list[str]:
         """Add a run; a known run only gets its new environment."""
         with self._lock:
             self.hold_clock()
@@ -406,12 +406,12 @@ class Service:
                 )
             return sink
 
-    def _children(self, run: RecordedRun) -> list[RecordedRun]:
+    def _children(self, run: RegisteredRun) -> list[RegisteredRun]:
         """Return the children of a run that are being recorded."""
         with self._lock:
             return [child for child in self._runs.values() if child.parent_id == run.run_id]
 
-    def _end_children(self, run: RecordedRun, ending: Ending) -> None:
+    def _end_children(self, run: RegisteredRun, ending: RunEnding) -> None:
         """End the children of a run with its outcome, unless they have recorded their own."""
         try:
             self._take_up_all(waiting())
@@ -420,7 +420,7 @@ class Service:
         for child in self._children(run):
             self._end(child, _as_parent(ending))
 
-    def _end(self, run: RecordedRun, ending: Ending) -> None:
+    def _end(self, run: RegisteredRun, ending: RunEnding) -> None:
         if not run.parent_id:
             self._end_children(run, ending)
         if run.sampling:
@@ -435,7 +435,7 @@ class Service:
         if sink is not None:
             sink.wake()
 
-    def _ended(self, run: RecordedRun) -> None:
+    def _ended(self, run: RegisteredRun) -> None:
         """Remove a run that the store has completely or never will have."""
         if run.exit_watch is not None:
             run.exit_watch.close()
@@ -445,7 +445,7 @@ class Service:
         with self._lock:
             self._runs.pop(run.run_id, None)
 
-    def _stop_orphan(self, run: RecordedRun) -> None:
+    def _stop_orphan(self, run: RegisteredRun) -> None:
         log.warning("the owner of run %s died; stopping the run", run.run_id)
         try:
             stop_run(run.run_id, terminate_s=_GRACE_S, kill_s=_GRACE_S)
@@ -455,10 +455,10 @@ class Service:
             return
         self._end(
             run,
-            Ending(time.monotonic_ns(), RunStatus.KILLED, reason="its runner was killed"),
+            RunEnding(time.monotonic_ns(), RunStatus.KILLED, reason="its runner was killed"),
         )
 
-    def _remember(self, run: RecordedRun) -> None:
+    def _remember(self, run: RegisteredRun) -> None:
         state = RunState(
             replace(run.registration, devices=run.devices),
             run.owner,
@@ -472,7 +472,7 @@ class Service:
         except OSError:  # its client or its folder reports it to the next worker
             log.exception("run %s is not remembered", run.run_id)
 
-    def _problem_of(self, run: RecordedRun) -> str:
+    def _problem_of(self, run: RegisteredRun) -> str:
         with self._lock:
             sink = self._sinks.get(Path(run.registration.store_path))
         return (sink.problem if sink is not None else "") or "it is busy"
@@ -509,8 +509,8 @@ def _with_defaults(registration: Registration) -> Registration:
     return replace(registration, listeners=tuple(choices.values()))
 
 
-def _as_parent(ending: Ending) -> Ending:
+def _as_parent(ending: RunEnding) -> RunEnding:
     """Return the outcome of a child that ends with its parent, unless it has recorded its own."""
     status = ending.status or ending.fallback
     fallback = RunStatus.KILLED if status is RunStatus.FINISHED else status
-    return Ending(ending.ended_ns, reason=ending.reason, fallback=fallback)
+    return RunEnding(ending.ended_ns, reason=ending.reason, fallback=fallback)

@@ -16,7 +16,7 @@ from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import Pending, RunRecorder
 from radt.collector.recovery import drain
-from radt.collector.runs import RecordedRun
+from radt.collector.runs import RegisteredRun
 from radt.errors import RunNotFoundError, StoreError
 from radt.home import Home
 from radt.processes import Backoff
@@ -55,7 +55,7 @@ class StoreSink:
         flush_s: float,
         table: ProcessTable,
         deliverers: Deliverers,
-        on_ended: Callable[[RecordedRun], None],
+        on_ended: Callable[[RegisteredRun], None],
         *,
         disk_sync_s: float = 0.0,
     ) -> None:
@@ -72,7 +72,7 @@ class StoreSink:
         self._disk_sync_s = disk_sync_s
         self._synced_s = time.monotonic()
         self._condition = threading.Condition()
-        self._runs: dict[str, RecordedRun] = {}
+        self._runs: dict[str, RegisteredRun] = {}
         self._urgent = False
         self._left: list[Registration] = []
         #: True from opening the store until unended runs have been searched for.
@@ -87,7 +87,7 @@ class StoreSink:
         self._thread = threading.Thread(target=self._work, name="store", daemon=True)
         self._thread.start()
 
-    def add(self, run: RecordedRun) -> None:
+    def add(self, run: RegisteredRun) -> None:
         """Record this run from now on."""
         with self._condition:
             self._runs[run.run_id] = run
@@ -182,14 +182,14 @@ class StoreSink:
         self.problem = str(error)
         return self._backoff.next_s()
 
-    def _recovered(self, runs: Sequence[RecordedRun]) -> None:
+    def _recovered(self, runs: Sequence[RegisteredRun]) -> None:
         log.warning("the store %s can be written again", self.path)
         for run in runs:
             run.note("store unavailable", self.problem)
         self.problem = ""
         self._backoff.reset()
 
-    def _may_open(self, runs: Sequence[RecordedRun]) -> bool:
+    def _may_open(self, runs: Sequence[RegisteredRun]) -> bool:
         """Return whether the store exists, or a run without a runner may create it."""
         if self._writer is not None or self.path.exists():
             return True
@@ -241,7 +241,7 @@ class StoreSink:
 
     # Runs ------------------------------------------------------------------------------------
 
-    def _flush(self, runs: Sequence[RecordedRun]) -> None:
+    def _flush(self, runs: Sequence[RegisteredRun]) -> None:
         recorders = [
             recorder
             for run in runs
@@ -271,7 +271,7 @@ class StoreSink:
         if any(pending.journal.more for _, pending in work):
             self.wake()
 
-    def _samples_due(self, runs: Sequence[RecordedRun]) -> bool:
+    def _samples_due(self, runs: Sequence[RegisteredRun]) -> bool:
         """Return whether to write samples now.
 
         The cost of writing depends on the number of series, not of points: with many series, the
@@ -300,7 +300,7 @@ class StoreSink:
         return False
 
     @contextmanager
-    def _giving_up(self, run: RecordedRun) -> Iterator[None]:
+    def _giving_up(self, run: RegisteredRun) -> Iterator[None]:
         """Give up a run if its own data, rather than the store, causes an error."""
         try:
             yield
@@ -310,7 +310,7 @@ class StoreSink:
             log.exception("writing run %s", run.run_id)
             self._give_up(run, f"it cannot be written: {type(error).__name__}: {error}")
 
-    def _recorder(self, run: RecordedRun) -> RunRecorder | None:
+    def _recorder(self, run: RegisteredRun) -> RunRecorder | None:
         recorder = self._recorders.get(run.run_id)
         if recorder is not None:
             return recorder
@@ -324,7 +324,7 @@ class StoreSink:
         self._recorders[run.run_id] = recorder
         return recorder
 
-    def _end_all(self, runs: Iterable[RecordedRun]) -> None:
+    def _end_all(self, runs: Iterable[RegisteredRun]) -> None:
         """End all runs; a failing one is retried and must not stop the others."""
         failed: Exception | None = None
         for run in runs:
@@ -342,12 +342,12 @@ class StoreSink:
         if failed is not None:
             raise StoreError(f"{type(failed).__name__}: {failed}") from failed
 
-    def _give_up(self, run: RecordedRun, why: str) -> None:
+    def _give_up(self, run: RegisteredRun, why: str) -> None:
         log.error("run %s: %s", run.run_id, why)
         run.failure = why
         self._let_go(run)
 
-    def _let_go(self, run: RecordedRun) -> None:
+    def _let_go(self, run: RegisteredRun) -> None:
         with self._condition:
             self._runs.pop(run.run_id, None)
             if not self._runs:

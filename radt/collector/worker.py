@@ -36,7 +36,7 @@ from radt.collector.protocol import (
     short_address,
     socket_path,
 )
-from radt.collector.runs import Ending
+from radt.collector.runs import RunEnding
 from radt.collector.service import Service
 from radt.collector.start import CollectorSettings, guardian_lock, worker_lock
 from radt.errors import RadtError
@@ -52,7 +52,7 @@ _PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
 Answer = dict[str, Any]
 
 
-class Server:
+class CollectorServer:
     """Accepts clients until closed."""
 
     def __init__(self, service: Service) -> None:
@@ -151,7 +151,7 @@ class Server:
 class _Connection:
     """Connection of one client."""
 
-    def __init__(self, peer: socket.socket, server: Server) -> None:
+    def __init__(self, peer: socket.socket, server: CollectorServer) -> None:
         self._peer = peer
         self._server = server
         pid, self._uid, _ = _PEER.unpack(
@@ -235,7 +235,7 @@ def _finish(service: Service, request: Mapping[str, Any], connection: _Connectio
     exit_code = request["exit_code"]
     service.finish(
         str(request["run_id"]),
-        Ending(
+        RunEnding(
             ended_ns=int(request["monotonic_ns"]),
             status=None if status is None else RunStatus(status),
             exit_code=None if exit_code is None else int(exit_code),
@@ -288,7 +288,7 @@ class Worker:
         unclean_path().touch()
         self._stop = threading.Event()
         self._service = Service(settings, self._heartbeat)
-        self._server = Server(self._service)
+        self._server = CollectorServer(self._service)
         owner_pid = settings.owner_pid
         self._owner = None if owner_pid is None else ProcessId.of(owner_pid)
         self._has_owner = owner_pid is not None
@@ -353,10 +353,10 @@ class Worker:
 def _clean_up_after_owner() -> None:
     """End the MPS daemons of a killed runner of a job: without cgroups, nothing else does."""
     # Imported here, because other collectors do not need it.
-    from radt.collocation.ledger import Ledger
+    from radt.collocation.ledger import CreatedLedger
     from radt.collocation.setup import clean_up
 
-    for problem in clean_up(Ledger(), say=log.info):
+    for problem in clean_up(CreatedLedger(), say=log.info):
         log.warning("%s", problem)
 
 

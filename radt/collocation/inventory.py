@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from radt.collocation import mig
-from radt.collocation.ledger import Ledger, MigInstance
+from radt.collocation.ledger import CreatedLedger, MigInstance
 from radt.collocation.permissions import may_configure
 from radt.collocation.spec import Collocation
 from radt.collocation.topology import (
@@ -38,7 +38,9 @@ def read_inventory() -> Inventory:
     gpus = Gpus.read(_read_gpu)
     if gpus.failed:
         raise DeviceError(gpus.reason, "Run nvidia-smi for details")
-    created = [entry.thing for entry in Ledger().entries() if isinstance(entry.thing, MigInstance)]
+    created = [
+        entry.thing for entry in CreatedLedger().entries() if isinstance(entry.thing, MigInstance)
+    ]
     given = given_mig_uuids(gpus)
     found = []
     for gpu in gpus.every:

@@ -4,10 +4,10 @@
 
     RUNTIME_DIR/created/KIND-ID.json     one object: its kind, its owner, details of the driver
 
-An entry is on disk before its object is created (`Ledger.intend`), gets the object's ids once they
-are known (`LedgerEntry.confirm`) and is removed with the object (`LedgerEntry.done`). A runner that
-is killed in between leaves an entry without a living owner: `radt.collocation.setup.clean_up`
-removes exactly that object, and nothing similar.
+An entry is on disk before its object is created (`CreatedLedger.intend`), gets the object's ids
+once they are known (`LedgerEntry.confirm`) and is removed with the object (`LedgerEntry.done`). A
+runner that is killed in between leaves an entry without a living owner:
+`radt.collocation.setup.clean_up` removes exactly that object, and nothing similar.
 """
 
 from __future__ import annotations
@@ -189,7 +189,7 @@ class Damaged:
     reason: str
 
 
-class Ledger:
+class CreatedLedger:
     """All entries of this user and machine, by default in ``created`` in the runtime folder."""
 
     def __init__(self, folder: Path | None = None) -> None:

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from radt import procfs
 from radt.collocation import permissions
 from radt.collocation.instances import PlannedCompute, PlannedInstance
-from radt.collocation.ledger import Ledger, LedgerEntry, MigInstance
+from radt.collocation.ledger import CreatedLedger, LedgerEntry, MigInstance
 from radt.collocation.processes import identify
 from radt.collocation.topology import GpuInstance, InstanceProfile, Placement, profile_name
 from radt.devices.gpus import find_handles, mig_devices
@@ -154,7 +154,7 @@ def create_instance(
         gpu, _ = find_handles(nvml, planned.gpu_uuid)
         before = tuple(instance.instance_id for _, instance in _gpu_instances(nvml, gpu))
         thing = MigInstance(planned.gpu_uuid, planned.profile.name, place.start, place.size, before)
-        entry = Ledger().intend(thing, run_id=run_id, workload_id=workload_id)
+        entry = CreatedLedger().intend(thing, run_id=run_id, workload_id=workload_id)
         patience = _Patience(nvml, timeout_s, lambda: _held(nvml, gpu, what))
         where = nvml.c_nvmlGpuInstancePlacement_t(place.start, place.size)
         create = partial(

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from radt import procfs
-from radt.collocation.ledger import Ledger, LedgerEntry, MpsDaemon
+from radt.collocation.ledger import CreatedLedger, LedgerEntry, MpsDaemon
 from radt.collocation.processes import identify
 from radt.devices.nvml import MPS_CONTROL, MPS_SERVER
 from radt.devices.visible import VISIBLE_VARIABLE
@@ -253,7 +253,7 @@ class MpsServer:
             DeviceError: The daemon cannot be started on these devices; nothing is left behind.
         """
         tool = check()
-        entry = self.entry = Ledger().intend(self.thing, **self._ids)
+        entry = self.entry = CreatedLedger().intend(self.thing, **self._ids)
         try:
             self._launch(tool)
             pid = self._wait_for_pid()
@@ -409,7 +409,7 @@ def mps_daemons() -> tuple[Daemon, ...]:
     """Return all visible MPS control daemons, of all users."""
     known = {
         (entry.thing.pid, entry.thing.start_ticks): (entry.thing, entry.orphaned)
-        for entry in Ledger().entries()
+        for entry in CreatedLedger().entries()
         if isinstance(entry.thing, MpsDaemon)
     }
     daemons = []

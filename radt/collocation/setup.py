@@ -12,7 +12,7 @@ from functools import partial
 
 from radt import tags
 from radt.collocation.instances import PlannedCompute, PlannedInstance
-from radt.collocation.ledger import Container, Ledger, LedgerEntry, MigInstance, MpsDaemon
+from radt.collocation.ledger import Container, CreatedLedger, LedgerEntry, MigInstance, MpsDaemon
 from radt.collocation.mig import create_instance, destroy_instance
 from radt.collocation.mps import (
     PERCENTAGE_VARIABLE,
@@ -272,7 +272,7 @@ _CONTAINER_TIMEOUT_S = 60.0
 _NO_CONTAINER = "no such container"
 
 
-def clean_up(ledger: Ledger, *, say: Callable[[str], None]) -> list[str]:
+def clean_up(ledger: CreatedLedger, *, say: Callable[[str], None]) -> list[str]:
     """Remove the objects without a living owner; return a sentence for each failure.
 
     Args:

@@ -38,7 +38,7 @@ _MAX_LOGGED = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DeliveryProblem:
     """A failure, its start (wall clock), and the time of the last attempt."""
 
     text: str
@@ -70,7 +70,7 @@ def problem_file(store: Path, kind: str, uri: str) -> Path:
     return store.parent / "delivery" / f"{destination_name(store, uri)}.{kind.lower()}.json"
 
 
-def read_problems(store: Path, kind: str, uri: str) -> dict[str, Problem]:
+def read_problems(store: Path, kind: str, uri: str) -> dict[str, DeliveryProblem]:
     """Return problems by subject: the id of a run, or as named above; empty if unknown."""
     return _read(problem_file(store, kind, uri))[1]
 
@@ -83,11 +83,13 @@ def failing_addresses(store: Path, kind: str) -> Iterator[str]:
             yield address
 
 
-def _read(path: Path) -> tuple[str, dict[str, Problem]]:
+def _read(path: Path) -> tuple[str, dict[str, DeliveryProblem]]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         problems = content["problems"].items()
-        return str(content["address"]), {str(subject): Problem(**it) for subject, it in problems}
+        return str(content["address"]), {
+            str(subject): DeliveryProblem(**it) for subject, it in problems
+        }
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         # There was no problem yet, or a power failure interrupted writing. The next attempt records
         # it again.
@@ -125,7 +127,7 @@ class ProblemLog:
         known = self.problems.get(subject)
         new = known is None or known.text != text
         since_ns = now_ns if known is None else known.since_ns
-        self.problems[subject] = Problem(text, since_ns, now_ns)
+        self.problems[subject] = DeliveryProblem(text, since_ns, now_ns)
         # A problem recorded by an earlier process is new in this process's log.
         first = new or (subject, text) not in self._logged_ns
         if logged := first and self._may_log(subject, text, now_ns):

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from radt.devices.cpus import CpuTopology, assign_cpus
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
-from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, Header, did_you_mean
+from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, ColumnPositions, did_you_mean
 from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
-from radt.experiment.row import Row, RowCheck, RowPosition, RowTarget, listener_warnings
+from radt.experiment.row import ExperimentRow, RowCheck, RowPosition, RowTarget, listener_warnings
 from radt.experiment.table import CsvTable, Record
 from radt.run_name import row_letter
 from radt.units import plural
@@ -27,13 +27,13 @@ _WORDS = frozenset({Column.NODES, Column.TIME})
 _LINE_ENDS = re.compile(r"(\r\n|\n|\r)")
 
 
-def read_header(shown: str, table: CsvTable) -> Header:
+def read_header(shown: str, table: CsvTable) -> ColumnPositions:
     """Return the header; raise if there is none, as nothing else can be checked then."""
     record = table.header
     if record is None:
         cause = "the file has only comments" if table.text.strip() else "the file is empty"
         raise ExperimentError(shown, [Problem(cause, f"Begin with the line {_EXAMPLE_HEADER}")])
-    header = Header.of(record)
+    header = ColumnPositions.of(record)
     if len(header.positions) > 1:
         return header
     raw = table.text[record.start : record.end]
@@ -54,7 +54,7 @@ def read_header(shown: str, table: CsvTable) -> Header:
     return header
 
 
-def header_problems(header: Header) -> list[Problem]:
+def header_problems(header: ColumnPositions) -> list[Problem]:
     """Return the problems of the columns themselves.
 
     A user's own column must not resemble a missing column of radt, which would probably be a
@@ -92,7 +92,7 @@ def header_problems(header: Header) -> list[Problem]:
     return problems
 
 
-def undecoded_problems(table: CsvTable, header: Header) -> list[Problem]:
+def undecoded_problems(table: CsvTable, header: ColumnPositions) -> list[Problem]:
     """Return a problem for each line with bytes that are not UTF-8, or with a NUL."""
     cells = [
         (cell, index)
@@ -129,7 +129,7 @@ def _byte_problem(character: str, line: int, column: str | None) -> Problem:
     )
 
 
-def width_problem(record: Record, header: Header) -> Problem | None:
+def width_problem(record: Record, header: ColumnPositions) -> Problem | None:
     count, wanted = len(record.cells), len(header.record.cells)
     nameless = [
         cell for index, cell in enumerate(record.cells) if cell.value and header.name(index) is None
@@ -309,7 +309,7 @@ class _TableCheck:
 
     def __init__(
         self,
-        header: Header,
+        header: ColumnPositions,
         table: CsvTable,
         place: RowTarget,
         only: Collection[tuple[str, str]] | None,
@@ -381,7 +381,7 @@ class _TableCheck:
                 self.problems.append(wrong)
 
     def _run(self, record: Record, spot: RowPosition) -> RunPlan | None:
-        row = Row(self._header.values(record), self._header.logged(record), record.line)
+        row = ExperimentRow(self._header.values(record), self._header.logged(record), record.line)
         unreadable = {column for column, text in row.values.items() if UNREADABLE.search(text)}
         unreadable_own = any(UNREADABLE.search(text) for text in row.logged.values())
 

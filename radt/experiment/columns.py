@@ -145,7 +145,7 @@ LOGGED = (Column.MODEL, Column.DATA)
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ColumnPositions:
     """The positions of columns.
 
     ``others`` are the user's own columns by their header; ``repeated`` are the positions of
@@ -159,7 +159,7 @@ class Header:
     repeated: Sequence[int]
 
     @classmethod
-    def of(cls, record: Record) -> Header:
+    def of(cls, record: Record) -> ColumnPositions:
         positions: dict[Column, int] = {}
         others: dict[str, int] = {}
         repeated: list[int] = []

@@ -130,7 +130,7 @@ class RowPosition:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ExperimentRow:
     """One row as written: the cells of radt's columns, and those that are logged unchanged.
 
     ``line`` is the physical line on which it begins; 0 for a row without a file. With
@@ -171,7 +171,7 @@ class RowCheck:
 
     def __init__(
         self,
-        row: Row,
+        row: ExperimentRow,
         spot: RowPosition,
         place: RowTarget,
         complain: Callable[[Column, UsageError], None],

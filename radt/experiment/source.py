@@ -22,7 +22,7 @@ from radt.experiment.columns import Column
 from radt.experiment.files import SWEEP_SUFFIXES, RawFile
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.program import launched_script
-from radt.experiment.row import Row, RowCheck, RowTarget
+from radt.experiment.row import ExperimentRow, RowCheck, RowTarget
 from radt.experiment.status import StatusWriter
 from radt.experiment.table import CsvTable, parse_table
 from radt.experiment.templates import Mappings
@@ -170,7 +170,7 @@ def direct_plan(
     place = RowTarget(machine, registry, (here,), _called(given, arguments), Mappings.of(here))
     (spot,) = positions_of([(experiment or place.default_experiment, workload)])
     logged = {str(column): values[column] for column in (Column.MODEL, Column.DATA)}
-    check = RowCheck(Row(values, logged, is_literal=True), spot, place, complain)
+    check = RowCheck(ExperimentRow(values, logged, is_literal=True), spot, place, complain)
     run = check.run()
     workloads = workloads_of([] if run is None else [run])
     for plan in workloads:

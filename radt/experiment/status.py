@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from radt.errors import RowsChangedError, StatusError
-from radt.experiment.columns import Column, Header
+from radt.experiment.columns import Column, ColumnPositions
 from radt.experiment.files import SharedFile
 from radt.experiment.table import CsvTable, Record, TableCell, parse_table
 
@@ -176,7 +176,7 @@ class StatusWriter:
             raise self._file.invalid(" is no longer UTF-8") from error
         if table.defects:
             raise self._file.invalid(f" has an unclosed quote in line {table.defects[0].line}")
-        if table.header is None or not Header.of(table.header).names_programs:
+        if table.header is None or not ColumnPositions.of(table.header).names_programs:
             raise self._file.invalid(" no longer has a header")
         return table
 
@@ -184,7 +184,7 @@ class StatusWriter:
 def _known_rows(table: CsvTable) -> dict[int, _Known]:
     if table.header is None:
         return {}
-    header = Header.of(table.header)
+    header = ColumnPositions.of(table.header)
     twins = Counter(header.identity(row) for row in table.rows)
     seen: Counter[tuple[str, ...]] = Counter()
     known: dict[int, _Known] = {}
@@ -197,9 +197,9 @@ def _known_rows(table: CsvTable) -> dict[int, _Known]:
     return known
 
 
-def _header_of(table: CsvTable) -> Header:
+def _header_of(table: CsvTable) -> ColumnPositions:
     assert table.header is not None  # ensured by _parse
-    return Header.of(table.header)
+    return ColumnPositions.of(table.header)
 
 
 def merged(earlier: RowStatus | None, later: RowStatus) -> RowStatus:
@@ -239,7 +239,7 @@ class _Splice:
     new: str
 
 
-def edited(table: CsvTable, header: Header, edits: Sequence[RowEdit]) -> str:
+def edited(table: CsvTable, header: ColumnPositions, edits: Sequence[RowEdit]) -> str:
     """Return the text with these cells changed.
 
     Missing columns are added at the end. A column whose cells are all padded to one width stays
@@ -262,7 +262,7 @@ def with_columns(table: CsvTable, names: Sequence[str]) -> str:
     """Return the text with empty columns of these names added at the end."""
     if not names or table.header is None:
         return table.text
-    return _spliced(table.text, _new_columns(table, Header.of(table.header), names, []))
+    return _spliced(table.text, _new_columns(table, ColumnPositions.of(table.header), names, []))
 
 
 def _spliced(text: str, splices: list[_Splice]) -> str:
@@ -275,7 +275,7 @@ def _spliced(text: str, splices: list[_Splice]) -> str:
 
 
 def _in_column(
-    table: CsvTable, header: Header, index: int, values: Sequence[tuple[Record, str]]
+    table: CsvTable, header: ColumnPositions, index: int, values: Sequence[tuple[Record, str]]
 ) -> list[_Splice]:
     changed = [
         (row.cells[index], value)
@@ -313,7 +313,7 @@ def _in_column(
 
 
 def _new_columns(
-    table: CsvTable, header: Header, columns: Sequence[str], edits: Sequence[RowEdit]
+    table: CsvTable, header: ColumnPositions, columns: Sequence[str], edits: Sequence[RowEdit]
 ) -> list[_Splice]:
     """Return splices that append columns to the header and to every row that is as wide as it."""
     old_width = len(header.record.cells)
@@ -370,7 +370,7 @@ class _Layout:
         return " " * self.lead + core.ljust(width - self.lead)
 
 
-def _is_set(table: CsvTable, header: Header, index: int) -> bool:
+def _is_set(table: CsvTable, header: ColumnPositions, index: int) -> bool:
     """Return whether cells of equal width are intended alignment rather than coincidence.
 
     `` Status`` above ``RUNNING`` is a coincidence if only the header has blanks after its commas
@@ -390,7 +390,7 @@ def _is_set(table: CsvTable, header: Header, index: int) -> bool:
     )
 
 
-def _is_spaced(table: CsvTable, header: Header) -> bool:
+def _is_spaced(table: CsvTable, header: ColumnPositions) -> bool:
     """Return whether a blank follows every comma."""
     return all(
         table.text[cell.start].isspace()

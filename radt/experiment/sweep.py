@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from radt.errors import ExperimentError, Problem, StatusError
-from radt.experiment.columns import IN_EVERY_TABLE, Column, Header
+from radt.experiment.columns import IN_EVERY_TABLE, Column, ColumnPositions
 from radt.experiment.files import RawFile, SharedFile, create_file, table_path
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.row import RowTarget
@@ -214,7 +214,7 @@ def _expanded(
     new_columns = [name for name in names if name.lower() not in present]
     table = parse_table(with_columns(table, new_columns))
     assert table.header is not None
-    header = Header.of(table.header)
+    header = ColumnPositions.of(table.header)
     keys = {_key(header.value(record, Column.PARAMS)) for record in table.rows}
     labels = [header.value(record, Column.WORKLOAD).strip() for record in table.rows]
     first = max((int(label) + 1 for label in labels if label.isdecimal()), default=0)
@@ -242,7 +242,7 @@ def _key(params: str) -> frozenset[tuple[str, tuple[str, ...]]] | None:
 def _orphans(table: CsvTable, rows: Sequence[Mapping[str, str]]) -> int:
     """Return the number of rows without a status that are not among these."""
     assert table.header is not None
-    header = Header.of(table.header)
+    header = ColumnPositions.of(table.header)
     keys = {_key(row[Column.PARAMS]) for row in rows}
     return sum(
         not header.value(record, Column.STATUS).strip()

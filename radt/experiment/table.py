@@ -79,7 +79,7 @@ class TableCell:
     line: int
 
 
-class RecordKind(Enum):
+class LineKind(Enum):
     """The kind of a record."""
 
     DATA = "data"
@@ -93,7 +93,7 @@ class Record:
 
     line: int
     cells: tuple[TableCell, ...]
-    kind: RecordKind
+    kind: LineKind
 
     @property
     def start(self) -> int:
@@ -105,7 +105,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Defect:
+class QuoteDefect:
     """A place where quotes do not match; ``index`` is the cell's position in its record."""
 
     line: int
@@ -121,13 +121,13 @@ class CsvTable:
     text: str
     header: Record | None
     rows: tuple[Record, ...]
-    defects: tuple[Defect, ...]
+    defects: tuple[QuoteDefect, ...]
 
 
 def parse_table(text: str) -> CsvTable:
     """Split the whole text. Never fails: problems with quotes are in ``defects``."""
     reader = _Reader(text)
-    records = [record for record in reader.records() if record.kind is RecordKind.DATA]
+    records = [record for record in reader.records() if record.kind is LineKind.DATA]
     if records and _SEPARATOR_HINT.match(text, records[0].start, records[0].end):
         del records[0]
     return CsvTable(
@@ -178,7 +178,7 @@ class TableStream:
         self._is_cut = False
         self.comments: list[str] = []
         self.separator = ""
-        self.defects: list[Defect] = []
+        self.defects: list[QuoteDefect] = []
         self.header: TableRow | None = None
         self._rows = self._read()
         self.header = next(self._rows, None)
@@ -218,7 +218,7 @@ class TableStream:
 
     def _sound(self, records: Sequence[Record], defective: Collection[int]) -> Iterator[TableRow]:
         for record in records:
-            if record.kind is RecordKind.DATA and (
+            if record.kind is LineKind.DATA and (
                 self.header is None or not any(cell.line in defective for cell in record.cells)
             ):
                 yield TableRow(record.line, [cell.value for cell in record.cells])
@@ -231,7 +231,7 @@ class TableStream:
         if len(line) == _MAX_LINE_CHARS:
             self._is_cut = True
             cause = f"the line has more than {_MAX_LINE_CHARS:,} characters"
-            self.defects.append(Defect(number, 0, cause, "Split it"))
+            self.defects.append(QuoteDefect(number, 0, cause, "Split it"))
         return line if self._at_rest and not self._is_cut else ""
 
     def _is_above(self, line: str) -> bool:
@@ -257,7 +257,7 @@ class _Reader:
         self.text = text
         self.position = len(BOM) if text.startswith(BOM) else 0
         self.line = line
-        self.defects: list[Defect] = []
+        self.defects: list[QuoteDefect] = []
         #: True if no quote follows one that opens a cell.
         self.is_open = False
         self._separator = separator
@@ -308,7 +308,7 @@ class _Reader:
         start, line = self.position, self.line
         if quoted is not None and _NEWLINE.search(quoted.group()) is None:
             self.defects.append(
-                Defect(
+                QuoteDefect(
                     line,
                     index,
                     "text follows the closing quote",
@@ -321,7 +321,7 @@ class _Reader:
             # A quote that would close it belongs to a later cell. Skip only this line, so that
             # problems of the following lines are found in the same pass.
             self.defects.append(
-                Defect(
+                QuoteDefect(
                     line,
                     index,
                     "the quote that opens here is never closed",
@@ -340,11 +340,11 @@ class _Reader:
         return self.position
 
 
-def _kind_of(cells: list[TableCell]) -> RecordKind:
+def _kind_of(cells: list[TableCell]) -> LineKind:
     filled = [cell for cell in cells if cell.value]
     if not filled:
-        return RecordKind.EMPTY
+        return LineKind.EMPTY
     # `# note, with a comma` comes back from a spreadsheet as `"# note, with a comma",,,`.
     if filled == cells[:1] and len(cells) > 1 and cells[0].value.startswith("#"):
-        return RecordKind.COMMENT
-    return RecordKind.DATA
+        return LineKind.COMMENT
+    return LineKind.DATA

@@ -29,7 +29,7 @@ from radt.importers.files import (
     PARAMS,
     FileRun,
     FileSource,
-    Point,
+    ImportedPoint,
     file_run,
     guarded,
     params_in,
@@ -86,7 +86,7 @@ def _name(path: Path, root: Path) -> str:
     return "/".join(folders if name in ("metrics", "monitor") and folders else [*folders, name])
 
 
-def _read(run: FileRun, facts: RunFacts) -> Iterator[Point]:
+def _read(run: FileRun, facts: RunFacts) -> Iterator[ImportedPoint]:
     """Yield the numbers of a run's files, row by row."""
     taken: set[str] = set()
     for file in run.files:
@@ -98,7 +98,7 @@ def _read(run: FileRun, facts: RunFacts) -> Iterator[Point]:
 
 def _points(
     file: SourceFile, taken: set[str], facts: RunFacts, *, at_rest: bool
-) -> Iterator[Point]:
+) -> Iterator[ImportedPoint]:
     with file.open() as stream:
         table = TableStream(stream, at_rest=at_rest)
         if table.header is not None:
@@ -171,7 +171,7 @@ class _Log:
         #: The decimal mark, once a number has revealed it.
         self._mark = "." if table.separator == "," else ""
 
-    def points(self, modified_ns: int) -> Iterator[Point]:
+    def points(self, modified_ns: int) -> Iterator[ImportedPoint]:
         """Yield the numbers, row by row."""
         is_empty = True
         for row in self._table.rows():
@@ -181,7 +181,7 @@ class _Log:
                 at_ns, has_time = (modified_ns, False) if time_ns is None else (time_ns, True)
                 for place, series in self._series.items():
                     if (value := self._number(row, place)) is not None:
-                        yield Point(series, at_ns, value, step, has_time)
+                        yield ImportedPoint(series, at_ns, value, step, has_time)
         for defect in self._table.defects:
             self._left_out.add(defect.cause, defect.line, defect.cause)
         for kind, problem in self._left_out.problems():

@@ -89,7 +89,7 @@ def file_run(key: str, experiment: str, title: str, files: Sequence[SourceFile])
 
 
 @dataclass(slots=True)
-class Point:
+class ImportedPoint:
     """One value. Without ``has_time``, the time is that of the file."""
 
     series: SourceSeries
@@ -112,7 +112,7 @@ def time_ns(seconds: float) -> int:
 
 #: Yields the points of a run, each series in an order that does not change, and fills in the facts;
 #: ``started_ns`` and ``ended_ns`` stay None if they follow from the points.
-Reader = Callable[[FileRun, RunFacts], Iterator[Point | Media]]
+Reader = Callable[[FileRun, RunFacts], Iterator[ImportedPoint | Media]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class FileSource:
         if facts.ended_ns is None and facts.status.ended:
             facts.ended_ns = max(facts.started_ns, facts.started_ns if last_ns is None else last_ns)
 
-    def _storable(self, run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
+    def _storable(self, run: FileRun, facts: RunFacts) -> Iterator[ImportedPoint | Media]:
         """Yield the parts that the store can hold; report others once per metric or file."""
         of_names: dict[str, str] = {}
         refused: set[tuple[str, str]] = set()
@@ -187,7 +187,7 @@ class FileSource:
             if name not in of_names:
                 of_names[name] = "the name is not text" if _NOT_TEXT.search(name) else ""
             cause = of_names[name]
-            if isinstance(part, Point) and not (_fits(part.time_ns) and _fits(part.step)):
+            if isinstance(part, ImportedPoint) and not (_fits(part.time_ns) and _fits(part.step)):
                 cause = "a time or step is too large"
             if not cause:
                 yield part
@@ -266,7 +266,7 @@ class _Columns:
         self.times, self.values, self.steps = array("q"), array("d"), array("q")
         self.has_times = True
 
-    def add(self, point: Point) -> None:
+    def add(self, point: ImportedPoint) -> None:
         self.times.append(point.time_ns)
         self.values.append(point.value)
         self.steps.append(point.step)

@@ -18,7 +18,7 @@ from sqlalchemy import text
 from radt.errors import CodecError, RadtError, SourceError
 from radt.importers.placing import Placed, place_runs
 from radt.importers.run_import import RunImport
-from radt.importers.source import ImportSource, RefusedError, SourceRun
+from radt.importers.source import ImportSource, MlflowRefusedError, SourceRun
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 from radt.tags import IMPORTED
@@ -184,7 +184,7 @@ class Import:
     ) -> None:
         try:
             facts = RunImport(self.source, self.writer, reader, place).run()
-        except (RefusedError, SourceError, CodecError) as error:  # concerns only this run
+        except (MlflowRefusedError, SourceError, CodecError) as error:  # concerns only this run
             result.failed.append((place.run.where, error))
         except OSError as error:
             problem = f"cannot import {error.filename or place.run.where}: {error.strerror}"

@@ -33,7 +33,7 @@ from radt.delivery.mlflow.variables import FOR_COMMANDS, set_client_defaults
 from radt.errors import TrackingError, UsageError
 from radt.importers.below import first_link
 from radt.importers.source import (
-    RefusedError,
+    MlflowRefusedError,
     RunFacts,
     SourcePiece,
     SourceRun,
@@ -236,7 +236,7 @@ class MlflowSource:
             return ahead[metric.key], False
         try:
             return self.history(run_id, metric.key, metric.first)
-        except RefusedError:
+        except MlflowRefusedError:
             if not metric.first:
                 raise
             # Servers of older MLflow versions do not have pages and return all points at once.
@@ -297,7 +297,7 @@ class MlflowSource:
                     points = [(point.run_id, point) for point in many]
                 else:
                     return {}
-        except (RefusedError, KeyError, ValueError):
+        except (MlflowRefusedError, KeyError, ValueError):
             return {}
         points_of: dict[str, list[Any]] = {}
         for run_id, point in points:
@@ -362,7 +362,7 @@ class MlflowSource:
         except DeliveryError as error:
             message = f"cannot read from MLflow at {self.where}: {error.message}"
             if error.kind in (ErrorKind.GONE, ErrorKind.REFUSED):
-                raise RefusedError(message) from error
+                raise MlflowRefusedError(message) from error
             raise TrackingError(
                 message, "Check the address, the credentials, and that the server runs"
             ) from error

@@ -13,7 +13,7 @@ from radt.model import SOFTWARE, RunStatus, Scope
 from radt.store.records import Samples
 
 
-class RefusedError(TrackingError):
+class MlflowRefusedError(TrackingError):
     """MLflow refuses a request."""
 
 

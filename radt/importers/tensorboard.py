@@ -32,7 +32,7 @@ from radt.importers.files import (
     PARAMS,
     FileRun,
     FileSource,
-    Point,
+    ImportedPoint,
     RecordFile,
     file_run,
     guarded,
@@ -108,7 +108,7 @@ def source(place: Path) -> FileSource:
         runs.append(run)
         parts[run.run_id] = of_run
 
-    def read(run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
+    def read(run: FileRun, facts: RunFacts) -> Iterator[ImportedPoint | Media]:
         for file in run.files:
             if file.full.name == PARAMS:
                 read_params(file, facts)
@@ -198,7 +198,7 @@ class _Reading:
     plugins: dict[str, str] = field(default_factory=dict)
     series: dict[str, SourceSeries] = field(default_factory=dict)
 
-    def values(self, record: bytes) -> Iterator[Point | Media]:
+    def values(self, record: bytes) -> Iterator[ImportedPoint | Media]:
         event = event_pb2.Event.FromString(record)
         for value in event.summary.value:
             tag = value.tag
@@ -210,7 +210,7 @@ class _Reading:
             if plugin == _HPARAMS:
                 _read_hparams(value.metadata.plugin_data.content, self.facts)
             elif (number := _number(value, plugin)) is not None:
-                yield Point(self.series[tag], time_ns(event.wall_time), number, event.step)
+                yield ImportedPoint(self.series[tag], time_ns(event.wall_time), number, event.step)
             else:
                 yield from _media(self.part, value, plugin, event.step)
 

@@ -31,7 +31,7 @@ from radt.importers.files import (
     MAX_DEPTH,
     FileRun,
     FileSource,
-    Point,
+    ImportedPoint,
     RecordFile,
     file_run,
     flattened,
@@ -161,7 +161,7 @@ class _Records(RecordFile):
             at += _HEAD.size + length
 
 
-def _read(run: FileRun, facts: RunFacts) -> Iterator[Point | Media]:
+def _read(run: FileRun, facts: RunFacts) -> Iterator[ImportedPoint | Media]:
     state = _State(facts, run.files[0])
     for file in run.files:
         state.file = file
@@ -193,7 +193,7 @@ class _State:
     started_ns: int = 0
     last_ns: int = 0
 
-    def take(self, data: bytes) -> Iterator[Point | Media]:
+    def take(self, data: bytes) -> Iterator[ImportedPoint | Media]:
         record = _messages.Record.FromString(data)
         kind = record.WhichOneof("record_type")
         if (take := _TAKES.get(kind)) is not None:
@@ -232,7 +232,7 @@ class _State:
         if record.program:
             self.facts.command = " ".join([record.program, *record.args])
 
-    def history(self, record: Any) -> Iterator[Point | Media]:
+    def history(self, record: Any) -> Iterator[ImportedPoint | Media]:
         """Yield a row of metrics, and its files."""
         row: dict[str, object] = {}
         for item in record.item:
@@ -251,7 +251,7 @@ class _State:
         yield from self._numbers(row, at_ns, at)
         yield from self._files(row)
 
-    def stats(self, record: Any) -> Iterator[Point]:
+    def stats(self, record: Any) -> Iterator[ImportedPoint]:
         """Yield W&B's measurements."""
         at_ns = _time_ns(record.timestamp)
         self.last_ns = max(self.last_ns, at_ns)
@@ -261,12 +261,12 @@ class _State:
                 key = f"system/{item.key}"
                 if key not in self.series:
                     self.series[key] = _measured(str(item.key))
-                yield Point(self.series[key], at_ns, number)
+                yield ImportedPoint(self.series[key], at_ns, number)
 
     def output(self, record: Any) -> None:
         self.last_ns = max(self.last_ns, _time_ns(record.timestamp))
 
-    def exit(self, record: Any) -> Iterator[Point]:
+    def exit(self, record: Any) -> Iterator[ImportedPoint]:
         """Read the end of the run, and yield metrics that only its summary has."""
         facts = self.facts
         facts.exit_code = int(record.exit_code)
@@ -282,12 +282,12 @@ class _State:
         self.summary = {}  # a resumed run writes a new summary
         yield from self._numbers(more, self.last_ns, NO_STEP)
 
-    def _numbers(self, row: Mapping[str, object], at_ns: int, step: int) -> Iterator[Point]:
+    def _numbers(self, row: Mapping[str, object], at_ns: int, step: int) -> Iterator[ImportedPoint]:
         for key, value in flattened(_without_media(row)):
             if isinstance(value, (int, float)) and (number := _float(value)) is not None:
                 if key not in self.series:
                     self.series[key] = SourceSeries(key)
-                yield Point(self.series[key], at_ns, number, step)
+                yield ImportedPoint(self.series[key], at_ns, number, step)
 
     def _files(self, row: object) -> Iterator[Media]:
         if not isinstance(row, dict):
@@ -300,7 +300,7 @@ class _State:
             yield from self._files(value)
 
 
-_TAKES: Mapping[str, Callable[[_State, Any], Iterator[Point | Media] | None]] = {
+_TAKES: Mapping[str, Callable[[_State, Any], Iterator[ImportedPoint | Media] | None]] = {
     "run": _State.run,
     "config": _State.take_config,
     "environment": _State.environment,

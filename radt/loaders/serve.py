@@ -18,7 +18,7 @@ from radt.errors import LoaderError, RadtError
 from radt.loaders import wire
 from radt.loaders.scope import scoped
 from radt.loaders.shared.factory import Factory
-from radt.loaders.shared.server import Server
+from radt.loaders.shared.server import LoaderServer
 from radt.loaders.shared.starting import ServerOptions
 
 #: Retry interval: a server that ends releases its name before its connections, or shortly after.
@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             options = _options(chosen)
             listening = _listening(factory, options)
             is_service = True
-        return Server(factory, options, listening, is_service=is_service).run()
+        return LoaderServer(factory, options, listening, is_service=is_service).run()
     except RadtError as error:
         sys.stderr.write(f"radt: {error}\n")
         return error.exit_code

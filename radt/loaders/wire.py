@@ -75,7 +75,7 @@ class Closed(Exception):  # noqa: N818 - an event, not an error
     """The other side is gone."""
 
 
-class Connection:
+class LoaderConnection:
     """One end of a connection between a server and a consumer."""
 
     def __init__(self, sock: socket.socket) -> None:
@@ -193,7 +193,7 @@ def inherited_listener(descriptor: int) -> socket.socket:
     return sock
 
 
-def connect(name: str) -> Connection | None:
+def connect(name: str) -> LoaderConnection | None:
     """Return a connection to the listener of this name; None if there is none.
 
     Messages may be sent at once, before the listener accepts the connection.
@@ -215,10 +215,10 @@ def connect(name: str) -> Connection | None:
             "another user has taken the name of this shared loader",
             "Choose another name for SharedLoader, or set RADT_RUNTIME_DIR to a folder of yours",
         )
-    return Connection(sock)
+    return LoaderConnection(sock)
 
 
-def accept(listening: socket.socket) -> Connection | None:
+def accept(listening: socket.socket) -> LoaderConnection | None:
     """Return the next connection, non-blocking; None if it is gone or from another user."""
     with _changing:
         try:
@@ -230,7 +230,7 @@ def accept(listening: socket.socket) -> Connection | None:
         sock.close()
         return None
     sock.setblocking(False)
-    return Connection(sock)
+    return LoaderConnection(sock)
 
 
 def _socket() -> socket.socket:

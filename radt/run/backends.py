@@ -40,7 +40,7 @@ from radt.run.off import NullJournal
 from radt.run.parameters import read_parameters
 from radt.run.passthrough import MlflowPassthrough
 from radt.run.standalone import RunOptions, describe, is_quiet, wait_for_ranks
-from radt.run.target import NAME_VARIABLE, Part, Target
+from radt.run.target import NAME_VARIABLE, ProcessPart, RunTarget
 from radt.run.uploads import wait_at_exit
 from radt.run_name import child_letter
 from radt.tags import LETTER, MLFLOW_RUN, MLFLOW_RUN_NAME, PARENT, WORKLOAD
@@ -74,7 +74,7 @@ class Off:
 
     experiment = workload = ""
 
-    def __init__(self, target: Target, name: str = "") -> None:
+    def __init__(self, target: RunTarget, name: str = "") -> None:
         self.target = target
         self._name = name
         self.journal: JournalWriter | NullJournal = NullJournal()
@@ -99,7 +99,7 @@ class Off:
     @property
     def recorded(self) -> bool:
         """True if there is a run; False with ``RADT_MODE=off``."""
-        return self.target.part is not Part.NONE
+        return self.target.part is not ProcessPart.NONE
 
     @property
     def shown_id(self) -> str:
@@ -117,7 +117,7 @@ class Off:
 class Joined(Off):
     """A run that a runner or an ancestor process begins and ends. There is one per process."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: RunTarget) -> None:
         super().__init__(target)
         self.journal = _journal(target)
         self.experiment = os.environ.get("RADT_EXPERIMENT", "")
@@ -173,16 +173,16 @@ class Standalone(Off):
         is_lost: Record nothing, because no collector could find the run.
     """
 
-    def __init__(self, target: Target, name: str = "", *, is_lost: bool = False) -> None:
+    def __init__(self, target: RunTarget, name: str = "", *, is_lost: bool = False) -> None:
         super().__init__(target, name)
         if not is_lost:
             self.journal = _journal(target)
 
     @classmethod
-    def begin(cls, target: Target, options: RunOptions) -> Standalone:
+    def begin(cls, target: RunTarget, options: RunOptions) -> Standalone:
         """Begin a run of this process, or its rank's part of one."""
         begun: Standalone | None = None
-        if target.part is Part.RANK:
+        if target.part is ProcessPart.RANK:
             begun = cls(target)
         else:
             begun = guarded("beginning the run", lambda: Owner(target, options))
@@ -206,7 +206,7 @@ class Standalone(Off):
 
         If the child cannot be recorded, it accepts values and drops them.
         """
-        unrecorded = Off(replace(parent.target, part=Part.NONE, run_id=""), name)
+        unrecorded = Off(replace(parent.target, part=ProcessPart.NONE, run_id=""), name)
         if not isinstance(parent.journal, JournalWriter):
             return unrecorded
         parent.child_names[name] += 1
@@ -235,7 +235,7 @@ class Standalone(Off):
         run_id = hashlib.blake2b(identity, digest_size=16).hexdigest()  # the same for all ranks
         run_dir = RunDir(folder.parent / run_id).create()
         if rank:
-            target = replace(parent.target, part=Part.RANK, run_id=run_id, run_dir=run_dir)
+            target = replace(parent.target, part=ProcessPart.RANK, run_id=run_id, run_dir=run_dir)
             child = cls(target, name)
             child.journal.open()
             return child
@@ -244,7 +244,7 @@ class Standalone(Off):
             tags[WORKLOAD] = above.run.workload
         if options.mlflow_run and options.mlflow_uri == above.run.registration.tracking_uri:
             tags[MLFLOW_RUN] = options.mlflow_run
-        target = replace(parent.target, part=Part.CHILD, run_id=run_id, run_dir=run_dir)
+        target = replace(parent.target, part=ProcessPart.CHILD, run_id=run_id, run_dir=run_dir)
         child = cls(target, name)
         child.experiment, child.workload = above.run.experiment, above.run.workload
         registration = replace(
@@ -284,9 +284,9 @@ class Standalone(Off):
         return True
 
     def finish(self, status: RunStatus, reason: str) -> None:
-        is_child = self.target.part is Part.CHILD  # the parent records the totals
+        is_child = self.target.part is ProcessPart.CHILD  # the parent records the totals
         if not is_child:
-            _write_totals(self, None if self.target.part is Part.OWNER else self.target.rank)
+            _write_totals(self, None if self.target.part is ProcessPart.OWNER else self.target.rank)
         if is_child and self.target.rank is not None:
             wait_for_ranks(self.target.run_dir.journal)
         end = {"ended_ns": time.monotonic_ns()} if is_child else {}
@@ -302,7 +302,7 @@ class Owner(Standalone):
     can record it.
     """
 
-    def __init__(self, target: Target, options: RunOptions) -> None:
+    def __init__(self, target: RunTarget, options: RunOptions) -> None:
         super().__init__(target)
         target.home.create()
         target.run_dir.create()
@@ -466,7 +466,7 @@ def _shown(path: Path) -> Path:
     return path.relative_to(here) if path.is_relative_to(here) and not has_moved() else path
 
 
-def _journal(target: Target) -> JournalWriter:
+def _journal(target: RunTarget) -> JournalWriter:
     return JournalWriter(target.run_dir.journal, rank=target.rank, warn=warn_once)
 
 

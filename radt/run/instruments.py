@@ -22,7 +22,7 @@ from radt.run.torch_options import TRACE_WORD, TorchWishes, loaded_torch
 from radt.tags import PROFILER_PROBLEM
 
 if TYPE_CHECKING:
-    from radt.run.target import Target
+    from radt.run.target import RunTarget
     from radt.run.torch_metrics import MemoryWatch
     from radt.run.torch_trace import TorchTracer
 
@@ -94,7 +94,7 @@ class Instruments:
         self._memory: MemoryWatch | None = None
         self._rank: int | None = None
 
-    def start(self, wishes: TorchWishes, target: Target) -> None:
+    def start(self, wishes: TorchWishes, target: RunTarget) -> None:
         """Start measuring when the block is entered."""
         self._rank = target.rank
         if wishes.metrics:

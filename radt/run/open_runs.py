@@ -35,7 +35,7 @@ from radt.run.limits import LimitReached
 from radt.run.notices import guarded, warn_once
 from radt.run.parameters import read_parameters
 from radt.run.standalone import RunOptions, is_quiet, parse_listeners
-from radt.run.target import Part, Target, find_target, inside_a_run
+from radt.run.target import ProcessPart, RunTarget, find_target, inside_a_run
 from radt.run.torch_options import TorchWishes
 from radt.run.uploads import Terminated, fail_exit, finish_uploads, ignore_termination
 
@@ -103,7 +103,7 @@ class OpenRun:
         self.instruments = Instruments(self.backend.journal)
 
     @property
-    def target(self) -> Target:
+    def target(self) -> RunTarget:
         return self.backend.target
 
     @property
@@ -233,7 +233,7 @@ def of_process() -> OpenRun | None:
         return open_run
 
 
-def _target(options: RunOptions) -> Target:
+def _target(options: RunOptions) -> RunTarget:
     """Return where values go from now on. The target of a joined run is looked up only once."""
     known = _process.joined.get(os.environ.get(RUN_ID_VARIABLE, ""))
     if known is not None and inside_a_run():
@@ -241,7 +241,7 @@ def _target(options: RunOptions) -> Target:
     return find_target(options.home, _process.owned, options.ranks)
 
 
-def _joined(target: Target) -> Joined:
+def _joined(target: RunTarget) -> Joined:
     if target.run_id not in _process.joined:
         _process.joined[target.run_id] = Joined(target)
     return _process.joined[target.run_id]
@@ -269,7 +269,7 @@ def enter(options: RunOptions, joining: Joining = Joining.ENCLOSING) -> OpenRun:
             finally:
                 _process.publish()
             open_run.is_session = options.is_session
-            is_begun = open_run.target.part in (Part.OWNER, Part.CHILD)
+            is_begun = open_run.target.part in (ProcessPart.OWNER, ProcessPart.CHILD)
         open_run.depth += 1
     if options.params is not None and not is_begun:  # otherwise the run's first rows have them
         values = read_parameters(options.params)
@@ -291,10 +291,10 @@ def _begin(options: RunOptions, place: Place, joining: Joining) -> OpenRun:
     if outer is not None and is_inside and outer.place != place:  # another thread or task
         return _child(outer.backend, options, place)
     _process.withdraw()
-    target = Target.none() if options.is_off else _target(options)
-    if target.part is Part.NONE:
+    target = RunTarget.none() if options.is_off else _target(options)
+    if target.part is ProcessPart.NONE:
         return OpenRun(Off(target), place)
-    if target.part is Part.MEMBER:
+    if target.part is ProcessPart.MEMBER:
         run = _joined(target)
         is_taken = any(r.backend is run and r.depth for r in _process.open)
         if joining is Joining.PROCESS or (not is_taken and run.takes(options)):
@@ -345,10 +345,10 @@ def begin(
 
 def unrecorded() -> OpenRun:
     """Return a run that records nothing."""
-    return OpenRun(Off(Target.none()), Place.here())
+    return OpenRun(Off(RunTarget.none()), Place.here())
 
 
-def _new_run(target: Target, options: RunOptions, place: Place) -> OpenRun:
+def _new_run(target: RunTarget, options: RunOptions, place: Place) -> OpenRun:
     _process.owned += 1
     end_with_process()
     return OpenRun(Standalone.begin(target, options), place)
@@ -364,7 +364,7 @@ def measure(open_run: OpenRun, options: RunOptions) -> None:
     target = open_run.target
     if not open_run.backend.recorded or open_run.parent is not None:  # the parent is measured
         return
-    own = target.part is not Part.MEMBER
+    own = target.part is not ProcessPart.MEMBER
     choices = parse_listeners(options.listeners) if own else ()
     wishes = TorchWishes.find(options.torch, choices, target.run_dir)
     guarded("measuring from inside", lambda: open_run.instruments.start(wishes, target))

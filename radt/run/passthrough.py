@@ -20,7 +20,7 @@ from radt.masking import unmasked
 from radt.model import RunStatus
 from radt.run.notices import warn_once
 from radt.run.off import NOTHING
-from radt.run.target import Part, Target
+from radt.run.target import ProcessPart, RunTarget
 
 if TYPE_CHECKING:
     from radt.store.records import RunRecord
@@ -74,7 +74,7 @@ class MlflowPassthrough:
     """
 
     def __init__(
-        self, target: Target, wait_for_collector: Callable[[], object] = lambda: None
+        self, target: RunTarget, wait_for_collector: Callable[[], object] = lambda: None
     ) -> None:
         self._target = target
         self._wait_for_collector = wait_for_collector
@@ -83,7 +83,7 @@ class MlflowPassthrough:
         self.run_id: str | None = None
         self.shown_id: str | None = None
         self.is_taken = False
-        if target.part is Part.MEMBER:
+        if target.part is ProcessPart.MEMBER:
             self.shown_id = os.environ.get(KEPT_RUN_VARIABLE)
             if not self.is_pending:
                 self.run_id = self.shown_id or os.environ.get(RUN_VARIABLE)
@@ -94,7 +94,7 @@ class MlflowPassthrough:
         Raises:
             AttributeError: MLflow has no such attribute.
         """
-        if self._target.part is Part.NONE:
+        if self._target.part is ProcessPart.NONE:
             return NOTHING
         import mlflow
 
@@ -134,7 +134,7 @@ class MlflowPassthrough:
     @property
     def is_pending(self) -> bool:
         """True if the runner started this process before MLflow had the run."""
-        return self._target.part is Part.MEMBER and MLFLOW_PENDING_VARIABLE in os.environ
+        return self._target.part is ProcessPart.MEMBER and MLFLOW_PENDING_VARIABLE in os.environ
 
     def find_run_id(self) -> str | None:
         """Wait until MLflow has the run and return its id; None if MLflow will not have it."""
@@ -155,7 +155,7 @@ class MlflowPassthrough:
         return self.run_id
 
 
-def wait_for_mlflow(target: Target) -> RunRecord | None:
+def wait_for_mlflow(target: RunTarget) -> RunRecord | None:
     """Wait until MLflow has the run, or is known not to record it. Return the run's row.
 
     Returns None, with a warning, if MLflow does not answer in time.
@@ -177,7 +177,7 @@ def wait_for_mlflow(target: Target) -> RunRecord | None:
                 flush_uploads(target.home.store_path)
         except RadtError as error:
             reason = str(error)  # the row may not be written yet
-            if target.part is Part.OWNER:
+            if target.part is ProcessPart.OWNER:
                 break
         time.sleep(_POLL_S)
     warn_once(f"MLflow does not have this run: {reason}")

@@ -88,7 +88,7 @@ _LAUNCHERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class RankLaunch:
     """This process as one of several that a launcher started.
 
     ``key`` is the same for all ranks on this machine and differs from that of any other launch.
@@ -146,7 +146,7 @@ class Launch:
         return bool(environ.get("MASTER_ADDR")) or (stated is not None and "RANK" in environ)
 
 
-def find_launch(environ: MutableMapping[str, str]) -> Launch | None:
+def find_launch(environ: MutableMapping[str, str]) -> RankLaunch | None:
     """Return the launch that this process is a rank of; None without one.
 
     Processes started by a rank are not ranks.
@@ -175,7 +175,7 @@ def number(environ: Mapping[str, str], name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-def _read(of: _Launcher, environ: Mapping[str, str]) -> Launch | None:
+def _read(of: _Launcher, environ: Mapping[str, str]) -> RankLaunch | None:
     rank, size, local_rank = (number(environ, name) for name in (of.rank, of.size, of.local_rank))
     if rank is None or size is None or size < 2 or (of is _SLURM and not _in_a_step(environ)):
         return None
@@ -183,7 +183,9 @@ def _read(of: _Launcher, environ: Mapping[str, str]) -> Launch | None:
     shared = [environ.get(name, "") for name in of.shared]
     where = shared if any(shared) else _above(of, environ)
     key = (procfs.boot_id(), of.name, size, environ.get("TORCHELASTIC_RESTART_COUNT"), where)
-    return Launch(of, rank, size, local_rank, key, ".".join(shared[1:3]) if of is _SLURM else "")
+    return RankLaunch(
+        of, rank, size, local_rank, key, ".".join(shared[1:3]) if of is _SLURM else ""
+    )
 
 
 def _in_a_step(environ: Mapping[str, str]) -> bool:

@@ -22,7 +22,7 @@ from radt.params import command_params
 from radt.procfs import start_ticks
 from radt.run.notices import warn_once
 from radt.run.parameters import read_parameters
-from radt.run.target import Target
+from radt.run.target import RunTarget
 from radt.run.torch_options import INSIDE_WORDS, TRACE_WORD
 from radt.run.user_script import user_script
 from radt.run_name import row_letter
@@ -93,7 +93,7 @@ def parse_listeners(text: str | Sequence[str] | None) -> tuple[ListenerChoice, .
     return tuple(ListenerChoice.parse(part) for part in parts if part.strip() not in ("", "none"))
 
 
-def describe(target: Target, options: RunOptions) -> RunRequest:
+def describe(target: RunTarget, options: RunOptions) -> RunRequest:
     script = user_script()
     listeners = parse_listeners(options.listeners)
     gpus, devices = _devices()

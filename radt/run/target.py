@@ -20,14 +20,14 @@ from pathlib import Path
 from radt.collector.manifest import has_ended
 from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, VARIABLES_OF_A_RUN, Home, RunDir
 from radt.run.notices import warn_once
-from radt.run.ranks import Launch, Ranks, find_launch, number
+from radt.run.ranks import RankLaunch, Ranks, find_launch, number
 
 MODE_VARIABLE = "RADT_MODE"
 #: The runner's name for the run.
 NAME_VARIABLE = "RADT_NAME"
 
 
-class Part(Enum):
+class ProcessPart(Enum):
     """This process's role in the run, besides logging."""
 
     NONE = auto()  # there is no run: radt is switched off
@@ -38,7 +38,7 @@ class Part(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RunTarget:
     """A run, and what this process does for it.
 
     ``rank`` is None outside of distributed training. With a ``launch``, the other ranks are
@@ -46,19 +46,19 @@ class Target:
     ``launched_by`` is the ended run in which this process was started, "" without one.
     """
 
-    part: Part
+    part: ProcessPart
     run_id: str
     run_dir: RunDir
     home: Home
     rank: int | None = None
-    launch: Launch | None = None
+    launch: RankLaunch | None = None
     name_suffix: str = ""
     launched_by: str = ""
 
     @classmethod
-    def none(cls) -> Target:
+    def none(cls) -> RunTarget:
         """Return the target that records nothing."""
-        return cls(Part.NONE, "", RunDir(Path()), Home(Path()))
+        return cls(ProcessPart.NONE, "", RunDir(Path()), Home(Path()))
 
 
 #: Runs in which this process was started, and whether each was open when first checked. The process
@@ -93,7 +93,7 @@ def find_target(
     ordinal: int,
     ranks: str | None = None,
     environ: MutableMapping[str, str] = os.environ,
-) -> Target:
+) -> RunTarget:
     """Return where values go from now on.
 
     Args:
@@ -108,15 +108,17 @@ def find_target(
     data = Home.resolve(home, warn=warn_once)
     choice = Ranks.choose(ranks, environ)
     if switched_off(environ):
-        return Target.none()
+        return RunTarget.none()
     if inside_a_run(environ):
         run_id = environ[RUN_ID_VARIABLE]
         given = environ.get(RUN_DIR_VARIABLE)
         run_dir = RunDir(Path(given)) if given else data.run_dir(run_id)
-        return Target(Part.MEMBER, run_id, run_dir, data, number(environ, "RANK"))
+        return RunTarget(ProcessPart.MEMBER, run_id, run_dir, data, number(environ, "RANK"))
     launch, run_id = find_launch(environ), uuid.uuid4().hex
     launched_by = next((before for before, was_open in _was_open.items() if not was_open), "")
-    alone = Target(Part.OWNER, run_id, data.run_dir(run_id), data, launched_by=launched_by)
+    alone = RunTarget(
+        ProcessPart.OWNER, run_id, data.run_dir(run_id), data, launched_by=launched_by
+    )
     if launch is None:
         return alone
     joins = choice is Ranks.JOIN or (choice is Ranks.AUTO and launch.is_one_training(environ))
@@ -130,7 +132,7 @@ def find_target(
     suffix = f" rank {launch.rank}"
     if not joins:
         return replace(alone, launch=launch, name_suffix=suffix)
-    part = Part.RANK if launch.local_rank else Part.OWNER
+    part = ProcessPart.RANK if launch.local_rank else ProcessPart.OWNER
     # On several nodes, joined ranks are one run per node.
     return replace(alone, part=part, rank=launch.rank, name_suffix=suffix if launch.rank else "")
 

@@ -42,7 +42,7 @@ from typing import Any
 from radt.clock import Clock
 from radt.errors import described
 from radt.run.notices import warn_once
-from radt.run.target import Target
+from radt.run.target import RunTarget
 from radt.run.torch_options import TRACE_WORD, TraceOptions, loaded_torch
 
 #: Name of the events that tie a trace to the monotonic clock.
@@ -120,7 +120,7 @@ class TorchTracer:
     Only the thread that created the tracer is traced.
     """
 
-    def __init__(self, options: TraceOptions, target: Target) -> None:
+    def __init__(self, options: TraceOptions, target: RunTarget) -> None:
         self._options = options
         self._target = target
         self._trace: _Trace | None = None

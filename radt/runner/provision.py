@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from radt.collocation.busy import BusyPolicy, wait_until_free
-from radt.collocation.ledger import Container, Ledger, LedgerEntry
+from radt.collocation.ledger import Container, CreatedLedger, LedgerEntry
 from radt.collocation.packing import PlacementError
 from radt.collocation.planner import DevicePlan, DeviceRequest, plan_here, warnings
 from radt.collocation.setup import DeviceSetup
@@ -159,7 +159,7 @@ class Provision:
                 raise profiler_in_container(profiling.name)
             command = profiling.command(command)
         if name := environment.container(launch):
-            self._containers.append(Ledger().intend(Container(name), run_id=run.run_id))
+            self._containers.append(CreatedLedger().intend(Container(name), run_id=run.run_id))
         return LaunchSpec(
             command=command,
             env=env | variables,

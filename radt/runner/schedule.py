@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from radt import units
-from radt.collocation.ledger import Ledger, ProcessOwner
+from radt.collocation.ledger import CreatedLedger, ProcessOwner
 from radt.collocation.setup import clean_up
 from radt.devices.machine import Machine
 from radt.errors import RadtError, RunNotFoundError, StatusError
@@ -259,7 +259,7 @@ class LocalExecutor:
 
     def begin(self, path: Path, options: StartOptions, say: Callable[[str], None]) -> Work:
         # Clean up after dead runners before rows are checked against the available devices.
-        for problem in clean_up(Ledger(), say=say):
+        for problem in clean_up(CreatedLedger(), say=say):
             say(problem)
         return self.plan(path, options).settled()
 

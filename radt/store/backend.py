@@ -75,7 +75,7 @@ _REVISIONS = text(
 )
 
 
-class Changes:
+class ChangeDetector:
     """Detects writes of other processes to the store's runs and workloads.
 
     Args:
@@ -127,9 +127,9 @@ class Backend(ABC):
     def reader_engine(self) -> Engine:
         """Return an engine of read-only snapshots that never wait for writers."""
 
-    def changes(self, reader: Engine) -> Changes:
+    def changes(self, reader: Engine) -> ChangeDetector:
         """Return a change detector that reads through a reader's engine."""
-        return Changes(reader)
+        return ChangeDetector(reader)
 
     @abstractmethod
     def table_names(self, connection: Connection) -> frozenset[str]:

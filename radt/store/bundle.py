@@ -51,7 +51,7 @@ from radt.store.tables import (
     WORKLOADS,
     WRONG,
     RecordT,
-    Table,
+    RecordTable,
     Value,
     record_of,
     texts_of,
@@ -85,7 +85,7 @@ _MOST_ROWS = 500_000
 
 #: The only accepted form of the statement that creates a table.
 _PLAIN = re.compile(r"CREATE TABLE (\w+) \((\w+(?:, \w+)*)\)", re.ASCII)
-_RECORDS: Sequence[Table[Any]] = (RUNS, WORKLOADS, SERIES, LEDGERS, GAPS, CURSORS, MARKERS)
+_RECORDS: Sequence[RecordTable[Any]] = (RUNS, WORKLOADS, SERIES, LEDGERS, GAPS, CURSORS, MARKERS)
 HEAD = (
     *("format", "written_by", "written_ns", "run_id", "since", "until", "complete"),
     *("experiment_ns", "points", "revision", "sha256"),
@@ -185,7 +185,7 @@ def _put(
 
 
 def _put_records(
-    database: sqlite3.Connection, table: Table[RecordT], records: Iterable[RecordT]
+    database: sqlite3.Connection, table: RecordTable[RecordT], records: Iterable[RecordT]
 ) -> None:
     rows = (tuple(table.row(record).values()) for record in records)
     _put(database, table.name, rows, len(table.fields))
@@ -391,7 +391,7 @@ def _check_counts(database: sqlite3.Connection, bundle: Bundle) -> None:
 def _read_rows(database: sqlite3.Connection, head: Mapping[str, Any]) -> RunRows:
     run_id = str(head["run_id"])
 
-    def records(table: Table[RecordT]) -> list[RecordT]:
+    def records(table: RecordTable[RecordT]) -> list[RecordT]:
         return list(chain.from_iterable(_record_blocks(database, table, run_id)))
 
     run, workloads = records(RUNS)[0], records(WORKLOADS)
@@ -415,7 +415,7 @@ def _read_rows(database: sqlite3.Connection, head: Mapping[str, Any]) -> RunRows
 
 
 def _record_blocks(
-    database: sqlite3.Connection, table: Table[RecordT], run_id: str
+    database: sqlite3.Connection, table: RecordTable[RecordT], run_id: str
 ) -> Iterator[list[RecordT]]:
     columns = columns_of(database, table.name)
     cursor = database.execute(f"SELECT * FROM {table.name} ORDER BY rowid")  # noqa: S608

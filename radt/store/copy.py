@@ -42,7 +42,7 @@ from radt.store.tables import (
     RUNS,
     SERIES,
     WORKLOADS,
-    Table,
+    RecordTable,
     find,
     of_runs,
 )
@@ -348,7 +348,7 @@ def is_open(marker: MarkerRecord) -> bool:
 def _rows(connection: Connection, run_id: str) -> RunRows:
     key = {"run_id": run_id}
 
-    def records(table: Table[RecordT], order: str) -> list[RecordT]:
+    def records(table: RecordTable[RecordT], order: str) -> list[RecordT]:
         statement = text(f"{table.select} WHERE run_id = :run_id ORDER BY {order}")
         return [table.read(row) for row in connection.execute(statement, key)]
 

@@ -24,7 +24,7 @@ from radt.store.chunks import time_sorted
 from radt.store.copy import Position, changes
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, Samples, SeriesRecord
-from radt.store.tables import GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS, Table, Value
+from radt.store.tables import GAPS, LEDGERS, MARKERS, RUNS, SERIES, WORKLOADS, RecordTable, Value
 from radt.store.tidy import COLUMNS, SCHEMA, parquet_writer, tidy_table
 from radt.units import in_json
 from radt.usage import KERNEL
@@ -228,7 +228,7 @@ def describe_run(reader: StoreReader, run: RunRecord, path: Path) -> None:
         file.write("\n}\n")
 
 
-def _rows(table: Table[RecordT], records: Iterable[RecordT]) -> Iterator[dict[str, Value]]:
+def _rows(table: RecordTable[RecordT], records: Iterable[RecordT]) -> Iterator[dict[str, Value]]:
     """Yield rows without the run's id, which would otherwise be repeated in thousands of lines."""
     for record in records:
         yield {name: value for name, value in table.row(record).items() if name != "run_id"}

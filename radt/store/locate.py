@@ -4,7 +4,7 @@ Runs are recorded into the file of a data folder and, with a Postgres store (``R
 copied there, next to the runs of other machines. A run is read from the nearest store: first the
 file, which has the newest values and needs no network, then Postgres. ``--home`` and
 ``--store-uri`` restrict the search to the given stores. A dashboard shows the store with the most
-machines: Postgres if configured (`View`).
+machines: Postgres if configured (`ShownStore`).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class ShownStore:
     """The store that a dashboard shows, and the source it may import from while it runs.
 
     ``import_from`` is MLflow's server, database or folder; empty for none. ``import_into`` is the
@@ -86,7 +86,7 @@ class View:
         home: Path | str | None = None,
         store_uri: str | None = None,
         tracking_uri: str | None = None,
-    ) -> View:
+    ) -> ShownStore:
         """Return the store with the most machines: Postgres if configured, else the local file.
 
         A given tracking URI is imported into the data folder's file, or into the given Postgres

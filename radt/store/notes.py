@@ -23,7 +23,7 @@ _NO = "no"
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class RunNotes:
     """Notes on one run; ``tags`` are those set by the script or by users."""
 
     name: str
@@ -90,13 +90,13 @@ class Edit:
         }
 
 
-def read_notes(reader: StoreReader, run_id: str) -> Notes:
+def read_notes(reader: StoreReader, run_id: str) -> RunNotes:
     """Return the notes of a run.
 
     Raises:
         RunNotFoundError: The run does not exist.
     """
-    return Notes.of(reader.run(run_id), reader.tags(run_id))
+    return RunNotes.of(reader.run(run_id), reader.tags(run_id))
 
 
 def edit_notes(writer: StoreWriter, run_ids: Sequence[str], edit: Edit) -> None:

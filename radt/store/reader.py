@@ -47,7 +47,7 @@ from radt.store.tables import (
     TO_DELIVER,
     WORKLOADS,
     RecordT,
-    Table,
+    RecordTable,
     of_runs,
 )
 
@@ -331,7 +331,9 @@ class StoreReader:
         """Return the markers of runs, by run and start."""
         return self._select_of(MARKERS, run_ids, "run_id, start_ns, marker_no")
 
-    def blocks(self, table: Table[RecordT], run_id: str, limit: int) -> Iterator[list[RecordT]]:
+    def blocks(
+        self, table: RecordTable[RecordT], run_id: str, limit: int
+    ) -> Iterator[list[RecordT]]:
         """Yield the records of a run by key, at most ``limit`` at a time."""
         keys = table.keys[1:]
         columns, wanted = ", ".join(keys), ", ".join(f":{name}" for name in keys)
@@ -367,7 +369,7 @@ class StoreReader:
     # -- statements -------------------------------------------------------------------------------
 
     def _query(
-        self, table: Table[RecordT], clauses: str, parameters: Mapping[str, object]
+        self, table: RecordTable[RecordT], clauses: str, parameters: Mapping[str, object]
     ) -> list[RecordT]:
         """Return the records of a table selected by SQL clauses."""
         with self.snapshot() as connection:
@@ -375,7 +377,7 @@ class StoreReader:
         return [table.read(row) for row in rows]
 
     def _select(
-        self, table: Table[RecordT], conditions: Mapping[str, str | None], order: str
+        self, table: RecordTable[RecordT], conditions: Mapping[str, str | None], order: str
     ) -> list[RecordT]:
         """Return the records whose columns equal the given values; None sets no condition."""
         given = {name: value for name, value in conditions.items() if value is not None}
@@ -383,7 +385,11 @@ class StoreReader:
         return self._query(table, f"{f'WHERE {where}' if where else ''} ORDER BY {order}", given)
 
     def _select_of(
-        self, table: Table[RecordT], run_ids: Sequence[str], order: str, **wanted: Sequence[str]
+        self,
+        table: RecordTable[RecordT],
+        run_ids: Sequence[str],
+        order: str,
+        **wanted: Sequence[str],
     ) -> list[RecordT]:
         """Return the records of runs whose columns have one of the ``wanted`` values.
 

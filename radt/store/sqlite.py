@@ -15,7 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.pool import NullPool, QueuePool, StaticPool
 
 from radt.errors import ReadOnlyStoreError, StoreError
-from radt.store.backend import Backend, Changes, Dialect, StoreAddress
+from radt.store.backend import Backend, ChangeDetector, Dialect, StoreAddress
 
 #: Marks the file as a store; set by the first migration. "radT" in ASCII.
 APPLICATION_ID = 0x72616454
@@ -106,7 +106,7 @@ class SqliteBackend(Backend):
         event.listen(engine, "begin", lambda opened: opened.exec_driver_sql("BEGIN"))
         return engine
 
-    def changes(self, reader: Engine) -> Changes:
+    def changes(self, reader: Engine) -> ChangeDetector:
         # SQLite's counter needs an open connection.
         return super().changes(reader) if is_foreign(self.path) else _DataVersion(reader)
 
@@ -133,7 +133,7 @@ class SqliteBackend(Backend):
         return StoreError(f"the store {self.path} refused a statement: {error}")
 
 
-class _DataVersion(Changes):
+class _DataVersion(ChangeDetector):
     """Detects changes by SQLite's own counter, which takes microseconds."""
 
     def __init__(self, reader: Engine) -> None:

@@ -28,7 +28,7 @@ from radt.store.chunks import header_of, time_sorted
 from radt.store.codec import EncodedSamples, decode
 from radt.store.points import chunks_between
 from radt.store.records import Samples, SeriesRecord
-from radt.store.tables import SERIES, Table, Value, of_runs
+from radt.store.tables import SERIES, RecordTable, Value, of_runs
 
 #: Times of the first and last finite value, followed by these values.
 _Ends: TypeAlias = tuple[int | None, int | None, float | None, float | None]
@@ -117,7 +117,7 @@ def _or_nan(value: Any) -> float:
 
 
 #: NULL stands for NaN in a first or last value.
-SUMMARIES = Table(
+SUMMARIES = RecordTable(
     "series_summary",
     Summary,
     (),
@@ -428,7 +428,7 @@ def complete(backend: Backend, engine: Engine) -> None:
                 return
             backend.lock_run(connection, run_id)
             delete(connection, run_id)
-            again(connection, run_id, tables.series_of(connection, run_id))
+            again(connection, run_id, tables.declared_series(connection, run_id))
             connection.execute(_COMPLETE, {"run_id": run_id})
 
 

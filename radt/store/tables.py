@@ -82,7 +82,7 @@ def _names(column: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Table(Generic[RecordT]):
+class RecordTable(Generic[RecordT]):
     """Table whose rows are one kind of record.
 
     ``decoders`` turn columns back into fields if the driver's conversion does not suffice;
@@ -168,24 +168,28 @@ def _by_value(enum: type[StrEnum]) -> Callable[[str], StrEnum]:
     return members.__getitem__
 
 
-WORKLOADS = Table("workload", WorkloadRecord, ("workload_id",), {"status": _by_value(RunStatus)})
-RUNS = Table("run", RunRecord, ("run_id",), {"status": _by_value(RunStatus)})
-SERIES = Table(
+WORKLOADS = RecordTable(
+    "workload", WorkloadRecord, ("workload_id",), {"status": _by_value(RunStatus)}
+)
+RUNS = RecordTable("run", RunRecord, ("run_id",), {"status": _by_value(RunStatus)})
+SERIES = RecordTable(
     "series",
     SeriesRecord,
     ("run_id", "series_no"),
     {"scope": _by_value(Scope), "kind": _by_value(SeriesKind), "estimated": bool},
 )
-MARKERS = Table("marker", MarkerRecord, ("run_id", "marker_no"), {"kind": _by_value(MarkerKind)})
-SAVED_VIEWS = Table("saved_view", SavedView, ("name",), {})
-LEDGERS = Table("ledger", LedgerRecord, ("run_id", "listener"), {})
-GAPS = Table(
+MARKERS = RecordTable(
+    "marker", MarkerRecord, ("run_id", "marker_no"), {"kind": _by_value(MarkerKind)}
+)
+SAVED_VIEWS = RecordTable("saved_view", SavedView, ("name",), {})
+LEDGERS = RecordTable("ledger", LedgerRecord, ("run_id", "listener"), {})
+GAPS = RecordTable(
     "gap",
     GapRecord,
     ("run_id", "listener", "series_no", "start_ns"),
     {"reason": _by_value(MissingReason)},
 )
-CURSORS = Table(
+CURSORS = RecordTable(
     "journal_cursor", JournalCursor, ("journal",), {"names": _names}, extra_keys=("run_id",)
 )
 
@@ -331,7 +335,7 @@ WORKLOAD_NOT_DELIVERED = text(
 )
 
 
-def mark_done(table: Table[Any]) -> TextClause:
+def mark_done(table: RecordTable[Any]) -> TextClause:
     """Return the statement that marks a run or workload as completely delivered."""
     return text(
         f"UPDATE {table.name} SET delivery_done_ns = :now_ns, delivery_note = :note "  # noqa: S608
@@ -340,9 +344,9 @@ def mark_done(table: Table[Any]) -> TextClause:
 
 
 def update(
-    connection: Connection, table: Table[Any], key: str, changes: Mapping[str, Value]
+    connection: Connection, table: RecordTable[Any], key: str, changes: Mapping[str, Value]
 ) -> None:
-    """Change columns of one row; the names are checked (`Table.changes`).
+    """Change columns of one row; the names are checked (`RecordTable.changes`).
 
     Raises:
         RunNotFoundError: The row does not exist.
@@ -358,20 +362,20 @@ def update(
     check_exists(connection, table, key)
 
 
-def find(connection: Connection, table: Table[RecordT], key: str) -> RecordT | None:
+def find(connection: Connection, table: RecordTable[RecordT], key: str) -> RecordT | None:
     """Return the record with a key, if there is one."""
     statement = text(f"{table.select} WHERE {table.keys[0]} = :key")
     row = connection.execute(statement, {"key": key}).one_or_none()
     return None if row is None else table.read(row)
 
 
-def check_exists(connection: Connection, table: Table[Any], key: str) -> None:
+def check_exists(connection: Connection, table: RecordTable[Any], key: str) -> None:
     """Raise RunNotFoundError unless the row exists."""
     if find(connection, table, key) is None:
         raise RunNotFoundError(f"there is no {table.name} {key} in the store")
 
 
-def series_of(connection: Connection, run_id: str) -> list[SeriesRecord]:
+def declared_series(connection: Connection, run_id: str) -> list[SeriesRecord]:
     """Return the series declared for a run."""
     rows = connection.execute(text(f"{SERIES.select} WHERE run_id = :run_id"), {"run_id": run_id})
     return [SERIES.read(row) for row in rows]
@@ -387,7 +391,7 @@ _IDS = ("run_id", "workload_id")
 _LARGEST = 2**63
 
 
-def record_of(table: Table[RecordT], data: Mapping[str, Any]) -> RecordT:
+def record_of(table: RecordTable[RecordT], data: Mapping[str, Any]) -> RecordT:
     """Build a record from the known fields: older versions write fewer fields, newer ones more.
 
     Raises:

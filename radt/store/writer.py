@@ -42,8 +42,8 @@ from radt.store.tables import (
     SAVED_VIEWS,
     SERIES,
     WORKLOADS,
+    RecordTable,
     Row,
-    Table,
     Value,
     to_column,
 )
@@ -322,7 +322,8 @@ class StoreWriter:
         with self._writing() as connection:
             for run_id in {record.run_id for record in series}:
                 known = {
-                    record.series_no: record for record in tables.series_of(connection, run_id)
+                    record.series_no: record
+                    for record in tables.declared_series(connection, run_id)
                 }
                 for declared in (declared for declared in series if declared.run_id == run_id):
                     existing = known.setdefault(declared.series_no, declared)
@@ -429,7 +430,7 @@ class StoreWriter:
         wanted = {batch.series_no for batch in batches}
         known = self._series.get(run_id, {})
         if not wanted <= known.keys():
-            records = tables.series_of(connection, run_id)
+            records = tables.declared_series(connection, run_id)
             known = self._series[run_id] = {record.series_no: record for record in records}
         if missing := sorted(wanted - known.keys()):
             raise StoreError(f"run {run_id} has no series {', '.join(map(str, missing))}")
@@ -478,7 +479,7 @@ class StoreWriter:
         """Record that MLflow has all of an ended workload, or in ``note`` why it never will."""
         self._mark_done(WORKLOADS, workload_id, note)
 
-    def _mark_done(self, table: Table[Any], key: str, note: str) -> None:
+    def _mark_done(self, table: RecordTable[Any], key: str, note: str) -> None:
         row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}
         self._execute(tables.mark_done(table), [row])
 
@@ -527,7 +528,7 @@ class StoreWriter:
                 self._changed_runs.update(str(row["run_id"]) for row in rows)
 
     def _update(
-        self, table: Table[Any], key: str, fields: Mapping[str, object], changed: set[str]
+        self, table: RecordTable[Any], key: str, fields: Mapping[str, object], changed: set[str]
     ) -> None:
         changes = table.changes(fields)
         with self._writing() as connection:

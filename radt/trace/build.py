@@ -19,7 +19,7 @@ from radt.store.reader import StoreReader
 from radt.store.records import GapRecord, MarkerRecord, RunRecord, Samples, SeriesRecord
 from radt.store.summaries import SeriesSummary
 from radt.tags import PARENT
-from radt.trace.chrome import BrokenTraceError, Span, TraceFile, written
+from radt.trace.chrome import BrokenTraceError, TraceFile, TraceSpan, written
 from radt.trace.torch_trace import ClockMap, TorchMerger, TorchTrace, torch_traces
 from radt.trace.tracks import (
     gap_spans,
@@ -306,7 +306,7 @@ class _Builder:
         record, contents = run.record, self.contents
         title = f"{run.name} [{record.status.value}] {record.run_id[:8]}"
         pid = self.file.process(title, order)
-        rows: dict[str, list[Span]] = {}
+        rows: dict[str, list[TraceSpan]] = {}
         if record.started_ns is not None:
             params = self.reader.params(record.run_id)
             rows["run"] = [life(record, run.name, run.end_ns, params)]
@@ -364,4 +364,4 @@ class _Builder:
             step = None if samples.steps is None else int(samples.steps[place])
             text = f"{name} is {float(samples.values[place])}"
             at_ns = int(samples.times_ns[place])
-            self.file.slice(pid, tid, Span(text, at_ns, None, "value", {"step": step}))
+            self.file.slice(pid, tid, TraceSpan(text, at_ns, None, "value", {"step": step}))

@@ -148,7 +148,7 @@ Event = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TraceSpan:
     """A named stretch of time, or an instant (``end_ns`` None), in nanoseconds."""
 
     name: str
@@ -202,7 +202,7 @@ class TraceFile:
         thread = {} if tid is None else {"tid": tid}
         self.event({"ph": "M", "name": name, "pid": pid, **thread, "args": args})
 
-    def slice(self, pid: int, tid: int, span: Span) -> None:
+    def slice(self, pid: int, tid: int, span: TraceSpan) -> None:
         """Write a span into a row; the spans of a row must nest."""
         how: Event = {"ph": "i", "s": "t"}
         if span.end_ns is not None:

@@ -30,7 +30,7 @@ MARK_CATEGORY = "user_annotation"
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class ClockReadings:
     """Clock readings of the profiled process, in order of time (N,).
 
     ``offset_ns``, added to monotonic times, gives times of radt's clock. (The wall clock's readings
@@ -44,7 +44,7 @@ class Notes:
     offset_ns: int
 
     @classmethod
-    def read(cls, value: object) -> Notes | None:
+    def read(cls, value: object) -> ClockReadings | None:
         """Return the readings in the value of `CLOCK_KEY`; None if it is invalid."""
         if not isinstance(value, Mapping) or not isinstance(value.get("marker"), str):
             return None
@@ -98,7 +98,7 @@ class ClockMap:
         return trace_ns + offsets[place - 1] + growth * (trace_ns - before) // (after - before)
 
 
-def clock_map(marks_ns: Sequence[int], notes: Notes | None, base_ns: int) -> ClockMap:
+def clock_map(marks_ns: Sequence[int], notes: ClockReadings | None, base_ns: int) -> ClockMap:
     """Return the map that aligns a trace with radt's clock.
 
     Args:
@@ -183,7 +183,7 @@ class TorchTrace:
                 name = str(value.get("name", ""))
                 if len(begun := begun_us.setdefault(name, [])) < _MAX_MARKS:
                     begun.append(at_us)
-        notes = Notes.read(header.get(CLOCK_KEY))
+        notes = ClockReadings.read(header.get(CLOCK_KEY))
         marks_us = [] if notes is None else sorted(begun_us.get(notes.marker, []))
         base_ns = header.get(BASE_KEY)
         clock = clock_map(

@@ -22,7 +22,7 @@ from radt.store.records import (
     Samples,
     SeriesRecord,
 )
-from radt.trace.chrome import Span, TraceFile
+from radt.trace.chrome import TraceFile, TraceSpan
 
 #: A pause at a recorded gap counts as one only if it is longer than this many intervals.
 _MISSED_INTERVALS = 1.5
@@ -121,7 +121,7 @@ _SAME_NS = 1_000_000
 _MAIN_PROCESS = "main process"
 
 
-def write_rows(file: TraceFile, pid: int, rows: Mapping[str, Iterable[Span]]) -> None:
+def write_rows(file: TraceFile, pid: int, rows: Mapping[str, Iterable[TraceSpan]]) -> None:
     """Write rows of spans below a process; overlapping spans get separate rows."""
     for row, spans in rows.items():
         tids: dict[int, int] = {}
@@ -131,7 +131,7 @@ def write_rows(file: TraceFile, pid: int, rows: Mapping[str, Iterable[Span]]) ->
             file.slice(pid, tids[lane], span)
 
 
-def _in_lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
+def _in_lanes(spans: Iterable[TraceSpan]) -> Iterator[tuple[int, TraceSpan]]:
     """Yield each span with the number of its row: the first in which it is disjoint or nested.
 
     Spans are sorted by start, the longer ones first, so that a parent precedes its children.
@@ -149,7 +149,7 @@ def _in_lanes(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
         yield lane, span
 
 
-def life(record: RunRecord, name: str, end_ns: int, params: Mapping[str, str]) -> Span:
+def life(record: RunRecord, name: str, end_ns: int, params: Mapping[str, str]) -> TraceSpan:
     """Return the span of a run that has started."""
     assert record.started_ns is not None
     args: dict[str, object] = {
@@ -164,17 +164,17 @@ def life(record: RunRecord, name: str, end_ns: int, params: Mapping[str, str]) -
         "command": record.command,
         "params": dict(params),
     }
-    return Span(name, record.started_ns, max(end_ns, record.started_ns), "run", args)
+    return TraceSpan(name, record.started_ns, max(end_ns, record.started_ns), "run", args)
 
 
-def marker_spans(markers: Iterable[MarkerRecord], end_ns: int) -> dict[str, list[Span]]:
+def marker_spans(markers: Iterable[MarkerRecord], end_ns: int) -> dict[str, list[TraceSpan]]:
     """Return the rows of a run's markers: the first process, others by label, events."""
-    rows: dict[str, list[Span]] = defaultdict(list)
+    rows: dict[str, list[TraceSpan]] = defaultdict(list)
     for marker in markers:
         is_event = marker.kind is MarkerKind.EVENT
         if is_event and marker.end_ns is None:
             args: dict[str, object] = {"detail": marker.detail, "process": marker.process}
-            event = Span(marker.name, marker.start_ns, None, marker.kind.value, args)
+            event = TraceSpan(marker.name, marker.start_ns, None, marker.kind.value, args)
             rows["events"].append(event)
         else:
             row = "radt" if is_event else marker.process or _MAIN_PROCESS
@@ -184,17 +184,19 @@ def marker_spans(markers: Iterable[MarkerRecord], end_ns: int) -> dict[str, list
     return {row: rows[row] for row in order}
 
 
-def _span(marker: MarkerRecord, end_ns: int) -> Span:
+def _span(marker: MarkerRecord, end_ns: int) -> TraceSpan:
     numbered = marker.step is not None and marker.step != NO_STEP
     name = f"{marker.name} {marker.step}" if numbered else marker.name
     args: dict[str, object] = {"kind": marker.kind.value, "detail": marker.detail}
     if marker.end_ns is None:
         args["open"] = "it did not end before the run did"
     closed_ns = end_ns if marker.end_ns is None else marker.end_ns
-    return Span(name, marker.start_ns, max(closed_ns, marker.start_ns), marker.kind.value, args)
+    return TraceSpan(
+        name, marker.start_ns, max(closed_ns, marker.start_ns), marker.kind.value, args
+    )
 
 
-def gap_spans(gaps: Iterable[GapRecord], names: Mapping[int, str]) -> list[Span]:
+def gap_spans(gaps: Iterable[GapRecord], names: Mapping[int, str]) -> list[TraceSpan]:
     """Return stretches without values; series with the same gap and reason share one.
 
     ``names`` are the names of the run's curves by series number.
@@ -220,5 +222,5 @@ def gap_spans(gaps: Iterable[GapRecord], names: Mapping[int, str]) -> list[Span]
         }
         start_ns = min(gap.start_ns for gap in same)
         end_ns = max(start_ns, *(gap.end_ns for gap in same))
-        spans.append(Span(f"{what}: {first.reason.value}", start_ns, end_ns, "gap", args))
+        spans.append(TraceSpan(f"{what}: {first.reason.value}", start_ns, end_ns, "gap", args))
     return spans

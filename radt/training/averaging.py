@@ -21,12 +21,12 @@ from radt.loaders.paced import PacedMetrics
 from radt.run.notices import say
 from radt.run.run import active_run
 from radt.training.job import Job
-from radt.training.weights import Access, is_low, masters_of
+from radt.training.weights import WeightAccess, is_low, masters_of
 
 try:
     from radt.training.exchange import Exchange, averaged, cause_of, sum_dtype
     from radt.training.lighthouse import address_of, answering, own_address
-    from radt.training.meeting import Attendance, Presence, Round
+    from radt.training.meeting import Attendance, MeetingRound, Presence
     from radt.training.transport import (
         State,
         StateServer,
@@ -139,7 +139,7 @@ class ElasticAverager:
         self._outer: Optimizer | None = None
         if outer is not None:
             # The parameters after the last round, which DiLoCo's optimiser updates.
-            with job.tensors(Access.READ) as tensors:
+            with job.tensors(WeightAccess.READ) as tensors:
                 self._anchor = [
                     nn.Parameter(each.detach().to("cpu", sum_dtype(each)).clone())
                     for each in tensors.all
@@ -150,7 +150,7 @@ class ElasticAverager:
         self._step = 0  # rounds, including those of replicas that only joined
         self._pending = 0  # samples since the last round
         self._failures = 0  # in a row
-        self._round = Round("", ())
+        self._round = MeetingRound("", ())
         self._metrics = PacedMetrics("averaging")
         self._closing: list[Callable[[], None]] = []
 
@@ -322,7 +322,7 @@ class ElasticAverager:
         self._exchange.disconnect()
         self._call_others()
 
-    def _average(self, meeting: Round, rank: int) -> None:
+    def _average(self, meeting: MeetingRound, rank: int) -> None:
         """Average the active replicas. Unless an error is raised, all of them have the mean."""
         weight, exchange = self._pending / meeting.samples, None
         if len(meeting.active) > 1:
@@ -331,7 +331,7 @@ class ElasticAverager:
             exchange = self._exchange
         # Optimiser states may hold masters of parameters with low precision.
         has_masters = any(is_low(piece.dtype) for piece in self._job.weights.layout.pieces)
-        with self._job.tensors(Access.CHANGE, has_masters) as tensors, torch.no_grad():
+        with self._job.tensors(WeightAccess.CHANGE, has_masters) as tensors, torch.no_grad():
             masters = masters_of(self._job.optimizer)
             means = averaged([masters.get(each, each) for each in tensors.all], weight, exchange)
             if exchange is not None:

@@ -76,7 +76,7 @@ class ValidatorDied(Exception):  # noqa: N818 - a result of its epoch, which tra
     """The validating process has ended. The message says how."""
 
 
-class Lane(ABC):
+class ValidationLane(ABC):
     """Runs one part of each validation. All methods except `kill` are called by a single thread."""
 
     @abstractmethod

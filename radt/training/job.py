@@ -18,7 +18,7 @@ from radt.loaders.protocol import chosen
 from radt.loaders.randomness import RandomState
 from radt.training.calling import Call, Loss, Objective
 from radt.training.randomness import OwnRandomness
-from radt.training.weights import Access, Weights, model_tensors, weights_of
+from radt.training.weights import WeightAccess, Weights, model_tensors, weights_of
 
 
 class Scheduler(Protocol):
@@ -224,7 +224,7 @@ class Job:
             self.scheduler.step()
 
     @contextmanager
-    def tensors(self, access: Access, with_states: bool = False) -> Iterator[JobTensors]:
+    def tensors(self, access: WeightAccess, with_states: bool = False) -> Iterator[JobTensors]:
         """Load all trained tensors into memory within the block. Use this to copy or change them.
 
         Args:
@@ -257,7 +257,7 @@ class Job:
 
     def learned_state(self) -> dict[str, Any]:
         """Return the state of model and optimiser, without random states and position."""
-        with self.tensors(Access.READ, with_states=True) as tensors:
+        with self.tensors(WeightAccess.READ, with_states=True) as tensors:
             return {
                 "model": self.model.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
@@ -271,7 +271,7 @@ class Job:
         Raises:
             KeyError, RuntimeError, ValueError: The model or the optimiser rejects the state.
         """
-        with self.tensors(Access.REPLACE, with_states=True) as tensors:
+        with self.tensors(WeightAccess.REPLACE, with_states=True) as tensors:
             own, others = tensors.others, state.get("others", {})
             if own.keys() != others.keys():
                 raise ValueError(

@@ -16,18 +16,18 @@ from radt.training.failures import check_loss, free_gradients
 from radt.training.feed import End, Feed
 from radt.training.fusion import Fusion
 from radt.training.job import JobStatus
-from radt.training.queue import Place
+from radt.training.queue import QueuedJob
 from radt.training.stack import can_be_stacked
 
 #: Trains a job on a batch. Returns None if the step was abandoned, to be repeated later.
-Train = Callable[[Place, Any], Tensor | None]
+Train = Callable[[QueuedJob, Any], Tensor | None]
 
 
 @dataclass(slots=True)
 class _Task:
     """A job and the batch that it trains on."""
 
-    place: Place
+    place: QueuedJob
     batch: Any
 
 
@@ -45,7 +45,7 @@ class Lockstep:
 
     def __init__(
         self,
-        places: Sequence[Place],
+        places: Sequence[QueuedJob],
         train: Train,
         at_work: Callable[[str], None],
         *,
@@ -102,7 +102,7 @@ class Lockstep:
             free_gradients(place.job)
 
     @staticmethod
-    def _end_epoch(place: Place) -> None:
+    def _end_epoch(place: QueuedJob) -> None:
         place.job.end_epoch()
         place.record.flush()
         if place.job.epoch == place.job.epochs:
@@ -152,7 +152,7 @@ class Lockstep:
                 self._take(task.place, loss)
         fusion.trial.end()
 
-    def _take(self, place: Place, loss: Tensor) -> None:
+    def _take(self, place: QueuedJob, loss: Tensor) -> None:
         try:
             check_loss(place.job, loss, self._stop_at_nan)
             place.record.step(loss)

@@ -64,7 +64,7 @@ class Presence:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class MeetingRound:
     """A round: its name, and its replicas in an order that is the same for all."""
 
     name: str
@@ -115,7 +115,7 @@ class Attendance:
         self._thread = threading.Thread(target=self._beat, name="radt-heartbeat", daemon=True)
         self._thread.start()
 
-    def next_round(self, presence: Presence) -> Round:
+    def next_round(self, presence: Presence) -> MeetingRound:
         """Wait until all live replicas are at a round, and return it.
 
         Also waits for the lighthouse while it is away.
@@ -156,7 +156,7 @@ class Attendance:
         self._thread.join()
         self._client = None  # this also ends its threads
 
-    def _ask(self, presence: Presence) -> Round:
+    def _ask(self, presence: Presence) -> MeetingRound:
         """Ask in a thread, so that Ctrl-C works while the main thread waits."""
         answer: Future[Any] = Future()
 
@@ -180,7 +180,7 @@ class Attendance:
         quorum = answer.result()
         created = quorum.created
         present = tuple(Presence(**member.data) for member in quorum.participants)
-        return Round(f"{created.seconds}.{created.nanos:09d}", present)
+        return MeetingRound(f"{created.seconds}.{created.nanos:09d}", present)
 
     def _beat(self) -> None:
         while not self._ended.wait(_BEAT_S):

@@ -33,7 +33,7 @@ class StepLeft(BaseException):
         self.lease = lease
 
 
-class Devices:
+class JobDevices:
     """Devices on which jobs train, one at a time, each step under a lease with low priority.
 
     If a higher priority wants the device (SwitchFlow) and another device is free, the step is

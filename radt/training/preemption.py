@@ -54,13 +54,13 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class BlockSegment:
     """Successive blocks between two boundaries."""
 
     blocks: tuple[Block, ...]
 
 
-def plan(blocks: Iterable[Block], max_segment_s: float) -> list[Segment]:
+def plan(blocks: Iterable[Block], max_segment_s: float) -> list[BlockSegment]:
     """Return the fewest segments whose forward and backward passes stay within ``max_segment_s``.
 
     A block that is longer becomes a segment by itself.
@@ -79,7 +79,7 @@ def plan(blocks: Iterable[Block], max_segment_s: float) -> list[Segment]:
         else:
             parts.append([block])
             forward_s, backward_s = block.forward_s, block.backward_s
-    return [Segment(tuple(part)) for part in parts]
+    return [BlockSegment(tuple(part)) for part in parts]
 
 
 def preemptible(
@@ -120,7 +120,7 @@ def preemptible(
 
 def segments_of(
     model: nn.Module, sample: Any, max_segment_ms: float, between: Callable[[], None]
-) -> list[Segment]:
+) -> list[BlockSegment]:
     """Return the segments of a model. Warn about those that are too long.
 
     Args:
@@ -179,7 +179,7 @@ class Boundaries:
     def __init__(
         self,
         model: nn.Module,
-        segments: Sequence[Segment],
+        segments: Sequence[BlockSegment],
         reached: Reached,
         *,
         frees: bool = False,
@@ -233,7 +233,7 @@ def _report(reached: Reached, name: str, *_of_hook: object) -> None:
 
 
 def _parameters_alone(
-    modules: dict[str, nn.Module], segments: Sequence[Segment]
+    modules: dict[str, nn.Module], segments: Sequence[BlockSegment]
 ) -> dict[str, nn.Parameter]:
     """Return a parameter of each block whose gradient comes from a single call of one module."""
     calls = Counter(block.name for segment in segments for block in segment.blocks)
@@ -263,7 +263,7 @@ class Stretch:
 
 def stretches(
     model: nn.Module,
-    segments: Sequence[Segment],
+    segments: Sequence[BlockSegment],
     sample: Any,
     between: Callable[[], None] = lambda: None,
     repeats: int = 3,
@@ -324,7 +324,7 @@ def measured(model: nn.Module, sample: Any, between: Callable[[], None]) -> list
     """
     names = _innermost(model, sample, between)
     calls = Counter(names)
-    found = stretches(model, [Segment((Block(name),)) for name in names], sample, between)
+    found = stretches(model, [BlockSegment((Block(name),)) for name in names], sample, between)
     durations_s: dict[tuple[str, bool], float] = defaultdict(float)
     for each in found:
         name = names[0] if each.begin == _FIRST else each.begin

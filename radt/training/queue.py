@@ -25,7 +25,7 @@ from radt.training.records import JobRecord
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Place(Candidate):
+class QueuedJob(Candidate):
     """A job in the trainer. Places with the same feed train in lockstep.
 
     Attributes:
@@ -87,23 +87,23 @@ class Queue:
         self._numbers = count(1)
         self._ended_names: set[str] = set()
         self.lock = threading.RLock()
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, QueuedJob] = {}
         self.ended: deque[Job] = deque()
         self.has_joined = False
-        self.team: list[Place] = []
+        self.team: list[QueuedJob] = []
 
     def has(self, name: str) -> bool:
         """Return True if there is, or was, a job of this name."""
         return name in self.places or name in self._ended_names
 
-    def join(self, place: Place) -> None:
+    def join(self, place: QueuedJob) -> None:
         """Add a job, which waits for its turns."""
         with self.lock:
             place.joined = next(self._numbers)
             self.places[place.job.name] = place
             self.has_joined = True
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: QueuedJob) -> None:
         """Take a job that has stopped training out of its team. It will be yielded."""
         with self.lock:
             if sum(other.feed is place.feed for other in self.places.values()) > 1:
@@ -151,7 +151,7 @@ class Queue:
                 place.joined = next(self._numbers)
                 self.has_joined = True
 
-    def _place(self, name: str) -> Place | None:
+    def _place(self, name: str) -> QueuedJob | None:
         if not self.has(name):
             known = ", ".join([*self.places, *self._ended_names]) or "none"
             raise UsageError(f"there is no job named {name}", f"jobs of this trainer: {known}")
@@ -169,13 +169,13 @@ class Queue:
 
     # The order ---------------------------------------------------------------------------------
 
-    def next_team(self) -> list[Place]:
+    def next_team(self) -> list[QueuedJob]:
         """Return the places of the next turn; none if no job can train."""
         with self.lock:
             self.team = self._next_team()
             return self.team
 
-    def _next_team(self) -> list[Place]:
+    def _next_team(self) -> list[QueuedJob]:
         ready = sorted(self._ready(), key=self._policy.rank)
         present = self.present()
         if able := self._fitting(ready, present):
@@ -195,7 +195,7 @@ class Queue:
         return []
 
     @staticmethod
-    def _team(able: Sequence[Place], ready: Sequence[Place]) -> list[Place]:
+    def _team(able: Sequence[QueuedJob], ready: Sequence[QueuedJob]) -> list[QueuedJob]:
         """Return the places that train with the first one: with its feed or its structure.
 
         Args:
@@ -218,18 +218,18 @@ class Queue:
                 place.feed = place.feed.fork()
         return team
 
-    def fits(self, team: Sequence[Place]) -> bool:
+    def fits(self, team: Sequence[QueuedJob]) -> bool:
         """Return True if every place can train within the available memory."""
         return len(self._fitting(team, self.present())) == len(team)
 
-    def _fitting(self, places: Sequence[Place], present: Sequence[Job]) -> list[Place]:
+    def _fitting(self, places: Sequence[QueuedJob], present: Sequence[Job]) -> list[QueuedJob]:
         """Return the places whose steps fit into memory beside the present jobs."""
         if self._admission is None:
             return list(places)
         fitting = self._admission.fitting([place.job for place in places], present)
         return [place for place in places if place.job in fitting]
 
-    def is_interrupted(self, team: Sequence[Place]) -> bool:
+    def is_interrupted(self, team: Sequence[QueuedJob]) -> bool:
         """Return True if another job takes over from the team."""
         training = {id(place) for place in team}
         waiting = [place.job for place in self._ready() if id(place) not in training]
@@ -238,6 +238,6 @@ class Queue:
         running = min(team, key=self._policy.rank).job
         return any(self._policy.interrupts(job, running) for job in waiting)
 
-    def _ready(self) -> list[Place]:
+    def _ready(self) -> list[QueuedJob]:
         with self.lock:
             return [place for place in self.places.values() if place.is_ready]

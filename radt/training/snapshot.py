@@ -17,7 +17,7 @@ from radt.errors import TrainingError, UsageError
 from radt.loaders.pinned import unpin
 from radt.training.layout import Layout
 from radt.training.pinned import pin
-from radt.training.weights import Access, model_tensors, weights_of
+from radt.training.weights import WeightAccess, model_tensors, weights_of
 from radt.units import size
 
 #: Minimum size of the mapping: a model may have no tensors.
@@ -82,7 +82,7 @@ class SnapshotMemory:
         before = self._taken[slot]
         if before is not None:
             before.expire()
-        with self._weights.in_memory(Access.READ) as sources:
+        with self._weights.in_memory(WeightAccess.READ) as sources:
             copy_all(list(sources.values()), self._slots[slot])
         arrived = [torch.cuda.current_stream(device).record_event() for device in self._devices]
         snapshot = Snapshot(epoch, slot, self._slots[slot], self._keys, arrived)

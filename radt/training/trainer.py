@@ -22,9 +22,9 @@ from radt.training.fusion import Fusion, Trial
 from radt.training.job import Job, JobStatus
 from radt.training.lockstep import Lockstep
 from radt.training.memory import Admission, bytes_of
-from radt.training.migration import Devices
+from radt.training.migration import JobDevices
 from radt.training.policies import Policy, policy_of
-from radt.training.queue import Place, Queue
+from radt.training.queue import Queue, QueuedJob
 from radt.training.randomness import OwnRandomness
 from radt.training.records import JobRecord
 from radt.training.stack import structure_of
@@ -101,7 +101,7 @@ class MultiTrainer:
             )
         default = ["cuda" if torch.cuda.is_available() else "cpu"]
         self._devices = (
-            Devices(devices or default, max_segment_ms) if self._policy.is_inside_steps else None
+            JobDevices(devices or default, max_segment_ms) if self._policy.is_inside_steps else None
         )
         self._admission = None if memory is None else Admission(bytes_of(memory))
         self._share_input = share_input
@@ -177,7 +177,7 @@ class MultiTrainer:
                 if any(shared.randomness is other.job.randomness for other in others):
                     shared.randomness = OwnRandomness()  # until now it belonged to one job
                 feed = shared
-            place = Place(
+            place = QueuedJob(
                 job,
                 feed=feed,
                 record=JobRecord(job),
@@ -260,7 +260,7 @@ class MultiTrainer:
             elif not self._queue.ended:
                 return
 
-    def _turn(self, team: list[Place]) -> None:
+    def _turn(self, team: list[QueuedJob]) -> None:
         """Train a team until its epoch is complete, a job ends, or a job with precedence waits."""
         number, before = next(self._turns), [place.served for place in team]
         self._queue.has_joined = False
@@ -300,7 +300,7 @@ class MultiTrainer:
                 lockstep.close()
                 self._settle(team)
 
-    def _fusion(self, team: Sequence[Place]) -> Fusion | None:
+    def _fusion(self, team: Sequence[QueuedJob]) -> Fusion | None:
         structures = {place.structure for place in team}
         if len(team) == 1 or len(structures) > 1 or None in structures:
             return None
@@ -322,7 +322,7 @@ class MultiTrainer:
         assert self._admission is not None
         return self._admission.allows(extra_bytes, self._queue.present())
 
-    def _settle(self, team: Iterable[Place]) -> None:
+    def _settle(self, team: Iterable[QueuedJob]) -> None:
         try:
             for place in team:
                 settle(place.job)
@@ -336,7 +336,7 @@ class MultiTrainer:
         if self._checkpoints is not None:
             self._checkpoints.at_work(name)
 
-    def _train(self, place: Place, batch: Any) -> Tensor | None:
+    def _train(self, place: QueuedJob, batch: Any) -> Tensor | None:
         """Train a job on a batch. Return None if the step was abandoned, to be repeated later."""
         others = [job for job in self._queue.present() if job is not place.job]
 
@@ -353,7 +353,7 @@ class MultiTrainer:
         with place.job.randomness.in_use():
             return self._devices.step(place.job, batch, step, partial(self._must_leave, place))
 
-    def _must_leave(self, place: Place) -> bool:
+    def _must_leave(self, place: QueuedJob) -> bool:
         return self._queue.has_joined and self._queue.is_interrupted([place])
 
     def _save(self) -> None:

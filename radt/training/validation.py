@@ -18,11 +18,11 @@ from radt.loaders.paced import PacedMetrics
 from radt.loaders.protocol import chosen
 from radt.run.notices import say
 from radt.run.run import active_run
-from radt.training.evaluation import Evaluate, Lane, Sums, ValidatorDied, means
+from radt.training.evaluation import Evaluate, Sums, ValidationLane, ValidatorDied, means
 from radt.training.snapshot import Snapshot, SnapshotMemory
 from radt.training.validation_process import Payload, ProcessLane, refuse_inside_a_validator
 from radt.training.validation_thread import ThreadLane
-from radt.training.weights import Access, weights_of
+from radt.training.weights import WeightAccess, weights_of
 
 #: One for the current validation, one for the previous result.
 _SLOTS = 2
@@ -140,7 +140,7 @@ class OverlappedValidator:
         self.timing = Timing()
         self._memory = SnapshotMemory(model, _SLOTS)
         try:
-            with weights_of(model).in_memory(Access.READ):
+            with weights_of(model).in_memory(WeightAccess.READ):
                 self._lanes = _lanes(evaluate, model, self._memory, parts, where)
         except BaseException:
             self._memory.close()
@@ -339,7 +339,7 @@ def _merged(outcomes: list[Sums | BaseException | None]) -> dict[str, float]:
 
 def _lanes(
     evaluate: Evaluate, model: nn.Module, memory: SnapshotMemory, parts: int, where: Where
-) -> list[Lane]:
+) -> list[ValidationLane]:
     if where is Where.THREAD:
         return [ThreadLane(evaluate, model, memory.layout, part, parts) for part in range(parts)]
     payload = Payload(evaluate, model, memory.layout)

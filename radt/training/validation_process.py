@@ -34,7 +34,14 @@ from torch import Tensor, nn
 from radt.errors import TrainingError, UsageError, described
 from radt.loaders.randomness import RandomState
 from radt.processes import die_with_parent
-from radt.training.evaluation import Evaluate, Lane, Sums, ValidatorDied, evaluated, targets_of
+from radt.training.evaluation import (
+    Evaluate,
+    Sums,
+    ValidationLane,
+    ValidatorDied,
+    evaluated,
+    targets_of,
+)
 from radt.training.layout import Layout
 from radt.training.snapshot import SnapshotMemory, copy_all, slots_in
 from radt.training.weights import model_tensors
@@ -182,7 +189,7 @@ os.register_at_fork(
 )
 
 
-class ProcessLane(Lane):
+class ProcessLane(ValidationLane):
     """Evaluates one part in a process, which is restarted after it was killed.
 
     Args:
@@ -234,7 +241,7 @@ class ProcessLane(Lane):
             self._process.kill()
 
     def evaluate(self, snapshot: Any) -> Sums:
-        """See `Lane`."""
+        """See `ValidationLane`."""
         if self.pid is None:
             self.prepare()
         assert self._connection is not None

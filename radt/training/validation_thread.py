@@ -12,12 +12,12 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from radt.errors import TrainingError, UsageError, described
-from radt.training.evaluation import Evaluate, Lane, Sums, evaluated, targets_of
+from radt.training.evaluation import Evaluate, Sums, ValidationLane, evaluated, targets_of
 from radt.training.layout import Layout
 from radt.training.snapshot import Snapshot
 
 
-class ThreadLane(Lane):
+class ThreadLane(ValidationLane):
     """Evaluates a copy of the model in the calling thread, on a separate CUDA stream.
 
     Args:

@@ -19,7 +19,7 @@ from radt.loaders.randomness import RandomState
 from radt.training.layout import Layout
 
 
-class Access(StrEnum):
+class WeightAccess(StrEnum):
     """How weights are used."""
 
     READ = "read"
@@ -58,7 +58,7 @@ class Weights:
 
     @contextmanager
     def in_memory(
-        self, access: Access, optimizer: Optimizer | None = None
+        self, access: WeightAccess, optimizer: Optimizer | None = None
     ) -> Iterator[dict[str, Tensor]]:
         """Load all weights into the model within the block, and yield them by name.
 

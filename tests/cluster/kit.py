@@ -9,7 +9,7 @@ from string import ascii_lowercase
 
 from radt.cluster.engine import ArrayRequest, Engine, Shape
 from radt.cluster.executor import status_writer
-from radt.cluster.monitor import Changes, SubmissionMonitor
+from radt.cluster.monitor import StepChanges, SubmissionMonitor
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobArray, Request, Submission, SubmittedRow
 from radt.cluster.submit import Submitter
@@ -84,7 +84,7 @@ class Simulation:
     nodes: SimulatedNodes
     monitor: SubmissionMonitor
     max_jobs: int | None = None
-    changes: Changes = field(default_factory=Changes)
+    changes: StepChanges = field(default_factory=StepChanges)
 
     @classmethod
     def of(
@@ -113,7 +113,7 @@ class Simulation:
         self.spool = kind(self.spool.path)
         self.monitor = monitor_of(self.spool, self.engine, self.max_jobs)
 
-    def step(self) -> Changes:
+    def step(self) -> StepChanges:
         """Do what is due now, and write it into the file."""
         changes = self.monitor.step(self.engine.time_s)
         status_writer(self.spool).set_many(changes.statuses)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from radt import __version__
-from radt.cluster.attempt import Attempt
+from radt.cluster.attempt import JobAttempt
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import AttemptHeartbeat, NodeStatuses
 from radt.cluster.spool import Spool
@@ -72,7 +72,7 @@ class Beating:
             (JobArray(Shape(), ((WorkloadKey("study", "1"),),)),),
         )
         self.spool = Spool.create(folder, submission, b"")
-        self.attempt: Attempt = self.spool.claim(JOB)
+        self.attempt: JobAttempt = self.spool.claim(JOB)
         self.statuses = NodeStatuses({}, frozenset())
         self.output = folder / "output.log"
         self.output.touch()
@@ -121,7 +121,7 @@ def test_what_was_not_said_is_said_when_the_folder_is_back(
     attempt = beating.attempt
     wait_until(lambda: attempt.view().beats, "it beats")
     failed: list[OSError] = []
-    write = Attempt.put_statuses
+    write = JobAttempt.put_statuses
 
     def noted(*arguments: Any, **named: Any) -> None:
         try:
@@ -130,7 +130,7 @@ def test_what_was_not_said_is_said_when_the_folder_is_back(
             failed.append(error)
             raise
 
-    monkeypatch.setattr(Attempt, "put_statuses", noted)
+    monkeypatch.setattr(JobAttempt, "put_statuses", noted)
     away = beating.spool.path.with_name("away")
     beating.spool.path.rename(away)
     beating.statuses.set_many({2: RUNNING})

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from radt.cluster.attempt import Start
-from radt.cluster.engine import ArrayRequest, End, JobId, Phase
+from radt.cluster.attempt import AttemptStart
+from radt.cluster.engine import ArrayRequest, JobEnd, JobId, Phase
 from radt.cluster.follow import WRITE_S, PacedStatuses
 from radt.cluster.overview import JobView, Overview, cluster_table, headline
 from radt.cluster.spool import Spool
@@ -84,7 +84,7 @@ def test_a_preempted_job_is_submitted_again(tmp_path: Path) -> None:
     engine.preempt(JobId("1", 3))
     simulation.pass_time(1)
     engine.advance(1)
-    assert engine.states(["1"])[JobId("1", 3)].end is End.FAILED  # it has ended politely
+    assert engine.states(["1"])[JobId("1", 3)].end is JobEnd.FAILED  # it has ended politely
     simulation.finish()
     finished_once(simulation)
     assert engine.questions["submit"] == 2
@@ -167,7 +167,7 @@ def test_a_job_of_which_nothing_is_heard_any_more_is_lost(tmp_path: Path) -> Non
 
     def hangs(start: SimulatedStart) -> Work:
         attempt = simulation.spool.claim(JobKey(0, start.job.index))
-        attempt.begin(Start(start.node, str(start.job), 1, "0"))
+        attempt.begin(AttemptStart(start.node, str(start.job), 1, "0"))
         attempt.beat()
         attempt.put_statuses({2: RowStatus("RUNNING", "run1")})
         yield 1e9
@@ -189,7 +189,7 @@ def test_a_job_has_run_for_as_long_as_its_own_heartbeats_say(tmp_path: Path) -> 
 
     def beats_fast(start: SimulatedStart) -> Work:
         attempt = simulation.spool.claim(JobKey(0, start.job.index))
-        attempt.begin(Start(start.node, str(start.job), 1, "0", beat_s=2.5))
+        attempt.begin(AttemptStart(start.node, str(start.job), 1, "0", beat_s=2.5))
         attempt.beat()
         attempt.beat()
         yield 1e9

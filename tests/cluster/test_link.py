@@ -10,27 +10,27 @@ from contextlib import closing, suppress
 import pytest
 
 from radt.cluster import link as link_module
-from radt.cluster.link import Link
+from radt.cluster.link import NodeLink
 from radt.errors import ClusterError
 from tests.support.waiting import TIMEOUT_S
 
 
 @pytest.fixture
-def links() -> Iterator[tuple[Link, Link]]:
+def links() -> Iterator[tuple[NodeLink, NodeLink]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        ours = Link(socket.create_connection(server.getsockname()))
-        theirs = Link(server.accept()[0])
+        ours = NodeLink(socket.create_connection(server.getsockname()))
+        theirs = NodeLink(server.accept()[0])
     with closing(ours), closing(theirs):
         yield ours, theirs
 
 
-def test_names_with_lone_surrogates_reach_the_other_side(links: tuple[Link, Link]) -> None:
+def test_names_with_lone_surrogates_reach_the_other_side(links: tuple[NodeLink, NodeLink]) -> None:
     ours, theirs = links
     ours.send({"reason": "cannot read b\udcff.txt: ü 😀"})
     assert theirs.receive(TIMEOUT_S) == {"reason": "cannot read b?.txt: ü 😀"}
 
 
-def test_who_is_silent_or_gone_is_said(links: tuple[Link, Link]) -> None:
+def test_who_is_silent_or_gone_is_said(links: tuple[NodeLink, NodeLink]) -> None:
     ours, theirs = links
     with pytest.raises(TimeoutError, match="is silent"):
         theirs.receive(0.0)
@@ -50,7 +50,7 @@ def test_who_is_silent_or_gone_is_said(links: tuple[Link, Link]) -> None:
     ],
 )
 def test_what_is_not_a_message_ends_the_connection(
-    sent: bytes, problem: str, links: tuple[Link, Link]
+    sent: bytes, problem: str, links: tuple[NodeLink, NodeLink]
 ) -> None:
     ours, theirs = links
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -62,14 +62,16 @@ def test_what_is_not_a_message_ends_the_connection(
         ours.receive(TIMEOUT_S)
 
 
-def test_a_greeting_without_end_is_no_message(links: tuple[Link, Link]) -> None:
+def test_a_greeting_without_end_is_no_message(links: tuple[NodeLink, NodeLink]) -> None:
     ours, theirs = links
     ours._frames.send_bytes(b"[" * 200_000)
     with pytest.raises(ClusterError, match="not a message"):
         theirs.receive(TIMEOUT_S)
 
 
-def test_a_message_that_its_reader_fails_at_ends_the_connection(links: tuple[Link, Link]) -> None:
+def test_a_message_that_its_reader_fails_at_ends_the_connection(
+    links: tuple[NodeLink, NodeLink],
+) -> None:
     ours, theirs = links
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
     theirs.listen(lambda message: message["kind"], ends.put)
@@ -77,7 +79,9 @@ def test_a_message_that_its_reader_fails_at_ends_the_connection(links: tuple[Lin
     assert "kind" in ends.get(timeout=TIMEOUT_S)
 
 
-def test_clocks_are_compared(links: tuple[Link, Link], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clocks_are_compared(
+    links: tuple[NodeLink, NodeLink], monkeypatch: pytest.MonkeyPatch
+) -> None:
     ours, theirs = links
     ends: queue.SimpleQueue[str] = queue.SimpleQueue()
     for link in links:

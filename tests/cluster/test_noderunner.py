@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, Start
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptStart
 from radt.cluster.collecting import Collection
 from radt.cluster.node import NodeStop, ScratchFolder
 from radt.cluster.noderunner import NodeRunner
@@ -509,7 +509,7 @@ def test_a_job_starts_so_often_and_no_more(nodes: Nodes) -> None:
     spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
     for number in range(MOST_ATTEMPTS):
         attempt = spool.claim(JOB)
-        attempt.begin(Start("node1", "1234_0", 1, "0"))
+        attempt.begin(AttemptStart("node1", "1234_0", 1, "0"))
         attempt.put_statuses({2: RowStatus("RUNNING", f"run{number}")}, kept=["old"])
     assert NodeRunner(spool, JOB, NodeStop()).run() == 1
     assert texts(spool) == ["KILLED: started 5 times"]

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptView, Start
-from radt.cluster.engine import End, JobState, Phase
+from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptStart, AttemptView
+from radt.cluster.engine import JobEnd, JobState, Phase
 from radt.cluster.settle import JobFacts, Next, Settlement, settle
 from radt.cluster.submission import SubmittedRow
 from radt.experiment.status import RowStatus
@@ -19,10 +19,10 @@ QUEUED = JobState(Phase.QUEUED, "Resources")
 RUNNING = JobState(Phase.RUNNING, nodes="gpu-07")
 
 
-AGAIN = Start("gpu-08", "12_3", 1, "0", restarts=1)
+AGAIN = AttemptStart("gpu-08", "12_3", 1, "0", restarts=1)
 
 
-def ended(end: End) -> JobState:
+def ended(end: JobEnd) -> JobState:
     return JobState(Phase.ENDED, nodes="gpu-07", end=end)
 
 
@@ -35,7 +35,7 @@ def attempt(
         for row, text in zip(ROWS, texts, strict=False)
         if text
     }
-    start = Start("gpu-07", job_id, 1, "0")
+    start = AttemptStart("gpu-07", job_id, 1, "0")
     return AttemptView(number, start, 5, statuses, has_ended, reason, frozenset())
 
 
@@ -96,28 +96,28 @@ TABLE = [
     Line("finished", None, (said("FINISHED", "FINISHED"),), ("FINISHED",) * 2, Next.DONE, 0.0),
     Line(
         "failed by itself",
-        ended(End.FAILED),
+        ended(JobEnd.FAILED),
         (said("FAILED: exit code 3", "FINISHED"),),
         ("FAILED: exit code 3", "FINISHED"),
         Next.DONE,
     ),
     Line(
         "one could not be set up",
-        ended(End.FAILED),
+        ended(JobEnd.FAILED),
         (said("FAILED: no such module", "SKIPPED: a could not be set up"),),
         ("FAILED: no such module", "SKIPPED: a could not be set up"),
         Next.DONE,
     ),
     Line(
         "ended politely within the grace of a preemption",
-        ended(End.COMPLETED),
+        ended(JobEnd.COMPLETED),
         (said("FINISHED", "KILLED: preempted", reason=PREEMPTED),),
         ("FINISHED", "QUEUED: preempted"),
         Next.SUBMIT,
     ),
     Line(
         "the same, and the runner's exit code was not 0",
-        ended(End.FAILED),
+        ended(JobEnd.FAILED),
         (said("KILLED: preempted", "KILLED: preempted", reason=PREEMPTED),),
         ("QUEUED: preempted",) * 2,
         Next.SUBMIT,
@@ -131,7 +131,7 @@ TABLE = [
     ),
     Line(
         "preempted the fifth time",
-        ended(End.COMPLETED),
+        ended(JobEnd.COMPLETED),
         (
             *(attempt("RUNNING", "RUNNING", number=n + 1) for n in range(4)),
             said("KILLED: preempted", "KILLED: preempted", number=5, reason=PREEMPTED),
@@ -141,35 +141,35 @@ TABLE = [
     ),
     Line(
         "cancelled: the same signal, another end",
-        ended(End.CANCELLED),
+        ended(JobEnd.CANCELLED),
         (said("FINISHED", "KILLED: preempted", reason=PREEMPTED),),
         ("FINISHED", "KILLED: the job was cancelled"),
         Next.DONE,
     ),
     Line(
         "told before its time limit, and ended in time",
-        ended(End.FAILED),
+        ended(JobEnd.FAILED),
         (said("KILLED: the job's time limit", "FINISHED", reason=TIME_LIMIT),),
         ("KILLED: the job's time limit", "FINISHED"),
         Next.DONE,
     ),
     Line(
         "the time limit, after half of a bundle",
-        ended(End.FAILED),
+        ended(JobEnd.FAILED),
         (said("FINISHED", "", reason=TIME_LIMIT),),
         ("FINISHED", "QUEUED: the job's time limit"),
         Next.SUBMIT,
     ),
     Line(
         "the time limit, and nothing of the bundle has ended",
-        ended(End.FAILED),
+        ended(JobEnd.FAILED),
         (said("KILLED: the job's time limit", "", reason=TIME_LIMIT),),
         ("KILLED: the job's time limit",) * 2,
         Next.DONE,
     ),
     Line(
         "no interpreter on the node",
-        ended(End.FAILED),
+        ended(JobEnd.FAILED),
         (said(reason="python is missing on gpu-07"),),
         ("FAILED: python is missing on gpu-07",) * 2,
         Next.DONE,
@@ -178,7 +178,7 @@ TABLE = [
     # Nodes have not said how it ended ----------------------------------------------------------
     Line(
         "its outcome may still come",
-        ended(End.COMPLETED),
+        ended(JobEnd.COMPLETED),
         (attempt("RUNNING", "RUNNING"),),
         ("RUNNING: gpu-07",) * 2,
         Next.WAIT,
@@ -186,15 +186,15 @@ TABLE = [
     ),
     Line(
         "COMPLETED",
-        ended(End.COMPLETED),
+        ended(JobEnd.COMPLETED),
         (attempt("FINISHED", "RUNNING"),),
         ("FINISHED", NO_REPORT),
         Next.DONE,
     ),
-    Line("FAILED", ended(End.FAILED), (attempt("RUNNING"),), (NO_REPORT,) * 2, Next.DONE),
+    Line("FAILED", ended(JobEnd.FAILED), (attempt("RUNNING"),), (NO_REPORT,) * 2, Next.DONE),
     Line(
         "FAILED before it began",
-        ended(End.FAILED),
+        ended(JobEnd.FAILED),
         (),
         (NO_REPORT,) * 2,
         Next.DONE,
@@ -202,14 +202,14 @@ TABLE = [
     ),
     Line(
         "FAILED by the old node of a job that Slurm has started anew",
-        ended(End.FAILED),
+        ended(JobEnd.FAILED),
         (attempt("RUNNING"), replace(attempt("FINISHED", "RUNNING", number=2), start=AGAIN)),
         ("FINISHED", "QUEUED: ended with the node that it had lost"),
         Next.SUBMIT,
     ),
     Line(
         "OUT_OF_MEMORY",
-        ended(End.OUT_OF_MEMORY),
+        ended(JobEnd.OUT_OF_MEMORY),
         (attempt("FINISHED", "RUNNING"),),
         ("FINISHED", "OOM: the job's memory"),
         Next.DONE,
@@ -223,17 +223,17 @@ TABLE = [
             Next.DONE,
         )
         for end, reason in {
-            End.TIMEOUT: "the job's time limit",
-            End.PREEMPTED: "preempted",
-            End.NODE_FAIL: "its node failed",
-            End.BOOT_FAIL: "its node did not start",
-            End.DEADLINE: "the job's deadline",
-            End.CANCELLED: "the job was cancelled",
+            JobEnd.TIMEOUT: "the job's time limit",
+            JobEnd.PREEMPTED: "preempted",
+            JobEnd.NODE_FAIL: "its node failed",
+            JobEnd.BOOT_FAIL: "its node did not start",
+            JobEnd.DEADLINE: "the job's deadline",
+            JobEnd.CANCELLED: "the job was cancelled",
         }.items()
     ),
     Line(
         "cancelled in the queue, which needs no patience",
-        JobState(Phase.ENDED, end=End.CANCELLED),
+        JobState(Phase.ENDED, end=JobEnd.CANCELLED),
         (),
         ("KILLED: the job was cancelled",) * 2,
         Next.DONE,
@@ -268,21 +268,21 @@ TABLE = [
     # Several attempts --------------------------------------------------------------------------
     Line(
         "the newest counts",
-        ended(End.COMPLETED),
+        ended(JobEnd.COMPLETED),
         (attempt("FAILED: exit code 1", "RUNNING"), said("FINISHED", "FINISHED", number=2)),
         ("FINISHED", "FINISHED"),
         Next.DONE,
     ),
     Line(
         "what an earlier one brought to its end stays",
-        ended(End.COMPLETED),
+        ended(JobEnd.COMPLETED),
         (attempt("FINISHED", "RUNNING"), said("", "FINISHED", number=2, kept=None)),
         ("FINISHED", "FINISHED"),
         Next.DONE,
     ),
     Line(
         "what an earlier one brought to its end later than the newest began does not count",
-        ended(End.COMPLETED),
+        ended(JobEnd.COMPLETED),
         (attempt("FINISHED", "RUNNING"), said("", "FINISHED", number=2)),
         ("QUEUED", "FINISHED"),
         Next.SUBMIT,
@@ -296,7 +296,7 @@ TABLE = [
     ),
     Line(
         "submitted again, and ended without a word",
-        ended(End.NODE_FAIL),
+        ended(JobEnd.NODE_FAIL),
         (attempt("KILLED: x", "KILLED: x", has_ended=True, reason=PREEMPTED, job_id="11_3"),),
         ("KILLED: its node failed",) * 2,
         Next.DONE,
@@ -321,7 +321,7 @@ def test_the_repeat_stays_in_the_cell() -> None:
     rows = [SubmittedRow(2, done=1, asked=3)]
     assert settle(JobFacts("12_3", QUEUED), rows).rows[2].text == "QUEUED 2/3: 12_3 Resources"
     view = replace(attempt("RUNNING 3/3"), ended=False)
-    lost = settle(JobFacts("12_3", ended(End.NODE_FAIL), (view,), LONG_S), rows).rows[2]
+    lost = settle(JobFacts("12_3", ended(JobEnd.NODE_FAIL), (view,), LONG_S), rows).rows[2]
     assert lost == RowStatus("KILLED 3/3: its node failed", "run1a")
     # A repeat that has finished is a result; the next start goes on with the one after it.
     between = replace(attempt("FINISHED 2/3"), ended=False)
@@ -329,13 +329,15 @@ def test_the_repeat_stays_in_the_cell() -> None:
 
 
 def test_who_stops_a_submission_is_named() -> None:
-    facts = JobFacts("12_3", ended(End.CANCELLED), (attempt("RUNNING"),), LONG_S, stopped="stopped")
+    facts = JobFacts(
+        "12_3", ended(JobEnd.CANCELLED), (attempt("RUNNING"),), LONG_S, stopped="stopped"
+    )
     assert texts(settle(facts, ROWS, OUTCOME_S)) == ("KILLED: stopped",) * 2
 
 
 def test_a_job_that_was_told_to_wait_is_submitted_again() -> None:
     refused = said(reason="no python on gpu-07")
-    facts = JobFacts("12_3", ended(End.FAILED), (refused,), holds=["no python on gpu-07"])
+    facts = JobFacts("12_3", ended(JobEnd.FAILED), (refused,), holds=["no python on gpu-07"])
     settled = settle(facts, ROWS, OUTCOME_S)
     assert settled.next is Next.SUBMIT
     assert not settled.never_began
@@ -364,5 +366,5 @@ def test_a_job_is_not_submitted_for_ever() -> None:
     ],
 )
 def test_a_job_whose_log_says_that_it_took_too_much_memory(line: str) -> None:
-    facts = JobFacts("12_3", ended(End.FAILED), (attempt("RUNNING", ""),), 100.0, log_line=line)
+    facts = JobFacts("12_3", ended(JobEnd.FAILED), (attempt("RUNNING", ""),), 100.0, log_line=line)
     assert set(texts(settle(facts, ROWS, OUTCOME_S))) == {"OOM: the job's memory"}

@@ -14,7 +14,7 @@ import pytest
 
 from radt import __version__
 from radt.cluster import shipping
-from radt.cluster.attempt import Attempt, Start
+from radt.cluster.attempt import AttemptStart, JobAttempt
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper, archives_in, bundles_in
@@ -51,12 +51,12 @@ class Way:
         self.node.create()
         self.writer = StoreWriter(self.node.store_path)
         self.attempt = self.spool.claim(JOB)
-        self.attempt.begin(Start("node1", "1_0", 1, __version__))
+        self.attempt.begin(AttemptStart("node1", "1_0", 1, __version__))
         self.attempt.put_statuses({})
         self.run = self.new_run(self.attempt)
         self.shipper = self.new_shipper(self.attempt)
 
-    def new_run(self, attempt: Attempt, run_id: str = kit.RUN_ID) -> RunRecord:
+    def new_run(self, attempt: JobAttempt, run_id: str = kit.RUN_ID) -> RunRecord:
         run_dir = self.node.run_dir(run_id).create()
         run = kit.make_run(self.writer, run_dir.path, run_id, mlflow_run_id=None, tracking_uri="")
         self.writer.put_tags(
@@ -69,7 +69,7 @@ class Way:
         )
         return run
 
-    def new_shipper(self, attempt: Attempt) -> Shipper:
+    def new_shipper(self, attempt: JobAttempt) -> Shipper:
         return Shipper(self.node, attempt, 3600.0, on_arrived=self.arrived.append)
 
     def ship(self) -> str:
@@ -250,7 +250,7 @@ def test_earlier_attempts_count_only_where_the_newest_goes_on_from_them(way: Way
         way.ship()
         collection.collect()
         newer = way.spool.claim(JOB)
-        newer.begin(Start("node2", "1_0", 1, __version__))
+        newer.begin(AttemptStart("node2", "1_0", 1, __version__))
         collection.collect()
         with StoreReader(way.home.store_path) as reader:
             assert reader.run(ids["late"]).status is RunStatus.FINISHED, "it has not said yet"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from radt.cluster.engine import ArrayRequest, End, JobId, JobState, Phase, Shape
+from radt.cluster.engine import ArrayRequest, JobEnd, JobId, JobState, Phase, Shape
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 from tests.support.simulated import Notice, SimulatedEngine, SimulatedStart, Work
 
@@ -26,7 +26,7 @@ def test_jobs_start_in_order_where_they_fit_and_end() -> None:
     assert phases(engine, array) == [Phase.ENDED, Phase.ENDED, Phase.RUNNING]
     engine.advance(60)
     assert engine.states([array])[JobId(array, 2)] == JobState(
-        Phase.ENDED, nodes="node1", end=End.COMPLETED
+        Phase.ENDED, nodes="node1", end=JobEnd.COMPLETED
     )
     assert engine.unended == 0
     engine.advance(1000)
@@ -82,7 +82,7 @@ def test_a_failed_node_queues_its_jobs_again() -> None:
     assert [(start.node, start.restarts) for start in starts] == [("node1", 0), ("node2", 1)]
     engine.advance(60)
     assert ends == ["killed", "done"]
-    assert engine.states([array])[JobId(array, 0)].end is End.COMPLETED
+    assert engine.states([array])[JobId(array, 0)].end is JobEnd.COMPLETED
 
 
 def test_a_preempted_job_that_ends_within_the_grace_is_not_queued_again() -> None:
@@ -125,7 +125,7 @@ def test_cancelled_ones_end_politely_or_by_force() -> None:
     assert phases(engine, array) == [Phase.ENDED, Phase.RUNNING, Phase.ENDED]
     engine.cancel([JobId(array, 1)], now=True)
     engine.advance(0)
-    assert {state.end for state in engine.states([array]).values()} == {End.CANCELLED}
+    assert {state.end for state in engine.states([array]).values()} == {JobEnd.CANCELLED}
     assert engine.unended == 0
 
 
@@ -141,7 +141,7 @@ def test_the_time_limit_ends_a_job_after_a_notice() -> None:
     engine.advance(500)
     assert told == [Notice.TIME_LIMIT]
     engine.advance(100)
-    assert engine.states([array])[JobId(array, 0)].end is End.TIMEOUT
+    assert engine.states([array])[JobId(array, 0)].end is JobEnd.TIMEOUT
 
 
 def test_a_notice_takes_the_place_of_a_wait() -> None:
@@ -156,7 +156,7 @@ def test_a_notice_takes_the_place_of_a_wait() -> None:
     engine.advance(994)
     assert phases(engine, array) == [Phase.RUNNING]
     engine.advance(2)
-    assert engine.states([array])[JobId(array, 0)].end is End.COMPLETED
+    assert engine.states([array])[JobId(array, 0)].end is JobEnd.COMPLETED
 
 
 def test_held_jobs_wait_for_their_release() -> None:

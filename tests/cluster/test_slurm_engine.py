@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from radt.cluster import slurm as engine_module
-from radt.cluster.engine import ArrayRequest, End, JobId, JobState, Phase, Shape
+from radt.cluster.engine import ArrayRequest, JobEnd, JobId, JobState, Phase, Shape
 from radt.cluster.slurm import Slurm as Engine
 from radt.cluster.slurm import parse_past, parse_queue, waits_for
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
@@ -128,7 +128,7 @@ def test_jobs_are_submitted_found_followed_and_end(cluster: Slurm, jobs: Jobs) -
     jobs.go.touch()
     for index in (0, 1, 2, 3, 7):
         ended = wait_phase(engine, JobId(array, index), Phase.ENDED)
-        assert ended.end is End.COMPLETED and ended.nodes.startswith("node")
+        assert ended.end is JobEnd.COMPLETED and ended.nodes.startswith("node")
     assert {job.array for job in engine.states([array, other, "999999"])} == {array, other}
     assert engine.find(jobs.intents[0]) == array, "also when it has ended"
     assert engine.past([JobId(array, 0)]) == {}, "there is no accounting"
@@ -202,14 +202,14 @@ def test_cancelled_jobs_are_asked_first(cluster: Slurm, jobs: Jobs) -> None:
     array = engine.submit(jobs.request(range(3), Shape(gpus=2)))
     jobs.wait_started(0, 1)
     engine.cancel([JobId(array, 2)])
-    assert wait_phase(engine, JobId(array, 2), Phase.ENDED).end is End.CANCELLED
+    assert wait_phase(engine, JobId(array, 2), Phase.ENDED).end is JobEnd.CANCELLED
     engine.cancel([JobId(array, 0)])
-    assert wait_phase(engine, JobId(array, 0), Phase.ENDED).end is End.CANCELLED
+    assert wait_phase(engine, JobId(array, 0), Phase.ENDED).end is JobEnd.CANCELLED
     assert (jobs.folder / "asked.0").exists()
     assert engine.states([array])[JobId(array, 1)].phase is Phase.RUNNING
     engine.cancel([JobId(array, 1)], now=True)
     ended = wait_phase(engine, JobId(array, 1), Phase.ENDED)
-    assert ended.end in (End.CANCELLED, End.FAILED), "the script may be first to end"
+    assert ended.end in (JobEnd.CANCELLED, JobEnd.FAILED), "the script may be first to end"
     assert not (jobs.folder / "asked.1").exists()
     engine.cancel([JobId(array, index) for index in range(3)])  # nothing happens any more
     engine.cancel([JobId("999999", 0)], now=True)
@@ -271,7 +271,7 @@ def test_a_job_starts_again_when_its_node_has_died(
         jobs.wait_started(0, restarts=1)
         assert engine.states([array])[JobId(array, 0)].nodes not in ("", node)
         jobs.go.touch()
-        assert wait_phase(engine, JobId(array, 0), Phase.ENDED).end is End.COMPLETED
+        assert wait_phase(engine, JobId(array, 0), Phase.ENDED).end is JobEnd.COMPLETED
 
 
 def test_a_controller_that_is_away_is_no_empty_queue(
@@ -427,8 +427,8 @@ def test_accounting_is_asked_where_it_is_kept(fake: Path) -> None:
     )
     jobs = [JobId("12", index) for index in (1, 2, 3)]
     assert Engine().past(jobs) == {
-        jobs[0]: JobState(Phase.ENDED, nodes="gpu-01", end=End.COMPLETED),
-        jobs[1]: JobState(Phase.ENDED, end=End.CANCELLED),
+        jobs[0]: JobState(Phase.ENDED, nodes="gpu-01", end=JobEnd.COMPLETED),
+        jobs[1]: JobState(Phase.ENDED, end=JobEnd.CANCELLED),
     }
 
 
@@ -445,9 +445,9 @@ def test_states_of_all_versions() -> None:
         "RUNNING|gpu-[07-08]|x|None": JobState(Phase.RUNNING, nodes="gpu-[07-08]"),
         "COMPLETING|gpu-07|x|None": JobState(Phase.RUNNING, "Completing", "gpu-07"),
         "LEVITATING|gpu-07|x|None": JobState(Phase.RUNNING, "Levitating", "gpu-07"),
-        "NODE_FAIL|gpu-07|x|a|b": JobState(Phase.ENDED, "a|b", "gpu-07", End.NODE_FAIL),
+        "NODE_FAIL|gpu-07|x|a|b": JobState(Phase.ENDED, "a|b", "gpu-07", JobEnd.NODE_FAIL),
         "OUT_OF_MEMORY|gpu-07|x|OutOfMemory": JobState(
-            Phase.ENDED, "OutOfMemory", "gpu-07", End.OUT_OF_MEMORY
+            Phase.ENDED, "OutOfMemory", "gpu-07", JobEnd.OUT_OF_MEMORY
         ),
     }
     comments = {"radt:20261125:0:1": "radt:20261125:0:1", "(null)": "", "the site's own": None}
@@ -460,7 +460,7 @@ def test_states_of_all_versions() -> None:
     assert [parsed[JobId("12", index)] for index in range(len(lines))] == list(lines.values())
     assert [state.intent for state in parsed.values()][:3] == list(comments.values())
     assert parse_past("12_[4-9]|PENDING|\n12_1|TIMEOUT|n1\n") == {
-        JobId("12", 1): JobState(Phase.ENDED, nodes="n1", end=End.TIMEOUT)
+        JobId("12", 1): JobState(Phase.ENDED, nodes="n1", end=JobEnd.TIMEOUT)
     }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.cluster.attempt import Attempt, Start
+from radt.cluster.attempt import AttemptStart, JobAttempt
 from radt.cluster.engine import Shape
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobArray, JobKey, Submission
@@ -35,7 +35,7 @@ def spool(tmp_path: Path) -> Spool:
 
 
 @pytest.fixture
-def attempt(spool: Spool) -> Attempt:
+def attempt(spool: Spool) -> JobAttempt:
     return spool.claim(JOB)
 
 
@@ -80,10 +80,10 @@ def test_two_that_write_a_file_at_once_each_write_it_whole(
     assert [entry.name for entry in spool.path.iterdir() if entry.name.startswith(".")] == []
 
 
-def test_an_attempt_is_seen_as_it_says(attempt: Attempt) -> None:
+def test_an_attempt_is_seen_as_it_says(attempt: JobAttempt) -> None:
     first = attempt.view()
     assert (first.number, first.start, first.beats, first.kept) == (1, None, 0, None)
-    start = Start("gpu-07", "1234_7", 42, "2.0", 1)
+    start = AttemptStart("gpu-07", "1234_7", 42, "2.0", 1)
     attempt.begin(start)
     for _ in range(3):
         attempt.beat()
@@ -98,7 +98,7 @@ def test_an_attempt_is_seen_as_it_says(attempt: Attempt) -> None:
     assert names == ["start.json", "statuses.2.json"], "it beats no more"
 
 
-def test_what_could_not_be_written_is_written_by_the_next_call(attempt: Attempt) -> None:
+def test_what_could_not_be_written_is_written_by_the_next_call(attempt: JobAttempt) -> None:
     attempt.beat()
     attempt.put_statuses({2: RowStatus("RUNNING", "r1")})
     away = attempt.path.with_name("away")
@@ -140,7 +140,7 @@ def test_a_third_job_waits_until_the_rest_is_held(spool: Spool) -> None:
     assert said == ["no radt"]
 
 
-def test_what_a_full_disk_cut_off_is_as_if_it_was_not_there(attempt: Attempt) -> None:
+def test_what_a_full_disk_cut_off_is_as_if_it_was_not_there(attempt: JobAttempt) -> None:
     attempt.put_statuses({2: RowStatus("RUNNING", "r1")})
     (attempt.path / "statuses.7.json").write_text('{"rows": {}, "en')
     assert attempt.view().statuses == {2: RowStatus("RUNNING", "r1")}

@@ -8,7 +8,7 @@ import pytest
 
 from radt.collector.protocol import Registration
 from radt.collector.routing import SortedReadings
-from radt.collector.runs import Ending, RecordedRun
+from radt.collector.runs import RegisteredRun, RunEnding
 from radt.errors import ListenerError
 from radt.listeners.api import Metric, Occurrence, Reading
 from radt.model import MissingReason, Scope
@@ -18,8 +18,8 @@ S = 10**9
 
 
 @pytest.fixture
-def run() -> RecordedRun:
-    run = RecordedRun(
+def run() -> RegisteredRun:
+    run = RegisteredRun(
         Registration("r" * 32, "/store", "/spool", devices=("0",)), None, buffered_points=1000
     )
     run.expect("top", 1.0)
@@ -34,12 +34,12 @@ METRICS = {
 }
 
 
-def _read(run: RecordedRun, *readings: Reading | Occurrence, listener: str = "top") -> None:
+def _read(run: RegisteredRun, *readings: Reading | Occurrence, listener: str = "top") -> None:
     found = SortedReadings(readings, METRICS)
     run.record(listener, 1.0, time.monotonic_ns(), 1, found, METRICS)
 
 
-def test_live_tables_show_nothing_that_is_no_longer_so(run: RecordedRun) -> None:
+def test_live_tables_show_nothing_that_is_no_longer_so(run: RegisteredRun) -> None:
     load = Reading("gpu.utilization", 0.9, "gpu0", gpu="0")
     _read(run, load, Reading("process.memory.rss", 5.0, run_id=run.run_id))
     assert (run.live().gpu_utilization, run.live().rss_bytes) == (0.9, 5.0)
@@ -49,7 +49,7 @@ def test_live_tables_show_nothing_that_is_no_longer_so(run: RecordedRun) -> None
     assert run.live().rss_bytes is None
 
 
-def test_one_listener_without_a_value_leaves_the_other_ones(run: RecordedRun) -> None:
+def test_one_listener_without_a_value_leaves_the_other_ones(run: RegisteredRun) -> None:
     run.expect("dcgm", 1.0)
     _read(run, Reading("gpu.utilization", 0.9, "gpu0", gpu="0"))
     _read(run, Reading("gpu.utilization", MissingReason.LOST, "gpu0", gpu="0"), listener="dcgm")
@@ -59,7 +59,7 @@ def test_one_listener_without_a_value_leaves_the_other_ones(run: RecordedRun) ->
 def test_a_card_that_a_run_has_twice_is_recorded_once() -> None:
     """Two instances of one card."""
     registration = Registration("r" * 32, "/store", "/spool", devices=("MIG-a", "MIG-b"))
-    run = RecordedRun(registration, None, buffered_points=1000)
+    run = RegisteredRun(registration, None, buffered_points=1000)
     run.expect("top", 1.0)
     run.started(1, time.monotonic_ns())
     _read(
@@ -79,32 +79,32 @@ def test_a_card_that_a_run_has_twice_is_recorded_once() -> None:
 
 
 @pytest.mark.parametrize("metric", ["gpu.utilization", "process.memory.rss"])
-def test_a_reading_that_would_reach_nobody_is_a_mistake(run: RecordedRun, metric: str) -> None:
+def test_a_reading_that_would_reach_nobody_is_a_mistake(run: RegisteredRun, metric: str) -> None:
     with pytest.raises(ListenerError, match=f"its {metric} .* comes without (gpu|run_id)"):
         _read(run, Reading(metric, 1.0))
 
 
-def test_how_a_value_would_come_about_stands_with_what_is_missing(run: RecordedRun) -> None:
+def test_how_a_value_would_come_about_stands_with_what_is_missing(run: RegisteredRun) -> None:
     refused = Reading(
         "gpu.utilization", MissingReason.PERMISSION, "gpu0", gpu="0", method="ask root"
     )
     _read(run, refused)
-    run.end(Ending(time.monotonic_ns()))
+    run.end(RunEnding(time.monotonic_ns()))
     (missing,) = run.take().missing
     assert (missing.reason, missing.method) == (MissingReason.PERMISSION, "ask root")
 
 
-def test_what_is_missing_ends_with_the_run(run: RecordedRun) -> None:
+def test_what_is_missing_ends_with_the_run(run: RegisteredRun) -> None:
     """A reading can be taken between the end of the process and the report of that end."""
     _read(run, Reading("gpu.utilization", MissingReason.LOST, "gpu0", gpu="0"))
     ended_ns = time.monotonic_ns()
     _read(run, Reading("gpu.utilization", MissingReason.LOST, "gpu0", gpu="0"))
-    run.end(Ending(ended_ns))
+    run.end(RunEnding(ended_ns))
     (missing,) = run.take().missing
     assert missing.end_ns == ended_ns
 
 
-def test_what_was_before_is_added_once(run: RecordedRun) -> None:
+def test_what_was_before_is_added_once(run: RegisteredRun) -> None:
     """The store's thread begins anew with a run if the store was busy half way."""
     before = {"top": (LedgerRecord(run.run_id, "top", 1.0, 6, 5, 1, 7), None)}
     run.resume(before)
@@ -113,7 +113,7 @@ def test_what_was_before_is_added_once(run: RecordedRun) -> None:
     assert (ledger.expected, ledger.received, ledger.missed) == (6, 5, 1)
 
 
-def test_a_listener_that_goes_during_the_run_is_marked(run: RecordedRun) -> None:
+def test_a_listener_that_goes_during_the_run_is_marked(run: RegisteredRun) -> None:
     run.unavailable("top", "not here")
     assert not run.take().events  # it was never there: the ledger says so
     run.resume({"top": (LedgerRecord(run.run_id, "top", 1.0, 6, 5, 1, 7), None)})

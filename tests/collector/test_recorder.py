@@ -12,7 +12,7 @@ from radt.clock import Clock
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import RunRecorder
-from radt.collector.runs import Ending, RecordedRun
+from radt.collector.runs import RegisteredRun, RunEnding
 from radt.errors import StoreError
 from radt.journal.format import EventKind
 from radt.journal.writer import JournalWriter
@@ -53,15 +53,15 @@ def writer(tmp_path: Path) -> Iterator[StoreWriter]:
 @pytest.fixture
 def recorder_of(
     writer: StoreWriter, tmp_path: Path, clock: Clock
-) -> Iterator[Callable[[RecordedRun], RunRecorder]]:
+) -> Iterator[Callable[[RegisteredRun], RunRecorder]]:
     reader = StoreReader(tmp_path / "radt.db")
     yield lambda run: RunRecorder(run, writer, reader, clock, ProcessTable())
     reader.close()
 
 
-def _run(tmp_path: Path, *listeners: str) -> RecordedRun:
+def _run(tmp_path: Path, *listeners: str) -> RegisteredRun:
     registration = Registration(RUN, str(tmp_path / "radt.db"), str(tmp_path / "spool"))
-    run = RecordedRun(registration, None, buffered_points=1000)
+    run = RegisteredRun(registration, None, buffered_points=1000)
     for name in listeners:
         run.expect(name, 1.0)
     return run
@@ -70,14 +70,14 @@ def _run(tmp_path: Path, *listeners: str) -> RecordedRun:
 def test_open_spans_end_with_the_run_though_the_store_failed_at_the_end(
     tmp_path: Path,
     writer: StoreWriter,
-    recorder_of: Callable[[RecordedRun], RunRecorder],
+    recorder_of: Callable[[RegisteredRun], RunRecorder],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = _run(tmp_path)
     run.started(1, 10 * S)
     writer.put_markers([MarkerRecord(RUN, 0, MarkerKind.SPAN, "load", start_ns=5)])
     recorder = recorder_of(run)
-    ending = Ending(20 * S, RunStatus.FINISHED)
+    ending = RunEnding(20 * S, RunStatus.FINISHED)
     run.end(ending)
 
     def full(*_: object) -> None:
@@ -95,14 +95,14 @@ def test_open_spans_end_with_the_run_though_the_store_failed_at_the_end(
 
 
 def test_a_beginning_that_is_stored_late_does_not_undo_the_end(
-    tmp_path: Path, writer: StoreWriter, recorder_of: Callable[[RecordedRun], RunRecorder]
+    tmp_path: Path, writer: StoreWriter, recorder_of: Callable[[RegisteredRun], RunRecorder]
 ) -> None:
     """The runner ends its run where the collector could not write for a while."""
     run = _run(tmp_path)
     run.started(1, 10 * S)
     recorder = recorder_of(run)
     writer.end_run(RUN, RunStatus.FINISHED, 20 * S)
-    recorder.finish(Ending(20 * S, RunStatus.FINISHED))
+    recorder.finish(RunEnding(20 * S, RunStatus.FINISHED))
     with StoreReader(tmp_path / "radt.db") as reader:
         record = reader.run(RUN)
     assert (record.status, record.pid) == (RunStatus.FINISHED, 1)
@@ -112,7 +112,7 @@ def test_a_listener_without_values_keeps_its_account_over_a_restart(
     tmp_path: Path,
     writer: StoreWriter,
     clock: Clock,
-    recorder_of: Callable[[RecordedRun], RunRecorder],
+    recorder_of: Callable[[RegisteredRun], RunRecorder],
 ) -> None:
     """A card that is lost is read, and there is nothing to store."""
     run = _run(tmp_path, "top", "smi")
@@ -132,7 +132,7 @@ def test_a_listener_without_values_keeps_its_account_over_a_restart(
 
 
 def test_what_the_script_said_counts_although_its_reader_died_before_it_acted(
-    tmp_path: Path, recorder_of: Callable[[RecordedRun], RunRecorder], writer: StoreWriter
+    tmp_path: Path, recorder_of: Callable[[RegisteredRun], RunRecorder], writer: StoreWriter
 ) -> None:
     journal = JournalWriter(tmp_path / "spool" / "journal", rank=None, warn=pytest.fail)
     journal.scalar("loss", 1.0, 0)
@@ -145,7 +145,7 @@ def test_what_the_script_said_counts_although_its_reader_died_before_it_acted(
     first.written(pending)
     first.close()
     run = _run(tmp_path)
-    ending = Ending(20 * S, reason="its process is gone", fallback=RunStatus.KILLED)
+    ending = RunEnding(20 * S, reason="its process is gone", fallback=RunStatus.KILLED)
     run.end(ending)
     assert recorder_of(run).finish(ending) is RunStatus.FAILED
     reader = StoreReader(tmp_path / "radt.db")
@@ -154,14 +154,14 @@ def test_what_the_script_said_counts_although_its_reader_died_before_it_acted(
 
 
 def test_a_run_does_not_end_while_no_descriptor_is_free_to_read_its_journal(
-    tmp_path: Path, recorder_of: Callable[[RecordedRun], RunRecorder]
+    tmp_path: Path, recorder_of: Callable[[RegisteredRun], RunRecorder]
 ) -> None:
     journal = JournalWriter(tmp_path / "spool" / "journal", rank=None, warn=pytest.fail)
     journal.scalar("loss", 1.0, 0)
     journal.close()
     run = _run(tmp_path)
     recorder = recorder_of(run)
-    ending = Ending(20 * S, RunStatus.FINISHED)
+    ending = RunEnding(20 * S, RunStatus.FINISHED)
     run.end(ending)
     refused = ""
     with no_descriptors():

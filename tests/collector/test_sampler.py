@@ -14,7 +14,7 @@ from radt.collector.guardian import Heartbeat, ReadingMark
 from radt.collector.ledger import ListenerState
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
-from radt.collector.runs import RecordedRun
+from radt.collector.runs import RegisteredRun
 from radt.collector.sampling import Sampler
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
@@ -87,8 +87,8 @@ def _unavailable() -> None:
     raise ListenerUnavailableError("gone", "look for it")
 
 
-def _run() -> RecordedRun:
-    run = RecordedRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
+def _run() -> RegisteredRun:
+    run = RegisteredRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
     run.expect(NAME, 0.02)
     run.started(1, time.monotonic_ns())
     return run
@@ -229,7 +229,7 @@ def test_counters_are_read_as_a_run_begins_and_as_it_ends(box: Heartbeat) -> Non
     sampler = Sampler(Counting, choice, ProcessTable(), box.mark(NAME), 60.0, [])
     try:
         assert sampler.settled.wait(120)
-        run = RecordedRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
+        run = RegisteredRun(Registration("r" * 32, "/store", "/spool"), None, buffered_points=1000)
         run.expect(NAME, 3600.0)
         sampler.add(run)
         assert sampler.read_last(run) is None  # it has not begun

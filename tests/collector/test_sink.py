@@ -16,7 +16,7 @@ from radt.collector.delivery import Deliverers
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import Pending, RunRecorder
-from radt.collector.runs import Ending, RecordedRun
+from radt.collector.runs import RegisteredRun, RunEnding
 from radt.collector.sink import StoreSink
 from radt.errors import StoreError
 from radt.model import RunStatus
@@ -54,9 +54,9 @@ def sink(path: Path) -> Iterator[StoreSink]:
     sink.stop(180)
 
 
-def _started(sink: StoreSink, run_id: str) -> RecordedRun:
+def _started(sink: StoreSink, run_id: str) -> RegisteredRun:
     registration = Registration(run_id, str(sink.path), str(sink.path.parent / run_id))
-    run = RecordedRun(registration, None, buffered_points=1000)
+    run = RegisteredRun(registration, None, buffered_points=1000)
     run.started(1, 1)
     sink.add(run)
     return run
@@ -67,7 +67,7 @@ def test_one_that_cannot_be_ended_does_not_keep_the_others(
 ) -> None:
     finish, broken = RunRecorder.finish, [True]
 
-    def unless_bad(recorder: RunRecorder, ending: Ending) -> RunStatus:
+    def unless_bad(recorder: RunRecorder, ending: RunEnding) -> RunStatus:
         if recorder.run.run_id == BAD and broken:
             raise ValueError("out of order")
         return finish(recorder, ending)
@@ -77,7 +77,7 @@ def test_one_that_cannot_be_ended_does_not_keep_the_others(
     assert bad.recorded.wait(180)
     assert good.recorded.wait(180)
     for run in (bad, good):
-        run.end(Ending(10**12, RunStatus.FINISHED))
+        run.end(RunEnding(10**12, RunStatus.FINISHED))
     sink.wake()
     assert good.done.wait(180)
     assert not good.failure
@@ -111,7 +111,7 @@ def test_a_store_that_was_opened_on_a_read_only_disk_is_written_once_the_disk_ca
             stack.callback(sink.stop, 180)
             run = _started(sink, GOOD)
             wait_until(lambda: "does not allow writing" in sink.problem, "a failed write")
-        run.end(Ending(10**12, RunStatus.FINISHED))
+        run.end(RunEnding(10**12, RunStatus.FINISHED))
         sink.wake()
         assert run.done.wait(180)
         with closing(StoreReader(path)) as reader:

@@ -24,7 +24,7 @@ from sqlalchemy import make_url
 from radt.cli import checks, main, recovery
 from radt.cli.recovery import end_process, leftover_processes
 from radt.collector.client import CollectorClient
-from radt.collocation.ledger import Container, Ledger, MigInstance, Thing
+from radt.collocation.ledger import Container, CreatedLedger, MigInstance, Thing
 from radt.delivery.mlflow.variables import DESTINATION
 from radt.home import Home, runtime_dir
 from radt.model import RunStatus
@@ -74,7 +74,7 @@ def doctor(*arguments: str, code: int = 0) -> str:
 
 def orphan(thing: Thing) -> None:
     """An entry of a dead runner."""
-    entry = Ledger().intend(thing)
+    entry = CreatedLedger().intend(thing)
     content = json.loads(entry.path.read_text())
     content["owner"]["start_ticks"] -= 1
     entry.path.write_text(json.dumps(content))
@@ -242,7 +242,7 @@ def test_a_daemon_of_a_dead_runner_is_found_and_removed_and_no_other(
     others = mps.start_daemon(tmp_path / "p", tmp_path / "l", "GPU-fake-0")
     subprocess.run([sys.executable, "-c", _START_DAEMON], check=False)
     (pid,) = set(mps.daemons) - {others}
-    used = Ledger().intend(Container("in use"))
+    used = CreatedLedger().intend(Container("in use"))
     found = f"✘ left behind MPS daemon (pid {pid}) of GPU-fake-0 of a dead runner\n"
     assert f"{found}radt doctor --clean" in doctor(code=1)
     assert set(mps.daemons) == {others, pid}
@@ -250,7 +250,7 @@ def test_a_daemon_of_a_dead_runner_is_found_and_removed_and_no_other(
     assert f"✔ MPS daemon (pid {pid}) of GPU-fake-0: removed" in text
     assert "✔ left behind nothing, 1 object in use" in text
     assert mps.daemons == [others]
-    assert [entry.path for entry in Ledger().entries()] == [used.path]
+    assert [entry.path for entry in CreatedLedger().entries()] == [used.path]
     assert "nothing to remove" in doctor("--clean")
 
 
@@ -260,7 +260,7 @@ def test_a_mig_instance_of_a_dead_runner_is_destroyed_and_no_other(nvml_here: Fa
     text = doctor("--clean")
     assert "✔ MIG instance 3g.20gb at slice 4 of GPU-fake-0: removed" in text
     assert [instance[1:4] for instance in nvml_here.gpu_instances()] == [(2, 19, 0)]
-    assert Ledger().entries() == []
+    assert CreatedLedger().entries() == []
 
 
 def test_containers_of_a_dead_runner_are_removed_by_name(docker: Path) -> None:
@@ -270,14 +270,14 @@ def test_containers_of_a_dead_runner_are_removed_by_name(docker: Path) -> None:
     assert "✔ container radt-1: removed" in text
     removed = [line for line in docker.read_text().splitlines() if line.startswith("rm ")]
     assert sorted(removed) == ["rm -f gone", "rm -f radt-1"]
-    assert Ledger().entries() == []
+    assert CreatedLedger().entries() == []
 
 
 def test_what_cannot_be_removed_stays_noted(docker: Path) -> None:
     orphan(Container("stuck"))
     text = doctor("--clean", code=1)
     assert "✘ container stuck was not removed: docker refused: cannot remove: device busy" in text
-    assert len(Ledger().entries()) == 1
+    assert len(CreatedLedger().entries()) == 1
 
 
 def test_a_container_without_its_tool_stays_noted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,7 +287,7 @@ def test_a_container_without_its_tool_stays_noted(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_damaged_entry_is_reported_and_stays() -> None:
-    ledger = Ledger()
+    ledger = CreatedLedger()
     ledger.folder.mkdir()
     (ledger.folder / "mps-daemon-1.json").write_text('{"form')
     for arguments in ((), ("--clean",)):

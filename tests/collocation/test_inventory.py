@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from radt.collocation.inventory import read_inventory
-from radt.collocation.ledger import Ledger, MigInstance
+from radt.collocation.ledger import CreatedLedger, MigInstance
 from radt.collocation.packing import PlacementError
 from radt.collocation.planner import DeviceRequest, plan_devices
 from radt.collocation.spec import Collocation
@@ -151,7 +151,7 @@ def test_what_radt_has_made_is_claimed(nvml_here: FakeNvml) -> None:
     nvml_here.configure(
         "count 1", mig_gpu(0), "existing 0 19 0 1", "existing 0 19 1 1", "existing 0 19 2 1"
     )
-    ledger = Ledger()
+    ledger = CreatedLedger()
     ledger.intend(MigInstance("GPU-fake-0", "1g.5gb", 0, 1)).confirm(gpu_instance=1)
     ledger.intend(MigInstance("GPU-fake-0", "1g.5gb", 1, 1, existing=(1,)))
     ledger.intend(MigInstance("GPU-fake-7", "1g.5gb", 2, 1)).confirm(gpu_instance=3)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from radt.collocation.ledger import Container, Ledger, LedgerEntry, MigInstance, MpsDaemon
+from radt.collocation.ledger import Container, CreatedLedger, LedgerEntry, MigInstance, MpsDaemon
 from radt.errors import DeviceError
 
 INSTANCE = MigInstance("GPU-1", "3g.20gb", start=4, size=4, existing=(1, 5))
@@ -40,7 +40,7 @@ def runner() -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-def only(ledger: Ledger) -> LedgerEntry:
+def only(ledger: CreatedLedger) -> LedgerEntry:
     (entry,) = ledger.entries()
     return entry
 
@@ -55,21 +55,21 @@ def change(entry: LedgerEntry, **owner: Any) -> None:
 def test_what_is_intended_is_on_disk_before_it_is_made(
     thing: MigInstance | MpsDaemon | Container,
 ) -> None:
-    Ledger().intend(thing, run_id="r1", workload_id="w1")
-    entry = only(Ledger())
+    CreatedLedger().intend(thing, run_id="r1", workload_id="w1")
+    entry = only(CreatedLedger())
     assert (entry.thing, entry.run_id, entry.workload_id) == (thing, "r1", "w1")
     assert not entry.orphaned
 
 
 def test_ids_are_noted_when_the_thing_is_made() -> None:
-    entry = Ledger().intend(INSTANCE)
+    entry = CreatedLedger().intend(INSTANCE)
     first = entry.path.stat().st_ino
     entry.confirm(gpu_instance=3, compute_instances=(0, 1), mig_uuids=("MIG-1", "MIG-2"))
-    thing = only(Ledger()).thing
+    thing = only(CreatedLedger()).thing
     assert isinstance(thing, MigInstance)
     assert (thing.gpu_instance, thing.compute_instances) == (3, (0, 1))
     assert entry.path.stat().st_ino != first  # never half written: a new file took its place
-    assert list(Ledger().folder.iterdir()) == [entry.path]
+    assert list(CreatedLedger().folder.iterdir()) == [entry.path]
     assert (thing.profile, thing.existing, thing.mig_uuids) == (
         "3g.20gb",
         (1, 5),
@@ -78,15 +78,15 @@ def test_ids_are_noted_when_the_thing_is_made() -> None:
 
 
 def test_a_thing_that_is_gone_has_no_entry() -> None:
-    first, second = Ledger().intend(INSTANCE), Ledger().intend(INSTANCE)
+    first, second = CreatedLedger().intend(INSTANCE), CreatedLedger().intend(INSTANCE)
     first.done()
     first.done()
-    assert only(Ledger()).path == second.path
+    assert only(CreatedLedger()).path == second.path
 
 
 def test_entry_of_a_killed_runner_is_orphaned_and_of_a_living_one_not() -> None:
     with runner() as process:
-        entry = only(Ledger())
+        entry = only(CreatedLedger())
         assert (entry.owner.pid, entry.thing, entry.run_id) == (
             process.pid,
             Container("radt-ä b"),
@@ -99,22 +99,22 @@ def test_entry_of_a_killed_runner_is_orphaned_and_of_a_living_one_not() -> None:
 
 
 def test_a_later_process_with_the_runners_number_is_not_the_runner() -> None:
-    entry = Ledger().intend(DAEMON)
+    entry = CreatedLedger().intend(DAEMON)
     change(entry, start_ticks=entry.owner.start_ticks - 1)
-    assert only(Ledger()).orphaned
+    assert only(CreatedLedger()).orphaned
 
 
 def test_nobody_owns_what_is_of_the_boot_before() -> None:
-    entry = Ledger().intend(DAEMON)
+    entry = CreatedLedger().intend(DAEMON)
     change(entry, boot_id="another")
-    assert only(Ledger()).owner.rebooted
-    assert only(Ledger()).orphaned
+    assert only(CreatedLedger()).owner.rebooted
+    assert only(CreatedLedger()).orphaned
 
 
 def test_an_owner_in_another_pid_namespace_counts_as_alive() -> None:
-    entry = Ledger().intend(DAEMON)
+    entry = CreatedLedger().intend(DAEMON)
     change(entry, pid_namespace="pid:[1]", start_ticks=0)
-    assert not only(Ledger()).orphaned
+    assert not only(CreatedLedger()).orphaned
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_an_owner_in_another_pid_namespace_counts_as_alive() -> None:
 def test_files_that_cannot_be_understood_are_reported_and_the_others_read(
     text: str, reason: str
 ) -> None:
-    ledger = Ledger()
+    ledger = CreatedLedger()
     entry = ledger.intend(DAEMON)
     broken = ledger.folder / "mps-daemon-000.json"
     broken.write_text(text)
@@ -142,7 +142,7 @@ def test_files_that_cannot_be_understood_are_reported_and_the_others_read(
 
 
 def test_without_a_folder_to_write_nothing_may_be_made() -> None:
-    ledger = Ledger()
+    ledger = CreatedLedger()
     ledger.folder.write_text("in the way")
     with pytest.raises(DeviceError, match="created cannot be written") as caught:
         ledger.intend(DAEMON)
@@ -161,18 +161,18 @@ def full_disk() -> Iterator[None]:
 
 
 def test_on_a_full_disk_nothing_is_noted_and_nothing_is_lost() -> None:
-    entry = Ledger().intend(DAEMON)
+    entry = CreatedLedger().intend(DAEMON)
     with full_disk():
         with pytest.raises(DeviceError, match="cannot be written"):
-            Ledger().intend(INSTANCE)
+            CreatedLedger().intend(INSTANCE)
         with pytest.raises(DeviceError, match="cannot be written"):
             entry.confirm(pid=1, start_ticks=2)
-    assert only(Ledger()).thing == DAEMON
-    assert Ledger().damaged() == []
-    assert list(Ledger().folder.iterdir()) == [entry.path]
+    assert only(CreatedLedger()).thing == DAEMON
+    assert CreatedLedger().damaged() == []
+    assert list(CreatedLedger().folder.iterdir()) == [entry.path]
 
 
 def test_without_anything_made_the_ledger_is_empty(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path / "nowhere")
+    ledger = CreatedLedger(tmp_path / "nowhere")
     assert (ledger.entries(), ledger.damaged()) == ([], [])
     assert not ledger.folder.exists()

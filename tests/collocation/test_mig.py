@@ -13,7 +13,7 @@ import pytest
 from radt import procfs
 from radt.collocation.instances import PlannedInstance
 from radt.collocation.inventory import read_inventory
-from radt.collocation.ledger import Ledger, MigInstance
+from radt.collocation.ledger import CreatedLedger, MigInstance
 from radt.collocation.mig import create_instance, destroy_instance
 from radt.collocation.planner import DeviceRequest, plan_devices
 from radt.collocation.setup import clean_up
@@ -75,7 +75,7 @@ def others_are_there(card: FakeNvml) -> None:
 def nothing_is_left(card: FakeNvml) -> None:
     others_are_there(card)
     assert len(card.gpu_instances()) == len(card.compute_instances()) == 2
-    assert Ledger().entries() == []
+    assert CreatedLedger().entries() == []
 
 
 # Making --------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def test_an_instance_is_made_where_planned_and_noted(card: FakeNvml) -> None:
     assert card.gpu_instances()[2:] == [(0, 3, 9, 4, 4)]
     assert card.compute_instances()[2:] == [(0, 3, 0, 3, 0)]
     assert (device.uuid, device.sm_count) == ("MIG-fake-0-3-0", 42)
-    (entry,) = Ledger().entries()
+    (entry,) = CreatedLedger().entries()
     assert (entry.run_id, entry.workload_id) == ("run", "workload")
     assert entry.thing == MigInstance(
         "GPU-fake-0", "3g.20gb", 4, 4, (1, 2), 3, (0,), ("MIG-fake-0-3-0",)
@@ -143,7 +143,7 @@ def test_room_that_somebody_took_meanwhile(card: FakeNvml) -> None:
     with pytest.raises(DeviceError, match="no room") as caught:
         create_instance(plan)
     assert "-lgi" in str(caught.value.remedy)
-    assert Ledger().entries() == []
+    assert CreatedLedger().entries() == []
     assert card.calls(CREATE_GI)
 
 
@@ -178,7 +178,7 @@ def test_without_privileges_nothing_is_made_and_it_is_named_what_is_needed(
     assert remedy in str(caught.value.remedy)
     assert "sudo nvidia-smi mig -i 0 -cgi 3g.20gb:4 -C" in str(caught.value.remedy)
     assert not card.calls(CREATE_GI)
-    assert Ledger().entries() == []
+    assert CreatedLedger().entries() == []
 
 
 @pytest.mark.parametrize("function", [CREATE_GI, CREATE_CI])
@@ -229,7 +229,7 @@ def test_who_holds_a_gpu_is_named(
 
 def test_what_cannot_be_noted_is_not_made(card: FakeNvml) -> None:
     (plan,) = planned("3g.20gb")
-    Ledger().folder.write_text("in the way")
+    CreatedLedger().folder.write_text("in the way")
     with pytest.raises(DeviceError, match="cannot be written"):
         create_instance(plan)
     assert not card.calls(CREATE_GI)
@@ -336,10 +336,10 @@ def test_what_a_killed_runner_left_is_taken_away(
     assert runner.returncode < 0
     assert (len(card.gpu_instances()), len(card.compute_instances())) == left
     card.remove(death)
-    (entry,) = Ledger().entries()
+    (entry,) = CreatedLedger().entries()
     assert entry.orphaned
     said: list[str] = []
-    assert clean_up(Ledger(), say=said.append) == []
+    assert clean_up(CreatedLedger(), say=said.append) == []
     assert len(said) == 1 and "3g.20gb" in said[0]
     nothing_is_left(card)
 
@@ -354,10 +354,10 @@ def test_a_runner_killed_with_all_made_leaves_what_is_taken_away(card: FakeNvml)
         assert runner.stdout is not None
         assert runner.stdout.readline() == "made\n"
         assert len(card.gpu_instances()) == 4, "one of others' is idle, and used"
-        assert clean_up(Ledger(), say=lambda _: None) == []
+        assert clean_up(CreatedLedger(), say=lambda _: None) == []
         assert len(card.gpu_instances()) == 4, "its owner lives"
         runner.kill()
-    assert clean_up(Ledger(), say=lambda _: None) == []
+    assert clean_up(CreatedLedger(), say=lambda _: None) == []
     nothing_is_left(card)
 
 
@@ -373,7 +373,7 @@ def test_an_orphan_that_somebody_uses_stays_in_the_ledger(
     monkeypatch.setattr(
         "radt.collocation.setup.destroy_instance", partial(destroy_instance, timeout_s=0)
     )
-    (problem,) = clean_up(Ledger(), say=lambda _: None)
+    (problem,) = clean_up(CreatedLedger(), say=lambda _: None)
     assert "a process still uses" in problem
-    assert len(Ledger().entries()) == 1
+    assert len(CreatedLedger().entries()) == 1
     assert len(card.gpu_instances()) == 3

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from radt.collocation import mps as mps_module
-from radt.collocation.ledger import Ledger, MpsDaemon
+from radt.collocation.ledger import CreatedLedger, MpsDaemon
 from radt.collocation.mps import MpsServer, no_mps_environment
 from radt.collocation.setup import clean_up
 from radt.errors import DeviceError
@@ -60,7 +60,7 @@ def runner(*devices: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def noted() -> list[MpsDaemon]:
-    things = [entry.thing for entry in Ledger().entries()]
+    things = [entry.thing for entry in CreatedLedger().entries()]
     assert all(isinstance(thing, MpsDaemon) for thing in things)
     return [thing for thing in things if isinstance(thing, MpsDaemon)]
 
@@ -118,7 +118,7 @@ def test_two_gpus_have_two_daemons_that_end_apart(mps: FakeMps) -> None:
     second.start()
     assert {first.thing.pid, second.thing.pid} == set(mps.daemons)
     assert {call["env"]["CUDA_VISIBLE_DEVICES"] for call in mps.calls("-d")} == {GPU_0, GPU_1}
-    assert {entry.workload_id for entry in Ledger().entries()} == {"w1", ""}
+    assert {entry.workload_id for entry in CreatedLedger().entries()} == {"w1", ""}
     assert sorted((thing.devices, thing.pid) for thing in noted()) == [
         ((GPU_0,), first.thing.pid),
         ((GPU_1,), second.thing.pid),
@@ -234,12 +234,12 @@ def test_what_a_killed_runner_has_started_is_ended_and_anybody_elses_not(
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         said: list[str] = []
-        assert clean_up(Ledger(), say=said.append) == []
+        assert clean_up(CreatedLedger(), say=said.append) == []
         assert (said, len(mps.daemons)) == ([], 3)
         (orphan,) = set(mps.daemons) - {others, mine.thing.pid}
         process.kill()
         process.wait()
-        assert clean_up(Ledger(), say=said.append) == []
+        assert clean_up(CreatedLedger(), say=said.append) == []
         assert set(mps.daemons) == {others, mine.thing.pid}
         assert said == [f"MPS daemon (pid {orphan}) of {GPU_0}: removed"]
         assert [thing.pid for thing in noted()] == [mine.thing.pid]
@@ -256,7 +256,7 @@ def test_a_runner_killed_before_it_knew_its_daemon_leaves_it_to_be_found(
         process.kill()
         process.wait()
         assert [thing.pid for thing in noted()] == [None]
-        assert clean_up(Ledger(), say=lambda _: None) == []
+        assert clean_up(CreatedLedger(), say=lambda _: None) == []
         assert (mps.daemons, noted(), folders()) == ([others], [], [])
 
 
@@ -265,10 +265,10 @@ def test_after_a_restart_of_the_machine_only_the_folder_goes(mps: FakeMps, tmp_p
     others = others_daemon(mps, tmp_path / "theirs")
     ticks = start_ticks(others)
     (tmp_path / "ours").mkdir()
-    entry = Ledger().intend(MpsDaemon((GPU_0,), str(tmp_path / "ours"), others, ticks))
+    entry = CreatedLedger().intend(MpsDaemon((GPU_0,), str(tmp_path / "ours"), others, ticks))
     entry.path.write_text(entry.path.read_text().replace(entry.owner.boot_id, "the one before"))
     said: list[str] = []
-    assert clean_up(Ledger(), say=said.append) == []
+    assert clean_up(CreatedLedger(), say=said.append) == []
     assert said == [f"MPS daemon (pid {others}) of {GPU_0}: gone after the machine's restart"]
     assert (mps.daemons, noted()) == ([others], [])
     assert not (tmp_path / "ours").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from radt.collocation.ledger import Ledger
+from radt.collocation.ledger import CreatedLedger
 from radt.collocation.mig import destroy_instance
 from radt.collocation.planner import DeviceRequest, plan_devices, plan_here, warnings
 from radt.collocation.setup import DeviceSetup
@@ -46,7 +46,7 @@ def set_up(*rows: Row) -> DeviceSetup:
 def nothing_is_left(nvml: FakeNvml, mps: FakeMps) -> None:
     assert nvml.gpu_instances() == nvml.compute_instances() == []
     assert mps.daemons == []
-    assert Ledger().entries() == []
+    assert CreatedLedger().entries() == []
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_naive_runs_cost_next_to_nothing(machine: FakeNvml) -> None:
         "nvmlShutdown",
     }
     assert asked.count("nvmlDeviceGetMemoryInfo_v2") == 1
-    assert Ledger().entries() == []
+    assert CreatedLedger().entries() == []
 
 
 def test_runs_on_the_cpu_leave_the_driver_alone(machine: FakeNvml) -> None:
@@ -127,8 +127,8 @@ def test_mig_runs_get_their_device(machine: FakeNvml, mps: FakeMps) -> None:
         "radt.mig.created": "true",
     }
     assert "radt.mig.uuid" not in devices.tags("c")
-    assert {entry.run_id for entry in Ledger().entries()} == {"run-a", "run-b"}
-    assert {entry.workload_id for entry in Ledger().entries()} == {"workload"}
+    assert {entry.run_id for entry in CreatedLedger().entries()} == {"run-a", "run-b"}
+    assert {entry.workload_id for entry in CreatedLedger().entries()} == {"workload"}
     assert devices.tear_down() == []
     nothing_is_left(machine, mps)
 
@@ -138,7 +138,7 @@ def test_what_was_there_already_stays(machine: FakeNvml) -> None:
     devices = set_up(("a", (2,), "3g.20gb"))
     assert devices.environment("a")["CUDA_VISIBLE_DEVICES"] == "MIG-fake-2-5-0"
     assert devices.tags("a")["radt.mig.created"] == "false"
-    assert Ledger().entries() == []
+    assert CreatedLedger().entries() == []
     assert devices.tear_down() == []
     assert machine.gpu_instances() == [(2, 5, 9, 4, 4)]
     assert not machine.calls("nvmlGpuInstanceDestroy")
@@ -204,7 +204,7 @@ def test_a_refused_instance_takes_the_others_along(machine: FakeNvml, mps: FakeM
         devices.set_up(lambda _: None, never)
     assert len(machine.calls(CREATE_GI)) == 2
     assert machine.gpu_instances() == [(2, 5, 19, 4, 1)]
-    assert Ledger().entries() == []
+    assert CreatedLedger().entries() == []
 
 
 @pytest.mark.parametrize("steps", range(3))
@@ -267,7 +267,7 @@ def test_what_is_still_used_is_reported_and_tried_again(
     (problem,) = devices.tear_down()
     assert "3g.20gb" in problem and "a process still uses" in problem
     assert [profile for _, _, profile, *_ in machine.gpu_instances()] == [9], "the other is gone"
-    assert len(Ledger().entries()) == 1
+    assert len(CreatedLedger().entries()) == 1
     machine.remove(line)
     assert devices.tear_down() == []
     nothing_is_left(machine, mps)

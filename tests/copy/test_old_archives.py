@@ -15,7 +15,7 @@ import pytest
 
 from radt.delivery.archive import parquet
 from radt.delivery.archive.locations import FileMissingError
-from radt.delivery.archive.parquet import Manifest
+from radt.delivery.archive.parquet import ArchiveManifest
 from radt.delivery.archive.read import find_archive, import_archive
 from radt.delivery.archive.spool import ArchiveSpool
 from radt.errors import ArchiveError
@@ -195,7 +195,7 @@ def test_a_manifest_that_promises_what_the_files_do_not_hold(
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"format": 1}', b"[" * 100_000])
 def test_a_manifest_that_is_none(text: bytes) -> None:
     with pytest.raises(ArchiveError, match="it is damaged"):
-        Manifest.of(text, "it")
+        ArchiveManifest.of(text, "it")
 
 
 def rewrite(folder: Path, name: str, change: Callable[[pa.Table], pa.Table]) -> None:

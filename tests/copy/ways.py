@@ -15,7 +15,7 @@ from botocore.config import Config
 from sqlalchemy import Engine, event
 
 from radt import __version__
-from radt.cluster.attempt import Start
+from radt.cluster.attempt import AttemptStart
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import Shape
 from radt.cluster.shipping import Shipper
@@ -212,7 +212,7 @@ class SharedFolderWay(Way):
         self.spool = Spool.create(shared, submission, b"")
         self.files = Files(shared)
         self.attempt = self.spool.claim(JOB)
-        self.attempt.begin(Start("node1", "1_0", 1, __version__))
+        self.attempt.begin(AttemptStart("node1", "1_0", 1, __version__))
         self.attempt.put_statuses({})
 
     def new_run(self, run_id: str = kit.RUN_ID, **fields: Any) -> RunRecord:
@@ -244,7 +244,7 @@ class OtherNodeWay(SharedFolderWay):
         super().__post_init__()
         first, self.attempt = self.attempt, self.attempt.part(1)
         home = Home(self.home.path.parent / "first").create()
-        self.attempt.begin(Start("node2", "1_0", 1, __version__))
+        self.attempt.begin(AttemptStart("node2", "1_0", 1, __version__))
         self.attempt.put_statuses({})
         with StoreWriter(home.store_path) as writer:
             kit.make_run(writer, home.path, tracking_uri="", mlflow_run_id=None)

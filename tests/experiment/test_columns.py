@@ -9,7 +9,7 @@ import pytest
 
 from radt.environments.spec import EnvironmentKind
 from radt.errors import StatusError
-from radt.experiment.columns import Header
+from radt.experiment.columns import ColumnPositions
 from radt.experiment.plan import ExperimentPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusWriter
@@ -19,10 +19,10 @@ Plan = Callable[..., ExperimentPlan]
 Write = Callable[[str | bytes], Path]
 
 
-def header_of(line: str) -> Header:
+def header_of(line: str) -> ColumnPositions:
     record = parse_table(line).header
     assert record is not None
-    return Header.of(record)
+    return ColumnPositions.of(record)
 
 
 def test_the_users_own_columns_are_logged(plan: Plan) -> None:

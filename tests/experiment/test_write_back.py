@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from radt.experiment.columns import Column, Header
+from radt.experiment.columns import Column, ColumnPositions
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus, StatusWriter
 from radt.experiment.table import Record, parse_table
@@ -169,7 +169,7 @@ def test_rows_are_found_again_where_they_were_moved_to(file: Written, data: st.D
     """By any column that tells them apart, also one of the user's own."""
     table = parse_table(file.text)
     assert table.header is not None
-    header = Header.of(table.header)
+    header = ColumnPositions.of(table.header)
     identities = [header.identity(row) for row in table.rows]
     unique = [
         row for row, one in zip(table.rows, identities, strict=True) if identities.count(one) == 1
@@ -186,7 +186,7 @@ def test_rows_are_found_again_where_they_were_moved_to(file: Written, data: st.D
         writer.set_many({row.line: RowStatus(f"FAILED: {row.line}") for row in unique})
         after = records(path.read_bytes().decode())
 
-    now = Header.of(after[0])
+    now = ColumnPositions.of(after[0])
     marked = {now.identity(row): now.value(row, Column.STATUS) for row in after[1:]}
     for row in unique:
         assert marked[header.identity(row)] == f"FAILED: {row.line}"

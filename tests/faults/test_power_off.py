@@ -21,7 +21,7 @@ from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import RunRecorder
 from radt.collector.recovery import REASON, recover_runs
-from radt.collector.runs import RecordedRun
+from radt.collector.runs import RegisteredRun
 from radt.delivery.archive.read import find_archive, import_archive
 from radt.delivery.archive.spool import ArchiveSpool
 from radt.home import Home
@@ -289,7 +289,7 @@ def test_what_was_imported_is_not_read_once_more(unread: tuple[Home, str], tmp_p
         closing(StoreReader(home.store_path)) as reader,
     ):
         registration = Registration(run_id, str(home.store_path), str(home.run_dir(run_id).path))
-        run = RecordedRun(registration, None, buffered_points=0)
+        run = RegisteredRun(registration, None, buffered_points=0)
         with closing(
             RunRecorder(run, writer, reader, Clock.for_machine(), ProcessTable())
         ) as recorder:

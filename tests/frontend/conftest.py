@@ -27,7 +27,7 @@ from playwright.sync_api import (
 from waitress import wasyncore
 
 from radt.frontend import app
-from radt.frontend.auth import MAX_BODY_BYTES, Access
+from radt.frontend.auth import MAX_BODY_BYTES, DashboardAccess
 from radt.frontend.data import connections
 from radt.frontend.data.connections import DatabaseConnection
 from radt.frontend.data.source import Source
@@ -351,7 +351,7 @@ def running(application: WSGIApplication, listener: socket.socket) -> Iterator[N
 
 
 @contextmanager
-def served(source: Source, access: Access) -> Iterator[str]:
+def served(source: Source, access: DashboardAccess) -> Iterator[str]:
     """Serve the dashboard over a source at an address of its own; yields it."""
     listener = listen(access.host, 0)
     with running(app.create_app(source, access).server, listener):
@@ -430,11 +430,11 @@ def serve(store_path: Path, front: Front) -> Iterator[Serve]:
     with ExitStack() as stack:
 
         def start(
-            access: Access | None = None,
+            access: DashboardAccess | None = None,
             store: Path | str | None = None,
             source: Source | None = None,
         ) -> str:
-            access = access or Access()
+            access = access or DashboardAccess()
             opened = source or stack.enter_context(closing(Source(store or store_path)))
             if front.dashboard is None and access.host == "127.0.0.1":
                 made = app.create_app(opened, access).server
@@ -460,7 +460,7 @@ def _site(
     demo = Demo(tmp_path_factory.mktemp("site") / "radt.db").quickstart()
     demo.writer.close()
     with closing(Source(demo.store)) as source:
-        yield Site(front.url, demo, source), app.create_app(source, Access()).server
+        yield Site(front.url, demo, source), app.create_app(source, DashboardAccess()).server
 
 
 @pytest.fixture

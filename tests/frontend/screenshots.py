@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, sync_playwright
 from waitress.server import create_server
 
 from radt.frontend.app import PAGES, create_app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.source import Source
 from radt.frontend.serve import listen
 
@@ -35,7 +35,9 @@ def served(store: Path) -> Iterator[str]:
     """The dashboard over a store, from a thread."""
     source = Source(store)
     listener = listen("127.0.0.1", 0)
-    server = create_server(create_app(source, Access()).server, sockets=[listener], threads=4)
+    server = create_server(
+        create_app(source, DashboardAccess()).server, sockets=[listener], threads=4
+    )
     threading.Thread(target=server.run, daemon=True).start()
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"

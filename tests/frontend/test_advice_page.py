@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 
 from radt.cli.advise import command
 from radt.frontend.app import create_app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.source import Source
 from radt.frontend.pages.advice import answer
 from radt.frontend.view import View
@@ -127,7 +127,7 @@ def test_without_measurements_the_page_says_what_to_run(source: Source, lab: Lab
 
 
 def test_an_experiment_that_is_not_there_is_named(lab: Lab, source: Source) -> None:
-    client = create_app(source, Access()).server.test_client()
+    client = create_app(source, DashboardAccess()).server.test_client()
     headers = {"Host": "localhost"}
     found = client.post("/advice/data", json={"view": {"experiment": "gone"}}, headers=headers)
     assert found.json["problem"]["cause"].startswith("No experiment gone in ")

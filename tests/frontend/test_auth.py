@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from radt.cli.dashboard import command
 from radt.errors import UsageError
 from radt.frontend.app import create_app
-from radt.frontend.auth import MAX_BODY_BYTES, SESSION_S, Access
+from radt.frontend.auth import MAX_BODY_BYTES, SESSION_S, DashboardAccess
 from radt.frontend.serve import DEFAULT_PORT, Address, listen
 from radt.settings import DASHBOARD_TOKEN
 
@@ -34,7 +34,7 @@ BROWSER = {"Accept": "text/html", "Origin": f"http://{PUBLIC}:8050"}
 @pytest.fixture
 def client(source):
     """Requests to a dashboard without a token, as from a browser on this machine."""
-    return create_app(source, Access()).server.test_client()
+    return create_app(source, DashboardAccess()).server.test_client()
 
 
 @pytest.mark.parametrize(
@@ -63,17 +63,17 @@ def test_callbacks_are_refused_too(client):
 
 def test_another_address_needs_something_that_is_asked_for():
     with pytest.raises(UsageError, match="no token is set") as caught:
-        Access("0.0.0.0")
+        DashboardAccess("0.0.0.0")
     assert "--token" in caught.value.remedy
-    Access("0.0.0.0", TOKEN)
-    assert TOKEN not in repr(Access("0.0.0.0", TOKEN))
+    DashboardAccess("0.0.0.0", TOKEN)
+    assert TOKEN not in repr(DashboardAccess("0.0.0.0", TOKEN))
     with pytest.raises(UsageError, match="at least 16 characters, got 5"):
-        Access("0.0.0.0", "short")
+        DashboardAccess("0.0.0.0", "short")
     for incomplete in ({"names": (PUBLIC,)}, {"proxies": ("127.0.0.1",)}):
         with pytest.raises(UsageError, match="the proxy's address and the name"):
-            Access(user_header="X-Forwarded-User", **incomplete)
+            DashboardAccess(user_header="X-Forwarded-User", **incomplete)
     with pytest.raises(UsageError, match="Expected the address of a proxy, got nowhere"):
-        Access(proxies=("nowhere",))
+        DashboardAccess(proxies=("nowhere",))
 
 
 # A token -------------------------------------------------------------------------------------
@@ -81,7 +81,9 @@ def test_another_address_needs_something_that_is_asked_for():
 
 @pytest.fixture
 def with_token(source):
-    return create_app(source, Access("0.0.0.0", TOKEN, names=(PUBLIC,))).server.test_client()
+    return create_app(
+        source, DashboardAccess("0.0.0.0", TOKEN, names=(PUBLIC,))
+    ).server.test_client()
 
 
 def test_the_token_opens_once_and_a_cookie_keeps_open(with_token):
@@ -185,7 +187,9 @@ def test_another_page_cannot_log_anybody_out(with_token):
 
 def test_a_cookie_holds_with_the_same_token_only_and_not_for_ever(source, monkeypatch):
     def client(token=TOKEN):
-        return create_app(source, Access("0.0.0.0", token, names=(PUBLIC,))).server.test_client()
+        return create_app(
+            source, DashboardAccess("0.0.0.0", token, names=(PUBLIC,))
+        ).server.test_client()
 
     def status(client, value):
         client.set_cookie("radt-dashboard-8050", value, domain=PUBLIC)
@@ -210,7 +214,9 @@ def test_a_cookie_holds_with_the_same_token_only_and_not_for_ever(source, monkey
 
 @pytest.fixture
 def behind_proxy(source):
-    access = Access(proxies=("10.1.0.0/16",), user_header="X-Forwarded-User", names=(PUBLIC,))
+    access = DashboardAccess(
+        proxies=("10.1.0.0/16",), user_header="X-Forwarded-User", names=(PUBLIC,)
+    )
     return create_app(source, access).server.test_client()
 
 
@@ -235,7 +241,7 @@ def test_a_proxy_names_users_and_nobody_else_does(behind_proxy):
 
 
 def test_only_a_trusted_proxy_says_that_it_is_https_and_for_whom(source):
-    access = Access("0.0.0.0", TOKEN, proxies=("10.1.2.3",), names=(PUBLIC,))
+    access = DashboardAccess("0.0.0.0", TOKEN, proxies=("10.1.2.3",), names=(PUBLIC,))
     client = create_app(source, access).server.test_client()
     path = f"/?token={TOKEN}"
     secure = through_proxy(client, path, X_Forwarded_Proto="https")
@@ -287,7 +293,7 @@ def test_the_page_itself_can(client, headers):
 
 
 def test_a_proxy_may_speak_https_where_we_speak_http(source):
-    access = Access("0.0.0.0", TOKEN, names=(PUBLIC,))
+    access = DashboardAccess("0.0.0.0", TOKEN, names=(PUBLIC,))
     client = create_app(source, access).server.test_client()
     client.get(f"/?token={TOKEN}", headers={"Host": PUBLIC})
     told = {"Host": PUBLIC, "Origin": f"https://{PUBLIC}"}
@@ -308,7 +314,7 @@ def test_links_lead_here_and_frames_do_not(client):
 
 
 def test_a_machine_is_known_by_its_names_and_its_numbers(source):
-    client = create_app(source, Access("0.0.0.0", TOKEN)).server.test_client()
+    client = create_app(source, DashboardAccess("0.0.0.0", TOKEN)).server.test_client()
     client.get(f"/?token={TOKEN}")
     opened = f"/?token={TOKEN}"
     for host in (f"{socket.gethostname()}:8050", "192.0.2.7:8050", "[2001:db8::1]:8050"):

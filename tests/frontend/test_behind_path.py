@@ -14,7 +14,7 @@ from playwright.sync_api import Response, expect
 
 from radt.errors import UsageError
 from radt.frontend.app import PAGES, create_app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.source import Source
 from radt.frontend.security import parse_base_path
 from radt.frontend.serve import Address
@@ -52,15 +52,20 @@ def failures(watched: Watched) -> list[str]:
 @pytest.mark.parametrize(
     ("location", "access"),
     [
-        (STRIPPED, Access()),
-        (STRIPPED, Access(base_path=PATH)),
-        (WHOLE, Access(base_path=AS_TYPED.rstrip("/"))),
-        (NAMED, Access(proxies=("127.0.0.1",))),
+        (STRIPPED, DashboardAccess()),
+        (STRIPPED, DashboardAccess(base_path=PATH)),
+        (WHOLE, DashboardAccess(base_path=AS_TYPED.rstrip("/"))),
+        (NAMED, DashboardAccess(proxies=("127.0.0.1",))),
     ],
     ids=["stripped", "stripped and known", "whole", "named by the proxy"],
 )
 def test_every_page_works_below_a_path(
-    demo: Demo, serve: Serve, watched: Watched, tmp_path: Path, location: str, access: Access
+    demo: Demo,
+    serve: Serve,
+    watched: Watched,
+    tmp_path: Path,
+    location: str,
+    access: DashboardAccess,
 ) -> None:
     demo.quickstart()
     page, failed = watched.page, failures(watched)
@@ -111,11 +116,19 @@ def test_links_files_and_saved_views_stay_below_the_path(
 
 @pytest.mark.parametrize(
     ("location", "access"),
-    [(STRIPPED, Access(token=TOKEN)), (WHOLE, Access(token=TOKEN, base_path=PATH))],
+    [
+        (STRIPPED, DashboardAccess(token=TOKEN)),
+        (WHOLE, DashboardAccess(token=TOKEN, base_path=PATH)),
+    ],
     ids=["stripped", "whole"],
 )
 def test_logging_in_leads_to_the_page_asked_for_and_the_cookie_stays_below_the_path(
-    demo: Demo, serve: Serve, watched: Watched, tmp_path: Path, location: str, access: Access
+    demo: Demo,
+    serve: Serve,
+    watched: Watched,
+    tmp_path: Path,
+    location: str,
+    access: DashboardAccess,
 ) -> None:
     demo.quickstart()
     page = watched.page
@@ -140,7 +153,9 @@ def test_logging_in_leads_to_the_page_asked_for_and_the_cookie_stays_below_the_p
 @pytest.fixture
 def below(source: Source) -> Callable[..., FlaskClient]:
     def client(**options: str) -> FlaskClient:
-        return create_app(source, Access(proxies=("10.1.2.3",), **options)).server.test_client()
+        return create_app(
+            source, DashboardAccess(proxies=("10.1.2.3",), **options)
+        ).server.test_client()
 
     return client
 
@@ -190,7 +205,7 @@ def test_what_is_no_page_is_not_found(below: Callable[..., FlaskClient], path: s
     "target", ["//evil.example", "../../x", "https://evil.example/", "\\\\evil"]
 )
 def test_logging_in_leads_to_pages_of_the_dashboard_only(source: Source, target: str) -> None:
-    client = create_app(source, Access(token=TOKEN)).server.test_client()
+    client = create_app(source, DashboardAccess(token=TOKEN)).server.test_client()
     headers = {"Host": "localhost", "Origin": "http://localhost", "Accept": "text/html"}
     data = {"token": TOKEN, "next": target}
     location = client.post("/_login", data=data, headers=headers).headers["Location"]

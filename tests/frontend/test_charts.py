@@ -14,7 +14,7 @@ from radt.frontend.charts.timeseries import Look
 from radt.frontend.data.aggregate import Member, combine, edges_of
 from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.metrics import automatic_metrics, quantities, quantity_of
-from radt.frontend.data.model import Quantity
+from radt.frontend.data.model import MetricInfo
 from radt.frontend.data.spec import Aggregate, BoardSpec, ChartSpec, Level, Pick, Window
 from radt.frontend.selection import read_selection
 from radt.frontend.theme import HUE_COUNT, INKS, Scheme, colour, contrast
@@ -251,7 +251,7 @@ def test_units_read_well(unit, largest, label, shown):
     ],
 )
 def test_only_what_runs_share_out_adds_up(unit, scope, expected):
-    quantity = Quantity("m", unit, scope, SeriesKind.GAUGE, "top")
+    quantity = MetricInfo("m", unit, scope, SeriesKind.GAUGE, "top")
     assert quantity.default_aggregate is expected
 
 
@@ -369,10 +369,10 @@ def test_automatic_metrics_are_a_loss_and_what_the_hardware_says(demo, source):
 def test_automatic_metrics_tell_different_things(logged, hardware, expected):
     listeners = {"step.time": "steps"}
     found = [
-        Quantity(name, "1", Scope.RUN, SeriesKind.GAUGE, listeners.get(name, SOFTWARE))
+        MetricInfo(name, "1", Scope.RUN, SeriesKind.GAUGE, listeners.get(name, SOFTWARE))
         for name in logged
     ]
-    found += [Quantity(name, "1", Scope.GPU, SeriesKind.GAUGE, "smi") for name in hardware]
+    found += [MetricInfo(name, "1", Scope.GPU, SeriesKind.GAUGE, "smi") for name in hardware]
     assert automatic_metrics(found) == tuple(expected)
 
 
@@ -504,7 +504,7 @@ def test_what_a_name_says_is_not_explained(demo, source):
     [("s", "%"), ("1", "/s"), ("{operations}", "operations/s"), ("By", "B/s"), ("g", "g/h")],
 )
 def test_units_of_drawn_counters(unit, expected):
-    quantity = Quantity("m", unit, Scope.HOST, SeriesKind.COUNTER, "iostat")
+    quantity = MetricInfo("m", unit, Scope.HOST, SeriesKind.COUNTER, "iostat")
     assert scale_of(quantity.drawn_unit, 5.0).label == expected
     assert quantity.from_zero
 

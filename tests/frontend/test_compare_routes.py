@@ -6,7 +6,7 @@ import pytest
 
 from radt.errors import UsageError
 from radt.frontend import app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.metrics import hidden_keys
 from radt.frontend.pages.compare import FACTS_PATH, FIGURE_PATH, facts_answer, figure_answer
 from radt.frontend.selection import read_selection
@@ -22,7 +22,7 @@ def asked(metric="loss", **view):
 def client(demo, source):
     """A browser without a window."""
     demo.quickstart()
-    return app.create_app(source, Access()).server.test_client()
+    return app.create_app(source, DashboardAccess()).server.test_client()
 
 
 def test_facts_say_what_is_picked_and_what_is_not_there(demo, source):

@@ -21,7 +21,7 @@ from flask.testing import FlaskClient
 
 import radt
 from radt.frontend.answers import content_disposition
-from radt.frontend.auth import Access, Guard
+from radt.frontend.auth import DashboardAccess, Guard
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick, Window, XAxis
@@ -75,7 +75,7 @@ def exports(source: Source) -> Exports:
     """Over the demo's store."""
     app = Dash("exports", add_log_handler=False)
     app.layout = html.Div()
-    Guard(Access()).install(app)
+    Guard(DashboardAccess()).install(app)
     routes.install(app.server, source)
     return Exports(app.server.test_client(), source)
 

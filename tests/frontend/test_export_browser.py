@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Download, Page, expect
 from pypdf import PdfReader
 
 from radt.errors import StoreError
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.export import routes as data
 from radt.frontend.view import View
 from tests.frontend.conftest import Demo, Serve, Site, Watched, patient, shown
@@ -144,7 +144,7 @@ def test_a_link_is_copied_and_opens_the_same(
     """Also with what the dashboard chose by itself; a token is not in it."""
     demo.quickstart()
     token = "a-token-of-many-characters"
-    address = serve(Access(token=token))
+    address = serve(DashboardAccess(token=token))
     page = watched.page
     page.goto(f"{address}/compare?token={token}")
     ready(page)

@@ -13,7 +13,7 @@ import radt
 from radt.frontend.charts.stacks import strip_figure
 from radt.frontend.data.source import Source
 from radt.frontend.data.workload.devices import devices_of
-from radt.frontend.data.workload.run_facts import Machine, gaps_of, tags_of
+from radt.frontend.data.workload.run_facts import RecordedMachine, gaps_of, tags_of
 from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import find_subject
@@ -85,7 +85,7 @@ def test_the_legend_of_a_counter_is_its_growth_over_the_runs_life(bench: Bench) 
         subject = find_subject(source, View(workload=writing.workload_id))
         reading = read_all(source, subject)
         # A count of CPUs is no CPU's number: the run is pinned to none.
-        machines = {writing.host: Machine()}
+        machines = {writing.host: RecordedMachine()}
         (processor,) = devices_of(subject, tags_of(source, subject), machines, ()).processors
         assert (processor.cores, processor.pinned) == (len(os.sched_getaffinity(0)), {})
         strip = next(one for one in reading.strips if one.resource.key == "io-write")

@@ -29,7 +29,7 @@ from plotly import express as px
 from plotly import graph_objects as go
 
 from radt.frontend.app import create_app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.run import previews
 from radt.frontend.data.run.figure import figure_of
 from radt.frontend.data.run.images import too_large
@@ -606,7 +606,7 @@ VALUES = st.recursive(
 def test_no_request_to_change_notes_or_views_fails_here(
     demo: Demo, source: Source, body: Any, broken: str, path: str
 ) -> None:
-    client = create_app(source, Access()).server.test_client()
+    client = create_app(source, DashboardAccess()).server.test_client()
     text = json.dumps(body)
     middle = len(text) // 2
     for data in (text, text[:middle] + broken + text[middle:]):

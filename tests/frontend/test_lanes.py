@@ -17,7 +17,7 @@ from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
 from radt.frontend.data.workload.lanes import lanes_of
-from radt.frontend.data.workload.model import Bar, BarKind, Life, binned
+from radt.frontend.data.workload.model import BarKind, LaneSpan, Life, binned
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import find_subject
 from radt.frontend.theme import Scheme
@@ -179,7 +179,7 @@ def test_a_trace_has_a_runs_children_with_it_also_alone(recorded: Bench, tmp_pat
 
 
 def test_a_merged_bar_says_how_much_of_it_is_busy() -> None:
-    bars = [Bar(BarKind.INSIDE, i, i + 0.25, "load · 250 ms", "load") for i in range(8)]
+    bars = [LaneSpan(BarKind.INSIDE, i, i + 0.25, "load · 250 ms", "load") for i in range(8)]
     (merged,) = binned(bars, Window(0.0, 8.0), 10.0)
     assert merged.count == 8
     assert merged.busy == pytest.approx(8 * 0.25 / 7.25)

@@ -17,13 +17,13 @@ import radt
 from radt.frontend.charts.machine_timeline import CLOCK_PX, lane_px, machine_timeline, place_px
 from radt.frontend.data.machine_timeline import (
     MachineTimeline,
-    Scope,
+    TimelineScope,
     read_days,
     read_timeline,
 )
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
-from radt.frontend.data.workload.model import Bar, BarKind, binned
+from radt.frontend.data.workload.model import BarKind, LaneSpan, binned
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.model import RunStatus
@@ -76,7 +76,7 @@ def planted_study(bench: Bench, experiment: str = "planted") -> Study:
 
 
 def timeline_of(source: Source, experiment: str = "planted") -> MachineTimeline:
-    return read_timeline(source, Scope(experiment=experiment))
+    return read_timeline(source, TimelineScope(experiment=experiment))
 
 
 def test_each_run_is_on_its_device_beside_those_that_were_there(bench, source):
@@ -145,7 +145,7 @@ def test_a_day_has_the_runs_of_all_experiments_that_reached_into_it(bench, sourc
         bench.workload("w", [Planted("a", end_s=20.0)], experiment=experiment)
     days = [began.date(), began.date() + timedelta(days=1)]
     assert read_days(source) == days[:1]  # on which runs started
-    first, second = (read_timeline(source, Scope(day=day)) for day in days)
+    first, second = (read_timeline(source, TimelineScope(day=day)) for day in days)
     assert sorted(run.record.experiment for run in first.runs) == ["across", "early"]
     assert {bar.label for bar in first.places[0].lanes[0]} == {"across w", "early w"}
     assert first.whole.end == midnight.timestamp()
@@ -165,7 +165,7 @@ def test_a_day_has_the_runs_of_all_experiments_that_reached_into_it(bench, sourc
 def test_an_address_that_means_nothing_shows_the_experiment(bench, source, query):
     planted_study(bench)
     view = View.from_query(query)
-    found = read_timeline(source, Scope.of(source, view))
+    found = read_timeline(source, TimelineScope.of(source, view))
     assert len(found.runs) == 5
     assert found.zoomed(view) in (None, found.whole)
     figure = machine_timeline(found.places, found.zoomed(view) or found.whole, Scheme.DARK)
@@ -173,8 +173,8 @@ def test_an_address_that_means_nothing_shows_the_experiment(bench, source, query
 
 
 def test_bars_that_become_one_keep_what_all_of_them_have():
-    def bar(at_s: float, key: str) -> Bar:
-        return Bar(BarKind.ALIVE, at_s, at_s + 0.1, "", key, key=key, hue=len(key))
+    def bar(at_s: float, key: str) -> LaneSpan:
+        return LaneSpan(BarKind.ALIVE, at_s, at_s + 0.1, "", key, key=key, hue=len(key))
 
     window = Window(0.0, 100.0)
     (same,) = binned([bar(1, "w"), bar(1.2, "w")], window, 1.0)

@@ -17,9 +17,9 @@ from werkzeug.test import TestResponse
 
 from radt.cli.note import command
 from radt.frontend.app import create_app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.source import Source
-from radt.store.notes import Notes, read_notes
+from radt.store.notes import RunNotes, read_notes
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import Demo, Watched
 from tests.frontend.test_accessibility import findings
@@ -36,7 +36,7 @@ class TestWhoMayWrite:
 
     @pytest.fixture
     def post(self, run_id: str, source: Source) -> Callable[..., TestResponse]:
-        def post(access: Access, body: object = None, **headers: str) -> TestResponse:
+        def post(access: DashboardAccess, body: object = None, **headers: str) -> TestResponse:
             asked = {"runs": [run_id], "starred": True} if body is None else body
             sent = {"Host": "127.0.0.1", **{k.replace("_", "-"): v for k, v in headers.items()}}
             client = create_app(source, access).server.test_client()
@@ -47,30 +47,34 @@ class TestWhoMayWrite:
     def test_the_user_of_an_own_store_on_this_machine(
         self, post: Callable[..., TestResponse], run_id: str, demo: Demo
     ) -> None:
-        assert post(Access()).status_code == 200
+        assert post(DashboardAccess()).status_code == 200
         with StoreReader(demo.store) as reader:
             assert read_notes(reader, run_id).starred
 
     def test_elsewhere_only_who_has_the_token(
         self, post: Callable[..., TestResponse], run_id: str, demo: Demo
     ) -> None:
-        shared = Access(proxies=("127.0.0.1",), user_header="X-User", names=("radt.example",))
+        shared = DashboardAccess(
+            proxies=("127.0.0.1",), user_header="X-User", names=("radt.example",)
+        )
         assert not shared.may_write("", is_own=True)
-        assert not Access().may_write("", is_own=False)
-        asking = Access(write_token=TOKEN)
+        assert not DashboardAccess().may_write("", is_own=False)
+        asking = DashboardAccess(write_token=TOKEN)
         assert post(asking).status_code == 403
         assert post(asking, X_Radt_Write_Token="another token of 20").status_code == 403
         with StoreReader(demo.store) as reader:
             assert not read_notes(reader, run_id).starred
         assert post(asking, X_Radt_Write_Token=TOKEN).status_code == 200
-        assert not Access(write_token=TOKEN, is_read_only=True).may_write(TOKEN, is_own=True)
+        assert not DashboardAccess(write_token=TOKEN, is_read_only=True).may_write(
+            TOKEN, is_own=True
+        )
 
     def test_no_page_of_another_site(
         self, post: Callable[..., TestResponse], run_id: str, source: Source
     ) -> None:
         for headers in ({"Sec_Fetch_Site": "cross-site"}, {"Origin": "https://evil.example"}):
-            assert post(Access(), **headers).status_code == 403
-        client = create_app(source, Access()).server.test_client()
+            assert post(DashboardAccess(), **headers).status_code == 403
+        client = create_app(source, DashboardAccess()).server.test_client()
         here = {"Host": "127.0.0.1"}
         form = client.post("/notes", data=f"runs={run_id}", headers=here)
         assert form.status_code == 400
@@ -99,7 +103,7 @@ class TestWhoMayWrite:
         body: dict[str, Any],
         status: int,
     ) -> None:
-        answer = post(Access(), {"runs": [run_id]} | body)
+        answer = post(DashboardAccess(), {"runs": [run_id]} | body)
         assert answer.status_code == status
         assert answer.get_json()["cause"]
 
@@ -109,7 +113,7 @@ def test_what_is_typed_on_the_run_page_is_in_the_store_once_unlocked(
 ) -> None:
     run_id = demo.quickstart().run_ids["solo a"]
     page = watched.page
-    page.goto(f"{serve(Access(write_token=TOKEN))}/run?id={run_id}")
+    page.goto(f"{serve(DashboardAccess(write_token=TOKEN))}/run?id={run_id}")
     name = page.get_by_label("Name of the run")
     text = page.get_by_role("textbox", name="Notes", exact=True)
     expect(name).to_have_value("cnn-small")
@@ -118,7 +122,7 @@ def test_what_is_typed_on_the_run_page_is_in_the_store_once_unlocked(
     page.get_by_role("button", name="Unlock").click()
     expect(name).to_be_editable()
 
-    def stored() -> Notes:
+    def stored() -> RunNotes:
         with StoreReader(demo.store) as reader:
             return read_notes(reader, run_id)
 
@@ -132,7 +136,7 @@ def test_what_is_typed_on_the_run_page_is_in_the_store_once_unlocked(
     expect(page.locator(".notes-tags li", has_text="team")).to_contain_text("vision")
     page.get_by_role("button", name="Give a star").click()
     expect(page.get_by_role("button", name="Take the star away")).to_be_visible()
-    assert stored() == Notes("baseline", "<b>the</b> baseline", {"team": "vision"}, starred=True)
+    assert stored() == RunNotes("baseline", "<b>the</b> baseline", {"team": "vision"}, starred=True)
     expect(page).to_have_title("solo of quickstart · Run · radt")
     assert findings(page) == []
     page.get_by_role("button", name="Take away the tag team").click()
@@ -179,7 +183,7 @@ def test_a_team_store_changes_mlflow_itself(
     with demo.writer:
         demo.writer.put_run(record)
     with closing(Source(database)) as source:
-        client = create_app(source, Access(write_token=TOKEN)).server.test_client()
+        client = create_app(source, DashboardAccess(write_token=TOKEN)).server.test_client()
 
         def post(**edit: object) -> TestResponse:
             headers = {"Host": "127.0.0.1", "X-Radt-Write-Token": TOKEN}

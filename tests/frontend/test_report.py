@@ -17,7 +17,7 @@ from radt.analysis.series_quantities import AnyQuantity
 from radt.cli import report as terminal
 from radt.errors import StoreError
 from radt.frontend.app import create_app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.report import read_progress, read_shown, suggestions
 from radt.frontend.data.report_model import BY_ORDER, Choices, Shown
 from radt.frontend.data.source import Source
@@ -420,7 +420,7 @@ def test_parts_have_no_markup_of_an_address(study: Study, source: Source, view: 
 
 def test_an_unknown_experiment_has_no_files(study: Study, source: Source) -> None:
     study.workload("w", [Planted("a", 2.0)])
-    client = create_app(source, Access()).server.test_client()
+    client = create_app(source, DashboardAccess()).server.test_client()
     asked = answer(source, {"view": View(experiment="typo").to_json()})
     assert asked is not None
     assert "There is no experiment typo" in asked["parts"]["report-table"]

@@ -23,10 +23,10 @@ from mlflow.tracking import MlflowClient
 from radt.delivery.archive.locations import MlflowLocation
 from radt.errors import ArchiveError
 from radt.frontend import app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.remote_files import RemoteFiles
 from radt.frontend.data.run import log
-from radt.frontend.data.run.kinds import MEDIA_TYPES, Kind
+from radt.frontend.data.run.kinds import MEDIA_TYPES, FileKind
 from radt.frontend.data.run.media import is_copy, sequences_of
 from radt.frontend.data.run.preview import MAX_ROWS, Preview, preview
 from radt.frontend.data.run_files import shown_line
@@ -115,16 +115,16 @@ def test_files_are_sequences_by_their_names() -> None:
         for each in sequences_of(paths, lambda path: path in ("answers.json", "a.html"))
     }
     assert found == {
-        ("val/x", Kind.IMAGE, (-1, 2, 10)): "images/val/x/step-10.png",
-        ("val/x", Kind.IMAGE, (2,)): "images/val/x/step-2.jpg",
-        ("a/b", Kind.IMAGE, (3,)): mlflow.format(3, 6) + ".png",
-        ("plots", Kind.IMAGE, (3,)): "plots/step-3.svg",
-        ("t", Kind.TABLE, (1,)): "tables/t/step-1.json",
-        ("story", Kind.TEXT, (7,)): "story/step-7.txt",
-        ("one", Kind.IMAGE, (None,)): "images/one.png",
-        ("step-1", Kind.IMAGE, (None,)): "step-1.png",
-        ("answers", Kind.JSON, (None,)): "answers.json",
-        ("a", Kind.FIGURE, (None,)): "a.html",
+        ("val/x", FileKind.IMAGE, (-1, 2, 10)): "images/val/x/step-10.png",
+        ("val/x", FileKind.IMAGE, (2,)): "images/val/x/step-2.jpg",
+        ("a/b", FileKind.IMAGE, (3,)): mlflow.format(3, 6) + ".png",
+        ("plots", FileKind.IMAGE, (3,)): "plots/step-3.svg",
+        ("t", FileKind.TABLE, (1,)): "tables/t/step-1.json",
+        ("story", FileKind.TEXT, (7,)): "story/step-7.txt",
+        ("one", FileKind.IMAGE, (None,)): "images/one.png",
+        ("step-1", FileKind.IMAGE, (None,)): "step-1.png",
+        ("answers", FileKind.JSON, (None,)): "answers.json",
+        ("a", FileKind.FIGURE, (None,)): "a.html",
     }
     assert [path for path in paths if is_copy(path)] == [mlflow.format(3, 6) + "+compressed.webp"]
 
@@ -142,7 +142,7 @@ def read(tmp_path: Path, name: str, content: bytes) -> Preview:
 def test_what_a_file_cannot_be_is_shown_as_text_or_not_at_all(tmp_path: Path) -> None:
     deep = b"[" * 100_000
     assert read(tmp_path, "a.json", deep).text.startswith("[[[")
-    assert read(tmp_path, "a.json", b'{"columns": 3, "data": [[1]]}').kind is Kind.JSON
+    assert read(tmp_path, "a.json", b'{"columns": 3, "data": [[1]]}').kind is FileKind.JSON
     assert read(tmp_path, "a.json", b'{"columns": ["x"], "data": [[NaN], [1e400]]}').rows == (
         *((None,), ("inf",)),
     )
@@ -153,11 +153,11 @@ def test_what_a_file_cannot_be_is_shown_as_text_or_not_at_all(tmp_path: Path) ->
         "layout": {"x": None},
     }
     for broken in ("[1e999]", f"[{'9' * 400}]", "[" * 100_000, "alert(1)", '1, "type": []', ""):
-        assert read(tmp_path, "a.html", (figure % broken).encode()).kind is Kind.TEXT
+        assert read(tmp_path, "a.html", (figure % broken).encode()).kind is FileKind.TEXT
     large = read(tmp_path, "a.html", (figure % f'"{"x" * 3_000_000}"').encode())
     assert large.note == "A figure of 3.0 MB is not drawn here"
     assert read(tmp_path, "a.csv", b"").text == ""
-    assert read(tmp_path, "a.csv", b'x,y\n"' + b"z" * 200_000).kind is Kind.TEXT
+    assert read(tmp_path, "a.csv", b'x,y\n"' + b"z" * 200_000).kind is FileKind.TEXT
     assert read(tmp_path, "a.txt", "ünï".encode()).text == "ünï"
     assert read(tmp_path, "a.txt", b"\xff\xfe" * 9).kind is None
     cut = read(tmp_path, "a", b"x" * 1_000_000)
@@ -193,7 +193,7 @@ def client(store_path: Path, source: Source) -> FlaskClient:
     (store_path.parent / "secret.png").write_text("of others")
     bench.workload("solo", [run])
     bench.close()
-    return app.create_app(source, Access()).server.test_client()
+    return app.create_app(source, DashboardAccess()).server.test_client()
 
 
 RUN = "0123456789abcdef"
@@ -236,7 +236,9 @@ def test_unknown_runs_other_sites_and_strangers_get_nothing(
     assert get(client, address.format("0" * 32)).status_code == 404
     embedded = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
     assert get(client, address.format(RUN), **embedded).status_code == 403
-    guarded = app.create_app(source, Access(token="a-token-of-16-characters")).server.test_client()
+    guarded = app.create_app(
+        source, DashboardAccess(token="a-token-of-16-characters")
+    ).server.test_client()
     assert get(guarded, address.format(RUN)).status_code in (401, 403)
     elsewhere = client.get(address.format(RUN), headers={"Host": "evil.example"})
     assert elsewhere.status_code == 403
@@ -269,7 +271,7 @@ def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
         record = reader.run(run.run_id)
         bench.writer.put_run(replace(record, tracking_uri=uri, mlflow_run_id=mlflow_id))
     bench.close()
-    client = app.create_app(source, Access()).server.test_client()
+    client = app.create_app(source, DashboardAccess()).server.test_client()
     base = f"/run/{run.run_id}"
     monkeypatch.setenv("RADT_TRACKING_URI", "https://ours.example")
     listing = get(client, f"{base}/files").json

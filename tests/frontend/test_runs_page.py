@@ -13,7 +13,7 @@ from playwright.sync_api import Error, expect
 import radt
 from radt.frontend.pages.runs import MAX_ROWS
 from radt.model import RunStatus
-from radt.store.notes import Notes, read_notes
+from radt.store.notes import RunNotes, read_notes
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from tests.frontend.conftest import bounds, shown
@@ -282,7 +282,7 @@ def test_name_notes_and_tags_are_written_in_the_table(demo, serve, watched):
     expect(page.locator(".notes-panel")).to_have_count(0)
     expect(cells(watched, "Description").first).to_have_text("diverges with a larger batch")
     with StoreReader(demo.store) as reader:
-        assert read_notes(reader, run_id) == Notes(
+        assert read_notes(reader, run_id) == RunNotes(
             "the baseline", "diverges with a larger batch", {"team": "speech"}
         )
     page.locator("#runs-search").fill("description:diverges")

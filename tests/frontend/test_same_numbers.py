@@ -8,7 +8,7 @@ import pytest
 from radt.analysis.quantities import Quantity
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.explore import explored
-from radt.frontend.data.machine_timeline import Scope, read_timeline
+from radt.frontend.data.machine_timeline import TimelineScope, read_timeline
 from radt.frontend.data.report import read_shown
 from radt.frontend.data.run_facts import slowdowns_of
 from radt.frontend.data.run_table import read_table
@@ -85,7 +85,7 @@ def test_archived_runs_are_left_out_everywhere_and_no_baselines(demo, source):
     shown = read_shown(source, STUDY)
     assert [entry.name for entry in shown.items] == ["pair"]
     assert shown.facts[:2] == ["1 workload", "3 runs, 2 count: 1 archived"]
-    assert len(read_timeline(source, Scope(experiment="study")).runs) == 2
+    assert len(read_timeline(source, TimelineScope(experiment="study")).runs) == 2
     for picks in (None, (Pick("study"),)):
         assert len(read_selection(source, View(experiment="study", picks=picks)).runs) == 2
     named = View(picks=(Pick.run("study", old.run_id),))

@@ -17,7 +17,7 @@ from radt.errors import RadtError, StoreError
 from radt.frontend import app
 from radt.frontend import serve as serving
 from radt.frontend.app import PAGES, create_app
-from radt.frontend.auth import MAX_BODY_BYTES, Access
+from radt.frontend.auth import MAX_BODY_BYTES, DashboardAccess
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Pick, PickKind
 from radt.frontend.selection import read_selection
@@ -161,7 +161,7 @@ def statements():
 @pytest.mark.parametrize("evil", INJECTIONS)
 def test_what_visitors_write_is_never_part_of_sql(demo, source, statements, evil):
     demo.quickstart()
-    client = create_app(source, Access()).server.test_client()
+    client = create_app(source, DashboardAccess()).server.test_client()
     view = View(
         picks=(
             Pick(evil),
@@ -354,7 +354,7 @@ def test_a_header_with_another_spelling_is_not_that_of_the_proxy(serve_patiently
 def test_two_dashboards_of_one_machine_do_not_log_each_other_out(demo, serve, watched):
     demo.quickstart()
     tokens = ("a-token-of-enough-letters", "another-token-long-enough")
-    urls = [serve(Access(token=token)) for token in tokens]
+    urls = [serve(DashboardAccess(token=token)) for token in tokens]
     for url, token in zip(urls, tokens, strict=True):
         watched.page.goto(f"{url}/system?token={token}")
         expect(watched.page.locator(".system")).to_be_visible()

@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs_version
 from werkzeug.test import TestResponse
 
 from radt.frontend.app import create_app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.lines import LINE_POINTS, points_each
 from radt.frontend.data.source import Source
 from radt.frontend.static_files import FOLDER, PLOTLY, SCHEME, SCRIPTS, STYLES, stripped
@@ -58,7 +58,7 @@ class TestCompressed:
         source: Source, path: str, *, address: str = "192.0.2.7", encoding: str = "br, gzip"
     ) -> TestResponse:
         return (
-            create_app(source, Access())
+            create_app(source, DashboardAccess())
             .server.test_client()
             .get(
                 urljoin("/", path),
@@ -95,7 +95,7 @@ class TestCompressed:
         assert len(answer.data) < len(plain.data) / 2
 
     def test_what_a_browser_has_is_not_sent_again(self, source: Source) -> None:
-        client = create_app(source, Access()).server.test_client()
+        client = create_app(source, DashboardAccess()).server.test_client()
         known = client.get(f"/{SCRIPTS.path}", headers={"Host": "127.0.0.1"}).headers["ETag"]
         asked = {"Host": "127.0.0.1", "If-None-Match": known}
         assert client.get(f"/{SCRIPTS.path}", headers=asked).status_code == 304

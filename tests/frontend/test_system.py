@@ -16,7 +16,7 @@ from playwright.sync_api import expect
 from radt.delivery.problems import EVERYTHING, MLFLOW, ProblemLog
 from radt.errors import RadtError, StoreError
 from radt.frontend.data import probe as probes
-from radt.frontend.data.probe import COMMAND_LATE_S, Probe, Reading, ask_radt
+from radt.frontend.data.probe import COMMAND_LATE_S, Probe, ProbeResult, ask_radt
 from radt.frontend.data.source import Source
 from radt.frontend.imports import ImportNews
 from radt.frontend.pages import system as system_page
@@ -118,10 +118,10 @@ def test_a_submission_whose_cluster_does_not_answer_says_why(tmp_path, monkeypat
     found = ask_radt("status", "--home", str(tmp_path))
     (file,) = found["files"]
     assert file["file"] == spool.submission.file
-    assert file["submission"]["problem"] in cards.cluster(Reading(found))
+    assert file["submission"]["problem"] in cards.cluster(ProbeResult(found))
     spool.close()
     found = ask_radt("status", "--home", str(tmp_path))
-    assert "Nothing is submitted." in cards.cluster(Reading(found))
+    assert "Nothing is submitted." in cards.cluster(ProbeResult(found))
 
 
 def test_jobs_that_run_and_wait_are_shown():
@@ -154,7 +154,7 @@ def test_jobs_that_run_and_wait_are_shown():
         {"file": "/w/a.csv", "holder": None, "submission": one},
         {"file": "/w/b.csv", "error": "the folder is gone", "remedy": "Mount it"},
     ]
-    html = template("system.html").cluster(Reading({"files": files}))
+    html = template("system.html").cluster(ProbeResult({"files": files}))
     for words in (
         *("gpu-1", "77_1", "&lt;b&gt;", "a node with room for it", "2026-06-03 14:02:00"),
         *("Held: no quota", "and 2 jobs more", "by nobody", "The folder is gone", "Mount it."),
@@ -163,7 +163,7 @@ def test_jobs_that_run_and_wait_are_shown():
 
 
 def test_what_works_slowly_is_no_alert():
-    html = str(template("system.html").checks(Reading([], late_s=60.0)))
+    html = str(template("system.html").checks(ProbeResult([], late_s=60.0)))
     assert "No answer for over 1:00; this is older." in html
     assert 'role="alert"' not in html
     probe = Probe("x", threading.Event().wait, 0.0, COMMAND_LATE_S)
@@ -182,7 +182,7 @@ def test_texts_of_mps_and_mig_are_short_and_apart():
 
 
 def test_a_card_that_cannot_be_drawn_says_so_alone(caplog):
-    html = system_page._card("cluster", Reading({"files": [{}]}))
+    html = system_page._card("cluster", ProbeResult({"files": [{}]}))
     assert "Drawing this failed: UndefinedError." in html
     assert "drawing the card cluster failed" in caplog.text
 

@@ -17,7 +17,7 @@ from flask.testing import FlaskClient
 from radt.errors import RunNotFoundError
 from radt.frontend import app
 from radt.frontend.answers import content_disposition
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.run_files import (
     MAX_LISTED,
     list_artifacts,
@@ -60,7 +60,7 @@ def run(bench: Bench, store_path: Path) -> Planted:
 
 @pytest.fixture
 def client(run: Planted, source: Source) -> FlaskClient:
-    return app.create_app(source, Access()).server.test_client()
+    return app.create_app(source, DashboardAccess()).server.test_client()
 
 
 def log_address(run_id: str) -> str:
@@ -94,7 +94,7 @@ def test_markup_among_artifacts_runs_nowhere(run: Planted, source: Source, kind:
     """Over HTTP, as the server sends it, behind all that adds headers: one policy, its own."""
     file = Path(run.spool) / "artifacts" / f"evil.{kind}"
     file.write_text("<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>")
-    with served(source, Access()) as url:
+    with served(source, DashboardAccess()) as url:
         address = urljoin(url, artifact_address(run.run_id, file.name))
         with urllib.request.urlopen(address, timeout=180) as answer:
             headers = answer.headers
@@ -307,7 +307,7 @@ def test_a_trace_reads_only_folders_that_are_of_the_runs(
     profiles.mkdir(parents=True)
     (profiles / outside.name).symlink_to(outside)
     bench.workload("three", [asked, linked, named])
-    client = app.create_app(source, Access()).server.test_client()
+    client = app.create_app(source, DashboardAccess()).server.test_client()
 
     answer = get(client, trace_address(asked.run_id))
 
@@ -331,7 +331,9 @@ def test_unknown_runs_other_sites_and_strangers_get_nothing(
         "Sec-Fetch-Dest": "document",
     }
     assert get(client, address(run.run_id), **from_elsewhere).status_code == 403
-    guarded = app.create_app(source, Access(token="a-token-of-16-characters")).server.test_client()
+    guarded = app.create_app(
+        source, DashboardAccess(token="a-token-of-16-characters")
+    ).server.test_client()
     assert get(guarded, address(run.run_id)).status_code in (401, 403)
     assert (
         client.get(urljoin("/", address(run.run_id)), headers={"Host": "evil.example"}).status_code

@@ -23,11 +23,17 @@ from radt.frontend.data.spec import Window
 from radt.frontend.data.workload import run_facts
 from radt.frontend.data.workload.devices import UsedDevices, devices_of, pinned_cores
 from radt.frontend.data.workload.life import overlap
-from radt.frontend.data.workload.model import Bar, BarKind, StackData, binned
-from radt.frontend.data.workload.run_facts import Machine, facts_of, gaps_of, ledger_of, tags_of
+from radt.frontend.data.workload.model import BarKind, LaneSpan, StackData, binned
+from radt.frontend.data.workload.run_facts import (
+    RecordedMachine,
+    facts_of,
+    gaps_of,
+    ledger_of,
+    tags_of,
+)
 from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
-from radt.frontend.data.workload.subject import Subject, find_subject, offered
+from radt.frontend.data.workload.subject import ShownWorkload, find_subject, offered
 from radt.frontend.pages.workload_texts import devices_text, notes, speed_text
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
@@ -48,13 +54,13 @@ def bench(store_path: Path) -> Iterator[Bench]:
     made.close()
 
 
-def subject_of(source: Source, workload_id: str) -> Subject:
+def subject_of(source: Source, workload_id: str) -> ShownWorkload:
     return find_subject(source, View(workload=workload_id))
 
 
 def stack(
     source: Source,
-    subject: Subject,
+    subject: ShownWorkload,
     key: str,
     *,
     window: Window | None = None,
@@ -74,7 +80,7 @@ def stack(
     )
 
 
-def slowdowns(source: Source, subject: Subject) -> Mapping[str, Slowdown]:
+def slowdowns(source: Source, subject: ShownWorkload) -> Mapping[str, Slowdown]:
     return slowdowns_of(source, subject.catalog, subject.workload_id)
 
 
@@ -191,7 +197,7 @@ def test_the_overlap_of_one_run_and_of_runs_that_never_met(bench: Bench, source:
 
 
 def test_thin_neighbours_become_one_bar_that_says_how_many(bench: Bench, source: Source) -> None:
-    epochs = [Bar(BarKind.EPOCH, i, i + 0.9, f"epoch {i}", str(i)) for i in range(1000)]
+    epochs = [LaneSpan(BarKind.EPOCH, i, i + 0.9, f"epoch {i}", str(i)) for i in range(1000)]
 
     found = binned(epochs, Window(0.0, 1000.0), shortest_s=10.0)
 
@@ -395,7 +401,7 @@ def test_cards_show_who_sat_where(bench: Bench, source: Source) -> None:
     def devices(workload_id: str) -> UsedDevices:
         subject = subject_of(source, workload_id)
         summaries = read_all(source, subject).summaries.values()
-        machines = {"bench-1": Machine(logical_cores=4, gpus={0: "A100"})}
+        machines = {"bench-1": RecordedMachine(logical_cores=4, gpus={0: "A100"})}
         return devices_of(subject, tags_of(source, subject), machines, summaries)
 
     (card,) = devices(mps).cards

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from radt.collector.protocol import Registration
 from radt.collector.routing import Numbering, PendingSamples, SortedReadings
-from radt.collector.runs import RecordedRun
+from radt.collector.runs import RegisteredRun
 from radt.errors import ListenerUnavailableError
 from radt.listeners.api import Listener
 from radt.listeners.carbon import CarbonListener
@@ -205,7 +205,7 @@ def test_where_it_wraps_reaches_the_store(powercap: Powercap) -> None:
     (powercap.root / "intel-rapl:0:1" / "max_energy_range_uj").write_text(f"{65_712 * UJ}\n")
     (powercap.root / "intel-rapl:0:1" / "energy_uj").write_text("")
     registration = Registration("r" * 32, "/store", "/spool")
-    run = RecordedRun(registration, None, buffered_points=1000)
+    run = RegisteredRun(registration, None, buffered_points=1000)
     run.expect("rapl", 1.0)
     run.started(1, time.monotonic_ns())
     listener = opened()

@@ -501,8 +501,8 @@ def test_what_is_not_a_message_ends_its_connection_only(sent: bytes) -> None:
 def test_names_with_lone_surrogates_are_sent() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        wire.Connection(ours).send({"path": "b\udcff"})
-        message = wire.Connection(theirs).receive()
+        wire.LoaderConnection(ours).send({"path": "b\udcff"})
+        message = wire.LoaderConnection(theirs).receive()
         assert message is not None
         assert message.json == {"path": "b\udcff"}
 

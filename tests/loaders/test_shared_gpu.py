@@ -255,11 +255,11 @@ def test_memory_is_made_mapped_and_given_back_in_the_drivers_order(driver: Drive
     assert ctypes.sizeof(cuda._Access) == 12
     gc.collect()
     before = open_descriptors()
-    memory = cuda.Memory(torch.device("cuda", 0), 5000)
+    memory = cuda.GpuMemory(torch.device("cuda", 0), 5000)
     assert driver.calls == NEW + MAPPED
     assert memory.nbytes == 1 << 21
     assert open_descriptors() == before + 1
-    opened = cuda.Memory(torch.device("cuda", 0), memory.nbytes, os.dup(memory.descriptor))
+    opened = cuda.GpuMemory(torch.device("cuda", 0), memory.nbytes, os.dup(memory.descriptor))
     assert driver.calls == [*NEW, *MAPPED, "sync", "ImportFromShareableHandle", *MAPPED]
     del opened, memory
     assert driver.calls[-6:] == GONE * 2
@@ -272,7 +272,7 @@ def test_memory_that_cannot_be_had_leaves_nothing(driver: Driver, fails: str) ->
     gc.collect()
     before = open_descriptors()
     with pytest.raises(cuda.CudaError, match=f"cuMem{fails} failed"):
-        cuda.Memory(torch.device("cuda", 0), 5000)
+        cuda.GpuMemory(torch.device("cuda", 0), 5000)
     gc.collect()
     assert open_descriptors() == before
     assert driver.calls.count("Release") == (fails != "Create")
@@ -299,7 +299,7 @@ def test_what_pytorch_raises_is_an_error_of_the_gpu(
     monkeypatch.setattr(torch.cuda, "device", as_current)
     monkeypatch.setattr(torch, "as_tensor", as_tensor)
     second = torch.device("cuda", 1)
-    memory = cuda.Memory(second, 5000, peers=[torch.device("cuda", 0)])
+    memory = cuda.GpuMemory(second, 5000, peers=[torch.device("cuda", 0)])
     with pytest.raises(cuda.CudaError, match="illegal memory access"):
         memory.view(0, 100, lambda: gone.append("gone"))
     gc.collect()

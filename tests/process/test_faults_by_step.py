@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from radt import procfs
-from radt.collocation.ledger import Ledger
+from radt.collocation.ledger import CreatedLedger
 from radt.experiment.lock import ExperimentLock
 from radt.model import RunStatus
 from tests.support.bench import Bench, alive, stop_collectors, wait_until
@@ -155,7 +155,7 @@ class Scene:
         assert self.mps.daemons == []
         assert self.nvml.gpu_instances() == []
         assert list((self.tools.state / "containers").glob("*.json")) == []
-        assert Ledger(self.runtime / "created").entries() == []
+        assert CreatedLedger(self.runtime / "created").entries() == []
         assert list((self.runtime / "mps").glob("*")) == []
         assert list(self.runtime.glob("barrier-*")) == []
         assert sorted(one.name for one in path.parent.glob(f".{path.name}*")) == []
@@ -224,7 +224,7 @@ def test_runner_killed_while_devices_are_set_up(scene: Scene, collocation: str) 
         assert runner.wait(180) == -signal.SIGKILL
         assert len(scene.nvml.gpu_instances()) == 1
         scene.nvml.remove(f"crash_after {CREATE}")
-    assert len(Ledger(scene.runtime / "created").entries()) == 1
+    assert len(CreatedLedger(scene.runtime / "created").entries()) == 1
     assert scene.statuses(path) == ["", "", ""]
     wait_until(
         lambda: {run.status for run in scene.bench.reader.runs()} == {RunStatus.KILLED},

@@ -11,7 +11,7 @@ import pytest
 
 from radt import units
 from radt.frontend.app import PAGES, create_app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data.source import Source
 from radt.frontend.pages import workload as workload_page
 from radt.frontend.pages.report import path_of
@@ -44,7 +44,7 @@ def test_every_page_and_file_opens_on_a_real_experiment(bench: Bench) -> None:
     console = bench.radt(path.name).stdout
     source = Source(bench.home / "radt.db")
     try:
-        app = create_app(source, Access())
+        app = create_app(source, DashboardAccess())
         client = app.server.test_client()
         with app.server.test_request_context():
             for page in PAGES:

@@ -17,7 +17,7 @@ from radt.model import RunStatus
 from radt.render.report import energy_table, summary_table
 from radt.render.terminal import table_lines
 from radt.store.backend import StoreAddress
-from radt.store.locate import Places, Readers, View
+from radt.store.locate import Places, Readers, ShownStore
 from radt.store.records import RunRecord
 from radt.tags import CLUSTER_HARDWARE, PROFILED, PROFILED_BESIDE
 from tests.report.test_summary import Study
@@ -222,31 +222,31 @@ def test_a_missing_file_is_passed_over_where_there_is_another_store(
 
 def test_what_a_dashboard_shows(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = home / "radt.db"
-    assert View.of().store.path == file
+    assert ShownStore.of().store.path == file
     monkeypatch.setenv("RADT_TRACKING_URI", "http://mlflow.example.org/")
     # A team's server is not imported unasked.
-    assert (View.of().store.path, View.of().import_from) == (file, "")
+    assert (ShownStore.of().store.path, ShownStore.of().import_from) == (file, "")
     monkeypatch.setenv("RADT_STORE_URI", NOWHERE)
-    assert View.of().store.is_postgres
-    assert View.of().import_from == ""
+    assert ShownStore.of().store.is_postgres
+    assert ShownStore.of().import_from == ""
     monkeypatch.setenv("RADT_DASHBOARD_LOAD_URI", NOWHERE.replace("me:", "writer:"))
-    view = View.of()
+    view = ShownStore.of()
     assert view.import_from == "http://mlflow.example.org"
     assert view.import_into is not None
     assert "writer" in view.import_into.uri
     assert "writer" not in view.store.uri + repr(view)
-    assert View.of(home="elsewhere").store.path == Path("elsewhere").absolute() / "radt.db"
-    assert View.of(home="elsewhere", store_uri=NOWHERE).store.is_postgres
-    asked = View.of(tracking_uri="https://other.example.org")
+    assert ShownStore.of(home="elsewhere").store.path == Path("elsewhere").absolute() / "radt.db"
+    assert ShownStore.of(home="elsewhere", store_uri=NOWHERE).store.is_postgres
+    asked = ShownStore.of(tracking_uri="https://other.example.org")
     assert (asked.store.path, asked.import_from) == (file, "https://other.example.org")
-    both = View.of(store_uri=NOWHERE, tracking_uri="http://a")
+    both = ShownStore.of(store_uri=NOWHERE, tracking_uri="http://a")
     assert (both.store.is_postgres, both.import_from) == (True, "http://a")
-    database = View.of(tracking_uri="postgresql://me:secret@db/x")
+    database = ShownStore.of(tracking_uri="postgresql://me:secret@db/x")
     assert database.store.path == file
     assert "secret" in database.import_from
     assert "secret" not in repr(database)
     monkeypatch.delenv("RADT_STORE_URI")
     monkeypatch.setenv("RADT_TRACKING_URI", NOWHERE)
-    assert View.of().store.is_postgres  # MLflow's database holds the store, too
+    assert ShownStore.of().store.is_postgres  # MLflow's database holds the store, too
     with pytest.raises(UsageError, match="not the address of a Postgres database"):
-        View.of(store_uri="http://db")
+        ShownStore.of(store_uri="http://db")

@@ -13,7 +13,7 @@ import pytest
 import radt
 from radt.errors import UsageError
 from radt.model import RunStatus
-from radt.run.target import Part, find_target
+from radt.run.target import ProcessPart, find_target
 from radt.store.records import RunRecord
 from radt.tags import LETTER, WORKLOAD
 from tests.run.conftest import TIMEOUT_S, Alone
@@ -138,7 +138,9 @@ def test_a_workload_ends_with_its_last_task(alone: Alone) -> None:
     assert (workload.status, workload.ended_ns) == (RunStatus.FAILED, runs[-1].ended_ns)
 
 
-def part_of(home: Path, variables: Mapping[str, str], ranks: str | None = None) -> Part | None:
+def part_of(
+    home: Path, variables: Mapping[str, str], ranks: str | None = None
+) -> ProcessPart | None:
     """What rank 1 of a launch is; None for a run of its own within a workload."""
     target = find_target(home, 0, ranks, dict(variables))
     return None if target.launch is not None else target.part
@@ -151,28 +153,28 @@ TORCH = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     ("variables", "ranks", "part"),
     [
         (srun(1, 2), None, None),
-        (srun(1, 2) | TOGETHER, None, Part.RANK),
+        (srun(1, 2) | TOGETHER, None, ProcessPart.RANK),
         (srun(1, 2) | TOGETHER, "separate", None),
         (srun(1, 2) | TOGETHER | {"RADT_RANKS": "separate"}, None, None),
-        (srun(1, 2) | {"RADT_RANKS": "separate"}, "join", Part.RANK),
+        (srun(1, 2) | {"RADT_RANKS": "separate"}, "join", ProcessPart.RANK),
         (srun(1, 2), "auto", None),
-        (mpirun(1, 2) | {"RADT_RANKS": "join"}, None, Part.RANK),
-        (mpiexec(1, 2) | TOGETHER | {"WORLD_SIZE": "2"}, None, Part.RANK),
+        (mpirun(1, 2) | {"RADT_RANKS": "join"}, None, ProcessPart.RANK),
+        (mpiexec(1, 2) | TOGETHER | {"WORLD_SIZE": "2"}, None, ProcessPart.RANK),
         # Each task is a training of one process.
         (srun(1, 8) | TOGETHER | {"WORLD_SIZE": "1", "RANK": "0"}, None, None),
-        (TORCH, None, Part.RANK),
+        (TORCH, None, ProcessPart.RANK),
         (TORCH, "separate", None),
         # The first of another node.
-        (srun(1, 2) | TOGETHER | {"SLURM_LOCALID": "0"}, None, Part.OWNER),
+        (srun(1, 2) | TOGETHER | {"SLURM_LOCALID": "0"}, None, ProcessPart.OWNER),
         # Each is alone, whatever is asked for.
-        (srun(0, 1), None, Part.OWNER),
-        ({"PMIX_RANK": "1"}, None, Part.OWNER),
-        (srun(0, 2) | {"SLURM_STEP_ID": "4294967290"}, None, Part.OWNER),
-        (srun(0, 2) | {"SLURM_STEP_ID": ""}, None, Part.OWNER),
+        (srun(0, 1), None, ProcessPart.OWNER),
+        ({"PMIX_RANK": "1"}, None, ProcessPart.OWNER),
+        (srun(0, 2) | {"SLURM_STEP_ID": "4294967290"}, None, ProcessPart.OWNER),
+        (srun(0, 2) | {"SLURM_STEP_ID": ""}, None, ProcessPart.OWNER),
     ],
 )
 def test_ranks_are_joined_if_they_say_that_they_train_together(
-    tmp_path: Path, variables: dict[str, str], ranks: str | None, part: Part | None
+    tmp_path: Path, variables: dict[str, str], ranks: str | None, part: ProcessPart | None
 ) -> None:
     assert part_of(tmp_path, variables, ranks) is part
 
@@ -193,7 +195,7 @@ def test_the_innermost_launcher_counts(tmp_path: Path, launcher: Launcher) -> No
         find_target(tmp_path, 0, None, srun(0, 2) | launcher(rank, 2) | TOGETHER)
         for rank in range(2)
     ]
-    assert [target.part for target in targets] == [Part.OWNER, Part.RANK]
+    assert [target.part for target in targets] == [ProcessPart.OWNER, ProcessPart.RANK]
     assert len({target.run_id for target in targets}) == 1
 
 
@@ -233,7 +235,7 @@ def test_the_batch_script_of_a_step_is_not_in_the_step(tmp_path: Path) -> None:
         wait_until(
             lambda: Path(f"/proc/{job.pid}/comm").read_text() == "slurm_script\n", "it has begun"
         )
-        assert part_of(tmp_path, inherited) is Part.OWNER
+        assert part_of(tmp_path, inherited) is ProcessPart.OWNER
     assert not alive(job.pid)
 
 

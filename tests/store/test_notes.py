@@ -6,7 +6,7 @@ import pytest
 
 from radt.errors import RunNotFoundError, UsageError
 from radt.store.backend import Dialect
-from radt.store.notes import Edit, Notes, edit_notes, read_notes
+from radt.store.notes import Edit, RunNotes, edit_notes, read_notes
 from radt.store.reader import StoreReader
 from radt.store.records import SavedView
 from radt.store.writer import StoreWriter
@@ -24,9 +24,9 @@ def test_an_edit_is_made_of_all_of_its_runs_or_of_none(
     assert read_notes(reader, RUN_ID) == before
 
     edit_notes(writer, [RUN_ID], Edit("new", "text", {"a": "b", "c": "d"}, starred=True))
-    assert read_notes(reader, RUN_ID) == Notes("new", "text", {"a": "b", "c": "d"}, starred=True)
+    assert read_notes(reader, RUN_ID) == RunNotes("new", "text", {"a": "b", "c": "d"}, starred=True)
     edit_notes(writer, [RUN_ID], Edit(tags={"a": ""}, starred=False, archived=True))
-    assert read_notes(reader, RUN_ID) == Notes("new", "text", {"c": "d"}, archived=True)
+    assert read_notes(reader, RUN_ID) == RunNotes("new", "text", {"c": "d"}, archived=True)
     assert reader.run(RUN_ID).name == "new"
 
 

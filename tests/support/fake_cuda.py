@@ -171,7 +171,7 @@ class _Mark:
 
 
 class Memory:
-    """As `cuda.Memory`, of a fake."""
+    """As `cuda.GpuMemory`, of a fake."""
 
     def __init__(
         self,

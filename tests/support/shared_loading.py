@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from radt.loaders import SharedLoader, wire
 from radt.loaders.plan import permutation
 from radt.loaders.shared.factory import Factory
-from radt.loaders.shared.server import Server
+from radt.loaders.shared.server import LoaderServer
 from radt.loaders.shared.starting import ServerOptions
 from tests.support.waiting import TIMEOUT_S, wait_until
 
@@ -302,7 +302,7 @@ def _serve(
     multiprocessing.set_start_method("fork", force=True)  # which are forked, as anywhere
     inherited = wire.inherited_listener(listening.detach())
     chosen = Factory.from_json(factory), ServerOptions(**options)
-    sys.exit(Server(*chosen, inherited, is_service=False).run())
+    sys.exit(LoaderServer(*chosen, inherited, is_service=False).run())
 
 
 class Taker(threading.Thread):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 
-from radt.cluster.engine import ArrayRequest, End, JobId, JobState, Phase, Shape
+from radt.cluster.engine import ArrayRequest, JobEnd, JobId, JobState, Phase, Shape
 from radt.errors import ClusterError, EngineAwayError, SubmitLimitError
 
 #: Seconds between asking a cancelled job to end and killing it; Slurm's default KillWait.
@@ -227,14 +227,14 @@ class SimulatedEngine:
         self._count("cancel")
         for job in self._known(jobs):
             if job.state.phase in (Phase.QUEUED, Phase.HELD):
-                self._end(job, End.CANCELLED)
+                self._end(job, JobEnd.CANCELLED)
             elif job.state.phase is Phase.RUNNING:
                 job.cancelled = True
                 if not now:
                     self._notify(job, job.starts, Notice.CANCELLED)
                 self._in(
                     0.0 if now else KILL_WAIT_S,
-                    partial(self._end_start, job, job.starts, End.CANCELLED),
+                    partial(self._end_start, job, job.starts, JobEnd.CANCELLED),
                 )
 
     def release(self, jobs: Collection[JobId]) -> None:
@@ -371,7 +371,7 @@ class SimulatedEngine:
             early_s = min(LIMIT_NOTICE_S, limit_s / 4)
             notify = partial(self._notify, job, job.starts, Notice.TIME_LIMIT)
             self._in(limit_s - early_s, notify)
-            self._in(limit_s, partial(self._end_start, job, job.starts, End.TIMEOUT))
+            self._in(limit_s, partial(self._end_start, job, job.starts, JobEnd.TIMEOUT))
         self._draw_faults(job, node)
         self._go_on(job, job.starts, job.waits)
 
@@ -400,8 +400,8 @@ class SimulatedEngine:
         try:
             work_s = job.work.send(notice)
         except StopIteration as stop:
-            end = End.COMPLETED if stop.value == 0 else End.FAILED
-            self._end(job, End.CANCELLED if job.cancelled else end)
+            end = JobEnd.COMPLETED if stop.value == 0 else JobEnd.FAILED
+            self._end(job, JobEnd.CANCELLED if job.cancelled else end)
         else:
             self._in(work_s, partial(self._go_on, job, start, job.waits))
 
@@ -410,7 +410,7 @@ class SimulatedEngine:
         if job.is_at(start):
             self._in(0.0, partial(self._go_on, job, start, job.waits, notice))
 
-    def _end_start(self, job: _Job, start: int, end: End) -> None:
+    def _end_start(self, job: _Job, start: int, end: JobEnd) -> None:
         if job.is_at(start):
             self._end(job, end)
 
@@ -437,7 +437,7 @@ class SimulatedEngine:
 
     def _requeue(self, job: _Job) -> None:
         if job.cancelled:
-            self._end(job, End.CANCELLED)
+            self._end(job, JobEnd.CANCELLED)
             return
         self._stop(job)
         job.state = JobState(Phase.QUEUED, "BeginTime")
@@ -447,7 +447,7 @@ class SimulatedEngine:
         if job.starts == start and job.state.phase is Phase.QUEUED:
             self._queue(job)
 
-    def _end(self, job: _Job, end: End) -> None:
+    def _end(self, job: _Job, end: JobEnd) -> None:
         nodes = job.state.nodes
         self._stop(job)
         job.state = JobState(Phase.ENDED, nodes=nodes, end=end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 
-from radt.cluster.attempt import BEAT_S, PREEMPTED, TIME_LIMIT, Attempt, Start
+from radt.cluster.attempt import BEAT_S, PREEMPTED, TIME_LIMIT, AttemptStart, JobAttempt
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey, SubmittedRow
 from radt.experiment.plan import WorkloadKey
@@ -44,7 +44,7 @@ class SimulatedNodes:
         rows = [row for key in self._spool.submission.workloads(job) for row in self._rows[key]]
         statuses = self._carried(job, rows)
         attempt = self._spool.claim(job)
-        attempt.begin(Start(start.node, str(start.job), 0, "simulated", start.restarts))
+        attempt.begin(AttemptStart(start.node, str(start.job), 0, "simulated", start.restarts))
         attempt.output_log.write_text("a run prints something\n")
         self._spool.job_log(job.array, str(start.job)).touch()
         for key in self._spool.submission.workloads(job):
@@ -58,7 +58,7 @@ class SimulatedNodes:
         return 0
 
     def _run(
-        self, attempt: Attempt, key: WorkloadKey, statuses: dict[int, RowStatus]
+        self, attempt: JobAttempt, key: WorkloadKey, statuses: dict[int, RowStatus]
     ) -> Generator[float, Notice | None, Notice | None]:
         """Work for as long as a workload takes; return why it was asked to end, if it was."""
         rows = self._rows[key]

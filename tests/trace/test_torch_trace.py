@@ -13,7 +13,7 @@ from radt.clock import Clock
 from radt.model import MarkerKind
 from radt.store.records import MarkerRecord
 from radt.trace import chrome
-from radt.trace.torch_trace import Notes, clock_map, torch_traces
+from radt.trace.torch_trace import ClockReadings, clock_map, torch_traces
 from tests.support.bench import Bench
 from tests.trace.trace_kit import OTHER_ID, RUN_ID, START_NS, Event, S, Store, Trace
 
@@ -194,7 +194,7 @@ def test_events_are_read_one_by_one_whatever_the_window(
 
 
 def test_the_narrowest_of_all_marks_decides() -> None:
-    noted = Notes("m", "", (1000, 2000, 3000), (500, 5, 300), 0)
+    noted = ClockReadings("m", "", (1000, 2000, 3000), (500, 5, 300), 0)
     # The trace is 100 behind; marks are read late by up to their uncertainty.
     found = clock_map([1000 - 100 + 400, 2000 - 100 - 3, 3000 - 100], noted, 0)
     assert len(found.anchors_ns) == 1

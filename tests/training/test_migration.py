@@ -44,7 +44,7 @@ def _alone(steps: int, *, seed: int = 1, priority: int = 0) -> tuple[Job, list[f
     return job, recording.losses
 
 
-def _devices_of(trainer: MultiTrainer) -> migration.Devices:
+def _devices_of(trainer: MultiTrainer) -> migration.JobDevices:
     assert trainer._devices is not None
     return trainer._devices
 

@@ -18,7 +18,7 @@ from radt.loaders import paced
 from radt.loaders.randomness import RandomState
 from radt.training import preemption
 from radt.training.lease import DeviceLease
-from radt.training.preemption import Block, Boundaries, Segment, Stretch, plan, preemptible
+from radt.training.preemption import Block, BlockSegment, Boundaries, Stretch, plan, preemptible
 from tests.training.preempted import Net, Recording, batches, is_same, thief
 
 _NONE_LONGER_MS = 1e-6  # each block is a segment of its own
@@ -105,7 +105,7 @@ def test_only_where_no_parameter_marks_a_boundary_do_outputs_have_hooks() -> Non
     """Hooks of outputs' nodes, made in each pass, cost more than all else. Tied: 0 and 2."""
     net = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(4)))
     net[2].weight = net[0].weight
-    segments = [Segment((Block(str(number), 1, 1),)) for number in range(4)]
+    segments = [BlockSegment((Block(str(number), 1, 1),)) for number in range(4)]
     reached: list[str] = []
     boundaries = Boundaries(net, segments, reached.append)
     assert [len(layer._forward_hooks) for layer in net] == [0, 1, 0, 1]
@@ -128,7 +128,7 @@ def test_an_exception_at_a_boundary_leaves_the_step_in_each_pass() -> None:
             raise LeftError
 
     net = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1))
-    one, two = (Segment((Block(name, 1, 1),)) for name in "01")
+    one, two = (BlockSegment((Block(name, 1, 1),)) for name in "01")
     boundaries = Boundaries(net, [one, two], leave)
     optimizer = torch.optim.SGD(net.parameters())
     wanted = ["1", "0", "the optimizer"]
@@ -155,7 +155,7 @@ def test_the_device_is_given_away_while_a_model_is_measured(
             boundary()
             away_s += 1000  # for so long, by the clock that measures
 
-        def planned(blocks: list[Block], _max_segment_s: float) -> list[Segment]:
+        def planned(blocks: list[Block], _max_segment_s: float) -> list[BlockSegment]:
             found.extend(blocks)
             return plan(blocks, _NONE_LONGER_MS)
 

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pathlib import PurePosixPath
 
 
-class Kind(StrEnum):
+class FileKind(StrEnum):
     """How the page shows a file."""
 
     IMAGE = "image"
@@ -39,12 +39,12 @@ MEDIA_TYPES = {
     ".webm": "video/webm",
 }
 _OTHERS = {
-    ".csv": Kind.TABLE,
-    ".tsv": Kind.TABLE,
-    ".parquet": Kind.TABLE,
-    ".json": Kind.JSON,
-    ".md": Kind.MARKDOWN,
-    ".html": Kind.FIGURE,
+    ".csv": FileKind.TABLE,
+    ".tsv": FileKind.TABLE,
+    ".parquet": FileKind.TABLE,
+    ".json": FileKind.JSON,
+    ".md": FileKind.MARKDOWN,
+    ".html": FileKind.FIGURE,
 }
 
 
@@ -53,9 +53,9 @@ def suffix_of(path: str) -> str:
     return PurePosixPath(path).suffix.lower()
 
 
-def kind_of(path: str) -> Kind:
+def kind_of(path: str) -> FileKind:
     """Return the way to show a file."""
     suffix = suffix_of(path)
     if suffix in MEDIA_TYPES:
-        return Kind(MEDIA_TYPES[suffix].partition("/")[0])
-    return _OTHERS.get(suffix, Kind.TEXT)
+        return FileKind(MEDIA_TYPES[suffix].partition("/")[0])
+    return _OTHERS.get(suffix, FileKind.TEXT)

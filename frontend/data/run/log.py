@@ -20,7 +20,7 @@ _BLOCK_BYTES = 4 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LogPart:
     """Lines from ``start`` to ``end`` of a log of ``size`` bytes.
 
     ``rest`` is the log's last line while it is incomplete, such as a progress bar.
@@ -33,7 +33,7 @@ class Part:
     rest: str = ""
 
 
-def part_before(file: BinaryIO, end: int | None) -> Part:
+def part_before(file: BinaryIO, end: int | None) -> LogPart:
     """Return the lines before an offset; the last lines for None."""
     size = os.fstat(file.fileno()).st_size
     end = size if end is None else min(end, size)
@@ -46,7 +46,7 @@ def part_before(file: BinaryIO, end: int | None) -> Part:
     return _part(data, start, size)
 
 
-def part_after(file: BinaryIO, start: int) -> Part:
+def part_after(file: BinaryIO, start: int) -> LogPart:
     """Return the lines after an offset, at which a line begins."""
     size = os.fstat(file.fileno()).st_size
     start = min(start, size)
@@ -58,7 +58,7 @@ def _read(file: BinaryIO, start: int, end: int) -> bytes:
     return file.read(max(0, end - start))
 
 
-def _part(data: bytes, start: int, size: int) -> Part:
+def _part(data: bytes, start: int, size: int) -> LogPart:
     length = data.rfind(b"\n") + 1
     at_end = start + len(data) >= size
     rest = data[length:] if at_end else b""
@@ -68,7 +68,7 @@ def _part(data: bytes, start: int, size: int) -> Part:
     if not lines[-1]:
         lines.pop()
     shown = tuple(map(shown_line, lines))
-    return Part(start, start + length, size, shown, shown_line(rest.decode("utf-8", "replace")))
+    return LogPart(start, start + length, size, shown, shown_line(rest.decode("utf-8", "replace")))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from radt.frontend.data.run.kinds import Kind, kind_of
+from radt.frontend.data.run.kinds import FileKind, kind_of
 from radt.home import IMAGES, TABLES
 
 #: Number of bytes that `begins_as_logged` needs.
@@ -29,11 +29,11 @@ _MLFLOW = re.compile(
 #: Folders of radt's own files, whose pictures belong to a profile or an archive.
 _OWN = ("profiles/", "radt/", "environment/")
 #: Kinds of which only some files are shown.
-_SOME = (Kind.JSON, Kind.FIGURE)
+_SOME = (FileKind.JSON, FileKind.FIGURE)
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class MediaFile:
     """A file of a sequence. ``step`` is None if it has none."""
 
     step: int | None
@@ -45,8 +45,8 @@ class Sequence:
     """Files of one name and kind, by step."""
 
     name: str
-    kind: Kind
-    items: tuple[Item, ...]
+    kind: FileKind
+    items: tuple[MediaFile, ...]
 
 
 def sequences_of(paths: Iterable[str], is_logged: Callable[[str], bool]) -> list[Sequence]:
@@ -64,7 +64,7 @@ def sequences_of(paths: Iterable[str], is_logged: Callable[[str], bool]) -> list
                 found.setdefault((name, ".png"), {})[int(match["step"])] = path
         elif match := _STEP.fullmatch(path):
             found.setdefault((match["name"], match["suffix"]), {})[int(match["step"])] = path
-        elif kind_of(path) is Kind.IMAGE or (kind_of(path) in _SOME and is_logged(path)):
+        elif kind_of(path) is FileKind.IMAGE or (kind_of(path) in _SOME and is_logged(path)):
             name, _, suffix = path.rpartition(".")
             found.setdefault((name, f".{suffix}"), {})[None] = path
     sequences = [_sequence(name, suffix, by_step) for (name, suffix), by_step in found.items()]
@@ -73,7 +73,7 @@ def sequences_of(paths: Iterable[str], is_logged: Callable[[str], bool]) -> list
 
 def begins_as_logged(path: str, head: bytes) -> bool:
     """Return True if a JSON file begins like a table, or an HTML file like a plotly figure."""
-    return head.startswith(_TABLE_BEGINS) if kind_of(path) is Kind.JSON else b"Plotly" in head
+    return head.startswith(_TABLE_BEGINS) if kind_of(path) is FileKind.JSON else b"Plotly" in head
 
 
 def is_copy(path: str) -> bool:
@@ -87,7 +87,7 @@ def _sequence(name: str, suffix: str, by_step: dict[int | None, str]) -> Sequenc
     for folder in (IMAGES, TABLES):
         if name.startswith(f"{folder}/"):
             name = name.removeprefix(f"{folder}/")
-            kind = Kind.TABLE if folder == TABLES else kind
+            kind = FileKind.TABLE if folder == TABLES else kind
             break
     ordered = sorted(by_step, key=lambda step: (step is not None, step or 0))
-    return Sequence(name, kind, tuple(Item(step, by_step[step]) for step in ordered))
+    return Sequence(name, kind, tuple(MediaFile(step, by_step[step]) for step in ordered))

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 from radt import units
 from radt.frontend.data.run.figure import figure_of
-from radt.frontend.data.run.kinds import Kind, kind_of, suffix_of
+from radt.frontend.data.run.kinds import FileKind, kind_of, suffix_of
 
 MAX_ROWS = 1000
 _MAX_COLUMNS = 200
@@ -55,7 +55,7 @@ class Preview:
     is left out.
     """
 
-    kind: Kind | None
+    kind: FileKind | None
     text: str = ""
     columns: tuple[str, ...] = ()
     numeric: tuple[bool, ...] = ()
@@ -74,18 +74,18 @@ def preview(file: BinaryIO, path: str) -> Preview:
     kind, suffix = kind_of(path), suffix_of(path)
     if suffix == ".parquet":
         return _parquet(file)
-    if kind is Kind.TABLE:
+    if kind is FileKind.TABLE:
         return _separated(file, suffix)
-    if kind is Kind.JSON:
+    if kind is FileKind.JSON:
         return _json(file)
-    if kind is Kind.FIGURE:
+    if kind is FileKind.FIGURE:
         return _figure(file)
-    if kind is Kind.MARKDOWN:
+    if kind is FileKind.MARKDOWN:
         return _markdown(file)
     return _text(file)
 
 
-def _text(file: BinaryIO, kind: Kind = Kind.TEXT) -> Preview:
+def _text(file: BinaryIO, kind: FileKind = FileKind.TEXT) -> Preview:
     file.seek(0)
     data = file.read(_TEXT_BYTES)
     text = data.decode("utf-8", "replace")
@@ -97,13 +97,13 @@ def _text(file: BinaryIO, kind: Kind = Kind.TEXT) -> Preview:
 
 def _markdown(file: BinaryIO) -> Preview:
     """Return Markdown in HTML; as plain text if it would take minutes to parse."""
-    read = _text(file, Kind.MARKDOWN)
+    read = _text(file, FileKind.MARKDOWN)
     blocks = re.split(r"\n\s*\n", read.text)
     if any(len(_MARKS.findall(block)) > _MAX_MARKS for block in blocks) or _NESTED.search(
         read.text
     ):
         notes = [read.note, "Shown as text: too many marks of Markdown without an empty line"]
-        return replace(read, kind=Kind.TEXT, note=". ".join(filter(None, notes)))
+        return replace(read, kind=FileKind.TEXT, note=". ".join(filter(None, notes)))
     from markdown_it import MarkdownIt
 
     # HTML in the text is shown as it is written, and links to scripts are left out.
@@ -144,7 +144,7 @@ def _json(file: BinaryIO) -> Preview:
         notes.append(f"Cut after {units.size(_TEXT_BYTES)}")
     if is_deep:
         notes.append(f"Values nested deeper than {_JSON_DEPTH} levels are shown as {_LEFT_OUT}")
-    return Preview(Kind.JSON, text[:_TEXT_BYTES], note=". ".join(notes))
+    return Preview(FileKind.JSON, text[:_TEXT_BYTES], note=". ".join(notes))
 
 
 def _pieces(value: object, indent: str = "") -> Iterator[str]:
@@ -170,7 +170,7 @@ def _figure(file: BinaryIO) -> Preview:
     if os.fstat(file.fileno()).st_size <= _HTML_BYTES:
         html = file.read(_HTML_BYTES).decode("utf-8", "replace")
         if (figure := figure_of(html)) is not None:
-            return Preview(Kind.FIGURE, figure=figure.json, note=figure.note)
+            return Preview(FileKind.FIGURE, figure=figure.json, note=figure.note)
     return _text(file)
 
 
@@ -256,7 +256,7 @@ def _table(columns: Sequence[object], data: Iterable[Sequence[Any]], total: int 
     if notes and len(rows) < min(MAX_ROWS, total or MAX_ROWS):
         note += ": the rows are large"
     return Preview(
-        Kind.TABLE,
+        FileKind.TABLE,
         columns=tuple(names),
         numeric=tuple(numeric),
         rows=tuple(rows),

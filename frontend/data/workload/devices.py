@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.workload.run_facts import Machine
-from radt.frontend.data.workload.subject import Subject
+from radt.frontend.data.workload.run_facts import RecordedMachine
+from radt.frontend.data.workload.subject import ShownWorkload
 from radt.store.summaries import SeriesSummary
 from radt.tags import (
     CPU_COUNT,
@@ -166,9 +166,9 @@ class UsedDevices:
 
 
 def devices_of(
-    subject: Subject,
+    subject: ShownWorkload,
     tags: Mapping[str, Mapping[str, str]],
-    machines: Mapping[str, Machine],
+    machines: Mapping[str, RecordedMachine],
     summaries: Iterable[SeriesSummary],
 ) -> UsedDevices:
     """Assign the runs to devices.
@@ -189,7 +189,7 @@ def devices_of(
         for index in indices(run.record.devices):
             card = cards.get((run.record.host, index))
             if card is None:
-                machine = machines.get(run.record.host, Machine())
+                machine = machines.get(run.record.host, RecordedMachine())
                 card = cards[run.record.host, index] = _card(
                     run.record.host, index, machine, memory
                 )
@@ -198,7 +198,7 @@ def devices_of(
         card.instances.sort(key=lambda instance: (instance.start is None, instance.start or 0))
         _fit(card)
     processors = tuple(
-        _processor(host, runs, machines.get(host, Machine()), tags)
+        _processor(host, runs, machines.get(host, RecordedMachine()), tags)
         for host, runs in by_host.items()
     )
     ordered = sorted(cards.values(), key=lambda card: (card.host, card.index))
@@ -214,7 +214,7 @@ def indices(devices: str) -> tuple[int, ...]:
 def _processor(
     host: str,
     runs: Sequence[RunEntry],
-    machine: Machine,
+    machine: RecordedMachine,
     tags: Mapping[str, Mapping[str, str]],
 ) -> Processor:
     counts = [tags.get(run.run_id, {}).get(CPU_COUNT, "") for run in runs]
@@ -300,7 +300,7 @@ class _Memory:
         return self._of_instance.get((run_id, _MIG_TOTAL if total else _MIG_USED, f"gpu{index}"))
 
 
-def _card(host: str, index: int, machine: Machine, memory: _Memory) -> UsedGpu:
+def _card(host: str, index: int, machine: RecordedMachine, memory: _Memory) -> UsedGpu:
     name = machine.gpus.get(index, "")
     known = machine.gpu_memory_bytes.get(index)
     small = any(word in name for word in _SMALL)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from radt.frontend.data.workload.model import Bar, BarKind, Life
+from radt.frontend.data.workload.model import BarKind, LaneSpan, Life
 
 #: Maximum number of lanes of a run, and of a workload.
 _MAX_LANES = 6
@@ -27,7 +27,7 @@ class Lane:
 
     name: str
     hue: int | None
-    bars: tuple[Bar, ...]
+    bars: tuple[LaneSpan, ...]
 
 
 def lanes_of(lives: Sequence[Life]) -> list[tuple[Lane, ...]]:
@@ -53,8 +53,8 @@ def lanes_of(lives: Sequence[Life]) -> list[tuple[Lane, ...]]:
     return [_lanes(of_run, hues, limit) for of_run in spans]
 
 
-def _lanes(spans: Sequence[Bar], hues: dict[str, int], limit: int) -> tuple[Lane, ...]:
-    by_name: dict[str, list[Bar]] = {}
+def _lanes(spans: Sequence[LaneSpan], hues: dict[str, int], limit: int) -> tuple[Lane, ...]:
+    by_name: dict[str, list[LaneSpan]] = {}
     for bar in spans:
         by_name.setdefault(bar.label, []).append(bar)
     names = list(by_name)
@@ -69,5 +69,5 @@ def _lanes(spans: Sequence[Bar], hues: dict[str, int], limit: int) -> tuple[Lane
     return tuple(lanes)
 
 
-def _start(bar: Bar) -> float:
+def _start(bar: LaneSpan) -> float:
     return bar.start_s

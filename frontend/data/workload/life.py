@@ -13,8 +13,8 @@ from radt.analysis.windows import after_first
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
-from radt.frontend.data.workload.model import Bar, BarKind, Life
-from radt.frontend.data.workload.subject import Subject
+from radt.frontend.data.workload.model import BarKind, LaneSpan, Life
+from radt.frontend.data.workload.subject import ShownWorkload
 from radt.model import STATUS_WORDS, MarkerKind
 from radt.store.records import MarkerRecord
 from radt.store.summaries import SeriesSummary
@@ -25,7 +25,9 @@ _SHORTEST_S = 1.0
 _SETUP_SHARE = 0.14
 
 
-def lives(source: Source, subject: Subject, summaries: Iterable[SeriesSummary]) -> tuple[Life, ...]:
+def lives(
+    source: Source, subject: ShownWorkload, summaries: Iterable[SeriesSummary]
+) -> tuple[Life, ...]:
     """Return the lifetimes of a workload's runs.
 
     Raises:
@@ -60,7 +62,7 @@ def life_of(run: RunEntry, markers: Sequence[MarkerRecord], origin_ns: int, now_
         return (time_ns - origin_ns) / 1e9
 
     barrier_s = max(0.0, at(record.created_ns))
-    setup = Bar(
+    setup = LaneSpan(
         BarKind.SETUP,
         at(record.created_ns),
         barrier_s if record.started_ns else max(at(end_ns), at(record.created_ns)),
@@ -71,7 +73,9 @@ def life_of(run: RunEntry, markers: Sequence[MarkerRecord], origin_ns: int, now_
     if start_s is not None:
         took = duration(record.lasted_s(end_ns))
         text = f"{STATUS_WORDS[record.status]} · {took}"
-        bars.append(Bar(BarKind.ALIVE, start_s, at(end_ns), text, is_open=not record.status.ended))
+        bars.append(
+            LaneSpan(BarKind.ALIVE, start_s, at(end_ns), text, is_open=not record.status.ended)
+        )
     own = [marker for marker in markers if not marker.process]
     epochs = [marker for marker in own if marker.kind is MarkerKind.EPOCH]
     bars += [_bar(BarKind.EPOCH, marker, at, end_ns) for marker in epochs]
@@ -95,7 +99,7 @@ def life_of(run: RunEntry, markers: Sequence[MarkerRecord], origin_ns: int, now_
     )
 
 
-def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> Bar:
+def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> LaneSpan:
     start_s = at(marker.start_ns)
     is_open = marker.end_ns is None and kind is not BarKind.EVENT
     if kind is BarKind.EVENT and marker.end_ns is None:
@@ -113,7 +117,7 @@ def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> Bar:
         if marker.process:
             name = f"{marker.process} · {name}"
     length = "not ended" if is_open else duration(end_s - start_s) if end_s > start_s else ""
-    return Bar(kind, start_s, end_s, f"{name} · {length}".rstrip(" ·"), label, is_open=is_open)
+    return LaneSpan(kind, start_s, end_s, f"{name} · {length}".rstrip(" ·"), label, is_open=is_open)
 
 
 def whole_window(lives: Sequence[Life]) -> Window:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from radt.frontend.data.model import Line, Quantity
+from radt.frontend.data.model import MetricInfo, NamedCurve
 from radt.frontend.data.spec import Window
 from radt.model import STATUS_WORDS, RunStatus
 from radt.store.records import BoolArray, Float64Array, SeriesRecord
@@ -28,7 +28,7 @@ class BarKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class LaneSpan:
     """A time span of a run. ``end_s`` equals ``start_s`` for an instant.
 
     ``count`` is the number of merged bars, ``busy`` the share of the span that they cover. ``text``
@@ -58,7 +58,7 @@ class Life:
     start_s: float | None
     end_s: float
     setup_s: float
-    bars: tuple[Bar, ...]
+    bars: tuple[LaneSpan, ...]
     epoch_s: float | None
 
     @property
@@ -81,10 +81,10 @@ class Life:
         return "" if record.exit_code is None else f"exit code {record.exit_code}"
 
 
-def binned(bars: Iterable[Bar], window: Window, shortest_s: float) -> list[Bar]:
+def binned(bars: Iterable[LaneSpan], window: Window, shortest_s: float) -> list[LaneSpan]:
     """Return the bars of one kind in a window, by start, with thin neighbours merged."""
-    bins: list[Bar] = []
-    group: list[Bar] = []
+    bins: list[LaneSpan] = []
+    group: list[LaneSpan] = []
 
     def flush() -> None:
         if group:
@@ -108,7 +108,7 @@ def binned(bars: Iterable[Bar], window: Window, shortest_s: float) -> list[Bar]:
     return bins
 
 
-def _together(group: Sequence[Bar]) -> Bar:
+def _together(group: Sequence[LaneSpan]) -> LaneSpan:
     if len(group) == 1:
         return group[0]
     lengths = [bar.end_s - bar.start_s for bar in group]
@@ -128,7 +128,9 @@ def _together(group: Sequence[Bar]) -> Bar:
     busy = min(1.0, sum(lengths) / whole_s) if whole_s > 0 else 1.0
     key = first.key if all(bar.key == first.key for bar in group) else ""
     hue = first.hue if all(bar.hue == first.hue for bar in group) else None
-    return Bar(first.kind, first.start_s, end_s, text, "", len(group), busy=busy, key=key, hue=hue)
+    return LaneSpan(
+        first.kind, first.start_s, end_s, text, "", len(group), busy=busy, key=key, hue=hue
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,7 @@ class Total:
     ``mean`` and ``peak`` cover the visible time; NaN without a value there.
     """
 
-    line: Line
+    line: NamedCurve
     mean: float
     peak: float
     owner: RunEntry | None = None
@@ -186,7 +188,7 @@ class StackData:
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class StackedResource:
     """A shared resource: the metrics of runs and devices that measure it, best first.
 
     ``peak``: The maximum counts, not the mean, as for memory. ``of_cores``: The device's value is a
@@ -224,10 +226,10 @@ class Share:
 class Strip:
     """One resource of one device. ``without`` are its runs without a share."""
 
-    resource: Resource
+    resource: StackedResource
     host: str
     device: str
-    quantity: Quantity
+    quantity: MetricInfo
     shares: tuple[Share, ...]
     totals: tuple[DeviceSeries, ...]
     without: tuple[RunEntry, ...] = ()

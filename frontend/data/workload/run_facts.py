@@ -13,7 +13,7 @@ from radt.errors import RunNotFoundError
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.run_files import folders_of, opened
 from radt.frontend.data.source import Source
-from radt.frontend.data.workload.subject import Subject
+from radt.frontend.data.workload.subject import ShownWorkload
 from radt.masking import masked
 from radt.model import MissingReason
 from radt.parts import from_tag
@@ -45,7 +45,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class RecordedMachine:
     """The machine as recorded by a run. Unknown values are None or empty.
 
     ``gpus`` are names and ``gpu_memory_bytes`` sizes, both by NVML's index.
@@ -77,7 +77,7 @@ class Facts:
         return {"Parameters": self.params, **totals, "Execution": self.about, "Tags": self.tags}
 
 
-def facts_of(source: Source, subject: Subject) -> Facts:
+def facts_of(source: Source, subject: ShownWorkload) -> Facts:
     """Return parameters and tags of the runs, their commands, and their total use of resources.
 
     Raises:
@@ -126,7 +126,7 @@ _TOTALS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _totals_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, str]]:
+def _totals_of(source: Source, subject: ShownWorkload) -> Mapping[str, Mapping[str, str]]:
     def read(reader: StoreReader) -> Mapping[str, Mapping[str, str]]:
         texts = {}
         records = [run.record for run in subject.runs.values()]
@@ -145,7 +145,7 @@ def _totals_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, st
     return source.remember(("workload-totals", subject.run_ids), read)
 
 
-def tags_of(source: Source, subject: Subject) -> Mapping[str, Mapping[str, str]]:
+def tags_of(source: Source, subject: ShownWorkload) -> Mapping[str, Mapping[str, str]]:
     """Return tags by run id, without runs that have none.
 
     Raises:
@@ -175,28 +175,30 @@ def _shortened(text: str | None) -> str | None:
     return text if text is None or len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
-def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> Machine:
+def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> RecordedMachine:
     """Return the machine of a run: from its inventory if readable here, else from its tags."""
     facts = _hardware(source, record, HARDWARE_FILE)
     return _described(record.host or tags.get(HOST, ""), facts, tags)
 
 
-def machine_on(source: Source, record: RunRecord, tags: Mapping[str, str], node: str) -> Machine:
+def machine_on(
+    source: Source, record: RunRecord, tags: Mapping[str, str], node: str
+) -> RecordedMachine:
     """Return the machine of another node of a run that is spread over several."""
     for part in from_tag(tags.get(CLUSTER_PARTS, "")):
         if part.node == node:
             inventory = f"node-{part.number}/{HARDWARE_FILE}"
             return _described(node, _hardware(source, record, inventory), {})
-    return Machine(host=node)
+    return RecordedMachine(host=node)
 
 
-def _described(host: str, facts: Mapping[str, Any], tags: Mapping[str, str]) -> Machine:
+def _described(host: str, facts: Mapping[str, Any], tags: Mapping[str, str]) -> RecordedMachine:
     gpus = facts.get("gpus")
     names = tags.get(GPUS, "")
     listed = [gpu for gpu in gpus if isinstance(gpu, Mapping)] if isinstance(gpus, list) else []
     # A list may lack unresponsive GPUs, so positions in it are not indices.
     known = {_count(gpu.get("index", place)): gpu for place, gpu in enumerate(listed)}
-    return Machine(
+    return RecordedMachine(
         host=host,
         system=str(facts.get("system") or ""),
         cpu_model=str(facts.get("cpu_model") or tags.get(CPU, "")),
@@ -229,7 +231,7 @@ def _count(value: object) -> int | None:
     return value if is_count and isinstance(value, int) else None
 
 
-def overhead_of(source: Source, subject: Subject) -> TrackerOverhead:
+def workload_overhead(source: Source, subject: ShownWorkload) -> TrackerOverhead:
     """Return the overhead of recording the workload, as in a report.
 
     Raises:
@@ -264,7 +266,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class WorkloadLedger:
     """All listeners of a workload."""
 
     entries: tuple[Entry, ...]
@@ -309,7 +311,7 @@ def reason_of(gap: GapRecord) -> str:
     return gap.detail or gap.reason.value
 
 
-def ledger_of(source: Source, subject: Subject) -> Ledger:
+def ledger_of(source: Source, subject: ShownWorkload) -> WorkloadLedger:
     """Return the ledger of a workload, by listener, then by run.
 
     Raises:
@@ -321,7 +323,7 @@ def ledger_of(source: Source, subject: Subject) -> Ledger:
     by_listener: dict[tuple[str, str], list[GapRecord]] = {}
     for gap in gaps:
         by_listener.setdefault((gap.run_id, gap.listener), []).append(gap)
-    return Ledger(tuple(_entries(subject.runs, records, by_listener)))
+    return WorkloadLedger(tuple(_entries(subject.runs, records, by_listener)))
 
 
 def gaps_of(source: Source, run_ids: tuple[str, ...]) -> Sequence[GapRecord]:

@@ -20,7 +20,7 @@ from radt.frontend.data.lines import SeriesGroup, ViewWindow, read, run_line
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.data.workload.model import Band, DeviceSeries, Share, StackData, Strip, Total
-from radt.frontend.data.workload.subject import Subject
+from radt.frontend.data.workload.subject import ShownWorkload
 from radt.store.cells import Cells
 from radt.store.reader import StoreReader
 from radt.store.records import BoolArray, Float64Array, GapRecord, SeriesRecord
@@ -55,7 +55,7 @@ class _Visible:
     """
 
     source: Source
-    subject: Subject
+    subject: ShownWorkload
     gaps: Sequence[GapRecord]
     window: Window
     zoomed: bool
@@ -85,7 +85,7 @@ class _Visible:
 
 def stack_data(
     source: Source,
-    subject: Subject,
+    subject: ShownWorkload,
     strip: Strip,
     gaps: Sequence[GapRecord],
     *,
@@ -160,7 +160,7 @@ def on_stack(
     return values
 
 
-def lived_s(run: RunEntry, subject: Subject) -> tuple[float, float]:
+def lived_s(run: RunEntry, subject: ShownWorkload) -> tuple[float, float]:
     """Return start and end of a run; infinite if unknown or in the future."""
     started_ns, ended_ns = run.record.started_ns, run.record.ended_ns
     start_s = -math.inf if started_ns is None else (started_ns - subject.origin_ns) / 1e9

@@ -15,9 +15,9 @@ from radt.frontend.data.metrics import quantity_of, series_of
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
 from radt.frontend.data.workload.life import lives, whole_window
-from radt.frontend.data.workload.model import DeviceSeries, Life, Resource, Share, Strip
+from radt.frontend.data.workload.model import DeviceSeries, Life, Share, StackedResource, Strip
 from radt.frontend.data.workload.stacks import Summaries, summaries_of
-from radt.frontend.data.workload.subject import Subject
+from radt.frontend.data.workload.subject import ShownWorkload
 from radt.model import Scope
 from radt.store.records import SeriesRecord
 
@@ -28,48 +28,52 @@ MAX_STRIPS = 32
 
 _OF_MLFLOW = "measured by MLflow for the whole device"
 RESOURCES = (
-    Resource(
+    StackedResource(
         "cpu", "CPU", ("process.cpu.utilization",), ("system.cpu.utilization",), of_cores=True
     ),
-    Resource(
+    StackedResource(
         "memory",
         "Memory",
         ("process.memory.rss", "process.memory.pss"),
         ("system.memory.used",),
         peak=True,
     ),
-    Resource(
+    StackedResource(
         "sm",
         "SMs active",
         (),
         ("gpu.mig.sm.active", "gpu.sm.active"),
         whole="measured for the whole device: kernels of several runs share SMs",
     ),
-    Resource(
+    StackedResource(
         "gpu",
         "GPU busy",
         (),
         ("gpu.utilization",),
         whole="time in which any kernel ran; it cannot be divided among runs",
     ),
-    Resource(
+    StackedResource(
         "gpu-memory",
         "GPU memory",
         ("process.gpu.memory",),
         ("gpu.mig.memory.used", "gpu.memory.used"),
         peak=True,
     ),
-    Resource("gpu-power", "GPU power", ("process.gpu.energy",), ("gpu.power",)),
-    Resource("cpu-power", "CPU power", (), ("cpu.energy",)),
-    Resource("disk-read", "Disk read", ("process.disk.read",), ("system.disk.read",)),
-    Resource("disk-write", "Disk write", ("process.disk.written",), ("system.disk.written",)),
-    Resource("io-read", "Read calls", ("process.io.read",), ()),
-    Resource("io-write", "Write calls", ("process.io.written",), ()),
-    Resource("net-in", "Network in", (), ("system.network.rx",)),
-    Resource("net-out", "Network out", (), ("system.network.tx",)),
+    StackedResource("gpu-power", "GPU power", ("process.gpu.energy",), ("gpu.power",)),
+    StackedResource("cpu-power", "CPU power", (), ("cpu.energy",)),
+    StackedResource("disk-read", "Disk read", ("process.disk.read",), ("system.disk.read",)),
+    StackedResource(
+        "disk-write", "Disk write", ("process.disk.written",), ("system.disk.written",)
+    ),
+    StackedResource("io-read", "Read calls", ("process.io.read",), ()),
+    StackedResource("io-write", "Write calls", ("process.io.written",), ()),
+    StackedResource("net-in", "Network in", (), ("system.network.rx",)),
+    StackedResource("net-out", "Network out", (), ("system.network.tx",)),
     # Measured by MLflow, in MLflow's units, for runs that were not started by radt.
-    Resource("mlflow-cpu", "CPU", (), ("system/cpu_utilization_percentage",), whole=_OF_MLFLOW),
-    Resource(
+    StackedResource(
+        "mlflow-cpu", "CPU", (), ("system/cpu_utilization_percentage",), whole=_OF_MLFLOW
+    ),
+    StackedResource(
         "mlflow-memory",
         "Memory",
         (),
@@ -77,10 +81,10 @@ RESOURCES = (
         peak=True,
         whole=_OF_MLFLOW,
     ),
-    Resource(
+    StackedResource(
         "mlflow-gpu", "GPU busy", (), ("system/gpu_utilization_percentage",), whole=_OF_MLFLOW
     ),
-    Resource(
+    StackedResource(
         "mlflow-gpu-memory",
         "GPU memory",
         (),
@@ -88,14 +92,14 @@ RESOURCES = (
         peak=True,
         whole=_OF_MLFLOW,
     ),
-    Resource(
+    StackedResource(
         "mlflow-gpu-power", "GPU power", (), ("system/gpu_power_usage_watts",), whole=_OF_MLFLOW
     ),
 )
 
 
 def strips_of(
-    subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
+    subject: ShownWorkload, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> tuple[Strip, ...]:
     """Return the strips of a workload, in the order of the resources, then of the devices."""
     strips: list[Strip] = []
@@ -128,7 +132,7 @@ def strips_of(
 
 
 def _parts(
-    resource: Resource, by_metric: Mapping[str, Sequence[SeriesRecord]]
+    resource: StackedResource, by_metric: Mapping[str, Sequence[SeriesRecord]]
 ) -> tuple[SeriesRecord, ...]:
     """Return series of runs: the metric that most runs have, from one listener per run.
 
@@ -160,18 +164,20 @@ def _one_listener(records: Iterable[SeriesRecord]) -> tuple[SeriesRecord, ...]:
     )
 
 
-def parts_places(subject: Subject, parts: Iterable[SeriesRecord]) -> set[tuple[str, str]]:
+def parts_places(subject: ShownWorkload, parts: Iterable[SeriesRecord]) -> set[tuple[str, str]]:
     """Return the machines and devices of series of runs."""
     return {_place(subject, part) for part in parts}
 
 
-def _place(subject: Subject, record: SeriesRecord) -> tuple[str, str]:
+def _place(subject: ShownWorkload, record: SeriesRecord) -> tuple[str, str]:
     host = record.node or subject.runs[record.run_id].record.host
     return host, _card(record.entity_there)
 
 
 def _totals(
-    resource: Resource, subject: Subject, by_metric: Mapping[str, Sequence[SeriesRecord]]
+    resource: StackedResource,
+    subject: ShownWorkload,
+    by_metric: Mapping[str, Sequence[SeriesRecord]],
 ) -> dict[tuple[str, str], list[DeviceSeries]]:
     """Return series of whole devices by machine and device, from their first existing metric.
 
@@ -207,7 +213,7 @@ def _totals(
 
 
 def _shares(
-    subject: Subject, parts: Sequence[SeriesRecord], host: str, device: str
+    subject: ShownWorkload, parts: Sequence[SeriesRecord], host: str, device: str
 ) -> tuple[Share, ...]:
     by_run: dict[str, list[SeriesRecord]] = {}
     for part in parts:
@@ -240,10 +246,10 @@ def _natural(place: tuple[str, str]) -> tuple[str, int, str]:
 
 
 @dataclass(frozen=True)
-class Reading:
+class WorkloadData:
     """Data of a workload that several parts of the page need."""
 
-    subject: Subject
+    subject: ShownWorkload
     summaries: Summaries
     lives: tuple[Life, ...]
     strips: tuple[Strip, ...]
@@ -257,7 +263,7 @@ class Reading:
         return whole_window(self.lives)
 
 
-def read_all(source: Source, subject: Subject) -> Reading:
+def read_all(source: Source, subject: ShownWorkload) -> WorkloadData:
     """Read the data that several parts need, once.
 
     Raises:
@@ -267,7 +273,7 @@ def read_all(source: Source, subject: Subject) -> Reading:
     return source.remember(key, lambda _: _read_all(source, subject))
 
 
-def _read_all(source: Source, subject: Subject) -> Reading:
+def _read_all(source: Source, subject: ShownWorkload) -> WorkloadData:
     run_ids = subject.run_ids
     summaries = summaries_of(source, run_ids)
     lives_ = lives(source, subject, summaries.values())
@@ -279,4 +285,4 @@ def _read_all(source: Source, subject: Subject) -> Reading:
         for metric, records in series_of(source, run_ids).items()
     }
     strips = strips_of(subject, {metric: records for metric, records in known.items() if records})
-    return Reading(subject, summaries, lives_, strips)
+    return WorkloadData(subject, summaries, lives_, strips)

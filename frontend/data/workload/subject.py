@@ -25,7 +25,7 @@ _OF_ID = text(
 
 
 @dataclass(frozen=True)
-class Subject:
+class ShownWorkload:
     """One workload among those of its experiment.
 
     ``automatic``: it is shown because it is the newest. ``left_out`` counts runs beyond `MAX_RUNS`.
@@ -82,7 +82,7 @@ class Subject:
         return self.catalog.workloads[place] if 0 <= place < len(self.catalog.workloads) else None
 
 
-def find_subject(source: Source, view: View) -> Subject:
+def find_subject(source: Source, view: View) -> ShownWorkload:
     """Return the workload of a view, by default the newest of the experiment in focus.
 
     Raises:
@@ -108,7 +108,7 @@ def find_subject(source: Source, view: View) -> Subject:
     )
 
 
-def offered(subject: Subject, search: str) -> list[dict[str, str]]:
+def offered(subject: ShownWorkload, search: str) -> list[dict[str, str]]:
     """Return the workloads to choose from, the newest first, including the shown one."""
     newest_first = reversed(subject.catalog.workloads)
     labels = ((each.record.workload_id, option_label(each)) for each in newest_first)
@@ -161,14 +161,16 @@ def _newest(catalog: Catalog, source: Source) -> WorkloadEntry:
     return candidates[-1]
 
 
-def _subject(catalog: Catalog, workload: WorkloadEntry, *, automatic: bool = False) -> Subject:
+def _subject(
+    catalog: Catalog, workload: WorkloadEntry, *, automatic: bool = False
+) -> ShownWorkload:
     # On this page a run's ordinal is its colour index, which is the same on all pages.
     shown = tuple(
         replace(run, ordinal=tint(catalog, run.run_id, run)) for run in workload.runs[:MAX_RUNS]
     )
     left_out = len(workload.runs) - len(shown)
     shortened = WorkloadEntry(workload.record, shown, workload.ordinal)
-    return Subject(catalog, shortened, automatic, left_out)
+    return ShownWorkload(catalog, shortened, automatic, left_out)
 
 
 def _place(source: Source, beginning: str) -> tuple[str, str] | None:

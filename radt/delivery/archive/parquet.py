@@ -99,7 +99,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class ArchiveManifest:
     """The file ``run.json``: a run except its samples and markers, and the files with those."""
 
     rows: RunRows
@@ -148,7 +148,7 @@ class Manifest:
 
 
 def batches(
-    manifest: Manifest, points: Mapping[int, int], fetch: Fetch, where: str
+    manifest: ArchiveManifest, points: Mapping[int, int], fetch: Fetch, where: str
 ) -> Iterator[Batch]:
     """Check all files that a target lacks, then yield their content.
 

@@ -57,7 +57,7 @@ class Archive:
     files: tuple[str, ...]
     size_bytes: int
     version: str
-    manifest: parquet.Manifest | None = None
+    manifest: parquet.ArchiveManifest | None = None
 
     def __str__(self) -> str:
         return f"{self.location}/{self.files[0]}" if len(self.files) == 1 else str(self.location)
@@ -249,7 +249,7 @@ def _of_earlier(location: Location) -> Iterator[Archive]:
     where = f"{location}/{DESCRIPTION_FILE}"
     with _temporary_folder() as folder:
         location.fetch(DESCRIPTION_FILE, folder / DESCRIPTION_FILE)
-        manifest = parquet.Manifest.of((folder / DESCRIPTION_FILE).read_bytes(), where)
+        manifest = parquet.ArchiveManifest.of((folder / DESCRIPTION_FILE).read_bytes(), where)
     if manifest is not None:
         run_id = manifest.rows.run.run_id
         yield Archive(location, run_id, (), manifest.size_bytes, str(manifest.written_ns), manifest)

@@ -173,7 +173,7 @@ _Item = TypeVar("_Item")
 _SMALL_BYTES = 1000
 
 
-class Batches:
+class BatchSender:
     """Sends items in requests as large as the server accepts. Thread-safe.
 
     A request has at most ``most`` items, MLflow's own limit. That number is halved permanently

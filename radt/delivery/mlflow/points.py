@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radt.delivery.mlflow.limits import Batches, Notes, unique_keys
-from radt.delivery.mlflow.target import MAX_POINTS, NS_PER_MS, MlflowTarget, Point
+from radt.delivery.mlflow.limits import BatchSender, Notes, unique_keys
+from radt.delivery.mlflow.target import MAX_POINTS, NS_PER_MS, MlflowPoint, MlflowTarget
 from radt.model import NO_STEP, SOFTWARE, THROUGH_MLFLOW, MarkerKind, SeriesKind
 from radt.store.cells import of_samples
 from radt.store.counters import rate_unit
@@ -106,7 +106,7 @@ def _entity_name(series: SeriesRecord) -> str:
     return f"{series.metric}/{series.entity}" if series.entity else series.metric
 
 
-def software_points(key: str, samples: Samples, first_index: int) -> list[Point]:
+def software_points(key: str, samples: Samples, first_index: int) -> list[MlflowPoint]:
     """Return all points unchanged. Points without a step get their number in the series as step.
 
     MLflow truncates histories in which points share a step, so its charts would lose them if all
@@ -123,7 +123,7 @@ def software_points(key: str, samples: Samples, first_index: int) -> list[Point]
         ]
     values = samples.values.tolist()
     return [
-        Point(key, value, time_ms, step)
+        MlflowPoint(key, value, time_ms, step)
         for value, time_ms, step in zip(values, times_ms, steps, strict=True)
     ]
 
@@ -131,7 +131,7 @@ def software_points(key: str, samples: Samples, first_index: int) -> list[Point]
 class Means(NamedTuple):
     """Points of a hardware series, and the time (exclusive) up to which they cover it."""
 
-    points: list[Point]
+    points: list[MlflowPoint]
     until_ns: int
 
 
@@ -185,7 +185,9 @@ def hardware_means(
         stop_ns = origin_ns + (int(number) + 1) * _MEAN_INTERVAL_NS
         # A point may have its own time only if no earlier, interrupted call can have sent it.
         time_ns = int(times[-1]) if number == numbers[-1] else stop_ns
-        points.append(Point(key, value, time_ns // NS_PER_MS, (int(number) + 1) * MEAN_INTERVAL_S))
+        points.append(
+            MlflowPoint(key, value, time_ns // NS_PER_MS, (int(number) + 1) * MEAN_INTERVAL_S)
+        )
     if final:
         return Means(points, int(times[-1]) + 1)
     return Means(
@@ -193,10 +195,10 @@ def hardware_means(
     )
 
 
-def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
+def epoch_points(markers: Sequence[MarkerRecord]) -> list[MlflowPoint]:
     """Return the duration of each completed epoch of the run's first process by number."""
     return [
-        Point(
+        MlflowPoint(
             EPOCH_KEY,
             (marker.end_ns - marker.start_ns) / 1e9,
             marker.end_ns // NS_PER_MS,
@@ -210,7 +212,7 @@ def epoch_points(markers: Sequence[MarkerRecord]) -> list[Point]:
 def summary_values(
     run: RunRecord,
     summaries: Sequence[SeriesSummary],
-    epochs: Sequence[Point],
+    epochs: Sequence[MlflowPoint],
     ledger: Sequence[LedgerRecord],
     gaps: Sequence[GapRecord],
 ) -> dict[str, float]:
@@ -274,7 +276,7 @@ class PointUploader:
         self._target = target
         self._reader = reader
         self._writer = writer
-        self._batches = Batches(MAX_POINTS)
+        self._batches = BatchSender(MAX_POINTS)
 
     def send_new(
         self,
@@ -293,7 +295,7 @@ class PointUploader:
             DeliveryError: MLflow failed.
             StoreError: The store failed.
         """
-        points: list[Point] = []
+        points: list[MlflowPoint] = []
         marks: dict[int, int] = {}
 
         def flush() -> None:
@@ -319,7 +321,7 @@ class PointUploader:
         series: Sequence[SeriesRecord],
         key_of: Mapping[int, str],
         room: Callable[[], int],
-    ) -> Iterator[tuple[int, list[Point], int]]:
+    ) -> Iterator[tuple[int, list[MlflowPoint], int]]:
         """Yield new points by series, as many as fit: number, points, position."""
         delivered = self._reader.delivered(run.run_id)
         counts = self._reader.point_counts(run.run_id)
@@ -347,7 +349,7 @@ class PointUploader:
         key: str,
         since_ns: int,
         room: Callable[[], int],
-    ) -> Iterator[tuple[list[Point], int]]:
+    ) -> Iterator[tuple[list[MlflowPoint], int]]:
         """Yield as many means as fit, and the time up to which they cover the series."""
         if run.started_ns is None and not run.status.ended:
             return  # seconds count from the start, which is still unknown
@@ -384,9 +386,11 @@ class PointUploader:
         metrics = summary_metrics(values)
         keys = unique_keys(metrics)
         ended_ms = (run.ended_ns or 0) // NS_PER_MS
-        points = epochs + [Point(keys[name], value, ended_ms, 0) for name, value in metrics.items()]
+        points = epochs + [
+            MlflowPoint(keys[name], value, ended_ms, 0) for name, value in metrics.items()
+        ]
         self._log_points(points, mlflow_id, notes)
         return values
 
-    def _log_points(self, points: Sequence[Point], mlflow_id: str, notes: Notes) -> None:
+    def _log_points(self, points: Sequence[MlflowPoint], mlflow_id: str, notes: Notes) -> None:
         self._batches.send(points, partial(self._target.log_points, mlflow_id), notes)

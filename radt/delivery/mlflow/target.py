@@ -48,7 +48,7 @@ _CREATE = "/api/2.0/mlflow/experiments/create"
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Point(NamedTuple):
+class MlflowPoint(NamedTuple):
     """One value of one metric in MLflow's format."""
 
     key: str
@@ -251,7 +251,7 @@ class MlflowTarget:
         with self._run_errors(run_id):
             self.client.delete_run(run_id)
 
-    def log_points(self, run_id: str, points: Sequence[Point]) -> None:
+    def log_points(self, run_id: str, points: Sequence[MlflowPoint]) -> None:
         """Upload at most `MAX_POINTS`. MLflow stores a repeated point once."""
         metrics = [
             Metric(point.key, point.value, point.timestamp_ms, point.step) for point in points

@@ -53,7 +53,7 @@ class TaskKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class UploadTask:
     """A unit of work in MLflow.
 
     Two tasks with the same ``subject``, the id of a run or workload, never run at the same time.
@@ -102,8 +102,8 @@ class Delivery(threading.Thread):
         self._pool = ThreadPoolExecutor(sum(kind.workers for kind in TaskKind), "uploader")
         self._wake = threading.Event()
         self._finishing = False
-        self._done: deque[tuple[Task, Exception | None]] = deque()
-        self._busy: dict[str, Task] = {}
+        self._done: deque[tuple[UploadTask, Exception | None]] = deque()
+        self._busy: dict[str, UploadTask] = {}
         self._retries = Retries(_LONGEST_DELAY_S)
         self._next_look_s = 0.0
         #: Time at which all tasks may resume after a failure that affects them all.
@@ -161,14 +161,14 @@ class Delivery(threading.Thread):
         self._next_look_s = ended_s + (_LOOK_SHARE - 1) * (ended_s - now_s)
         return min(later_s, default=None)
 
-    def _look(self) -> list[Task]:
+    def _look(self) -> list[UploadTask]:
         """Read the tasks from the store."""
         tasks = self._tasks()
         self._retries.keep({task.key for task in [*tasks, *self._busy.values()]})
         self._problems.keep({task.problem for task in tasks})
         return tasks
 
-    def _tasks(self) -> list[Task]:
+    def _tasks(self) -> list[UploadTask]:
         """Return tasks in order: create, ended runs, workloads to close, running runs, archives.
 
         Users wait for ended runs.
@@ -181,7 +181,7 @@ class Delivery(threading.Thread):
         register, deliver = self._creator.register, self._uploader.deliver
         close, often_s = self._uploader.close_workload, self._live_interval_s
         create = [
-            Task(
+            UploadTask(
                 own.workload_id,
                 f"{own.workload_id} new",
                 TaskKind.CREATE,
@@ -192,23 +192,25 @@ class Delivery(threading.Thread):
         ]
         # The end of a run makes it a different task, which is due at once.
         ended = [
-            Task(run.run_id, f"{run.run_id} ended", TaskKind.ENDED, partial(deliver, run))
+            UploadTask(run.run_id, f"{run.run_id} ended", TaskKind.ENDED, partial(deliver, run))
             for run in there
             if run.status.ended
         ]
         closing = [
-            Task(own_id, own_id, TaskKind.ENDED, partial(close, own_id), often_s, workload(own_id))
+            UploadTask(
+                own_id, own_id, TaskKind.ENDED, partial(close, own_id), often_s, workload(own_id)
+            )
             for own_id in (record.workload_id for record in workloads)
             if own_id not in open_ids
         ]
         running = [
-            Task(run.run_id, run.run_id, TaskKind.RUNNING, partial(deliver, run), often_s)
+            UploadTask(run.run_id, run.run_id, TaskKind.RUNNING, partial(deliver, run), often_s)
             for run in there
             if not run.status.ended
         ]
         return [*create, *ended, *closing, *running, *self._archiving(there)]
 
-    def _archiving(self, runs: Sequence[RunRecord]) -> Iterator[Task]:
+    def _archiving(self, runs: Sequence[RunRecord]) -> Iterator[UploadTask]:
         """Yield the tasks that archive running runs and are due."""
         archives = self._uploader.archives
         if archives is None:
@@ -217,9 +219,11 @@ class Delivery(threading.Thread):
             if run.spool and not run.status.ended and archives.is_due(run):
                 name = archive_of(run.run_id)
                 action = partial(archives.keep_up, run)
-                yield Task(run.run_id, name, TaskKind.ARCHIVE, action, archives.interval_s, name)
+                yield UploadTask(
+                    run.run_id, name, TaskKind.ARCHIVE, action, archives.interval_s, name
+                )
 
-    def _start(self, task: Task) -> bool:
+    def _start(self, task: UploadTask) -> bool:
         """Start a task if a worker is free and no other task of its subject is running."""
         same_kind = sum(other.kind is task.kind for other in self._busy.values())
         if task.subject in self._busy or same_kind >= task.kind.workers:
@@ -228,7 +232,7 @@ class Delivery(threading.Thread):
         self._pool.submit(self._do, task)
         return True
 
-    def _do(self, task: Task) -> None:
+    def _do(self, task: UploadTask) -> None:
         error: Exception | None = None
         try:
             task.action()
@@ -274,7 +278,7 @@ class Delivery(threading.Thread):
                 complete = False
         return complete
 
-    def _succeeded(self, task: Task) -> None:
+    def _succeeded(self, task: UploadTask) -> None:
         self._problems.solved(task.problem)
         self._problems.solved(STORE)
         if self._answers() > self._answers_then:  # the task has sent data to MLflow
@@ -282,7 +286,7 @@ class Delivery(threading.Thread):
         self._backoff.reset()
         self._retries.succeeded(task.key, task.repeat_s)
 
-    def _failed(self, task: Task, error: Exception) -> None:
+    def _failed(self, task: UploadTask, error: Exception) -> None:
         # Also if everything pauses, so that the next task is another run's: the server may be
         # unable to handle this one.
         self._retries.failed(task.key)

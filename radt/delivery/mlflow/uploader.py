@@ -20,7 +20,7 @@ from radt.delivery.mlflow.archives import ArchiveUploader, archive_spool
 from radt.delivery.mlflow.artifacts import ArtifactFile, artifact_files, clean_spool
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.limits import (
-    Batches,
+    BatchSender,
     Notes,
     deliverable_params,
     deliverable_tags,
@@ -28,7 +28,7 @@ from radt.delivery.mlflow.limits import (
 )
 from radt.delivery.mlflow.points import SUMMARY_FILE, SUMMARY_PREFIX, PointUploader, series_names
 from radt.delivery.mlflow.runs import delete_lost_runs
-from radt.delivery.mlflow.target import MAX_PARAMS, NS_PER_MS, MlflowTarget, Point
+from radt.delivery.mlflow.target import MAX_PARAMS, NS_PER_MS, MlflowPoint, MlflowTarget
 from radt.home import RunDir
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
@@ -70,7 +70,7 @@ class Uploader:
         self._writer = writer
         self.archives = archives
         self._points = PointUploader(target, reader, writer)
-        self._texts = Batches(MAX_PARAMS)
+        self._texts = BatchSender(MAX_PARAMS)
         self._sent: dict[str, _Sent] = {}
 
     def deliver(self, run: RunRecord) -> None:
@@ -262,7 +262,7 @@ class Uploader:
         ended_ms = max(run.ended_ns or 0 for run in runs) // NS_PER_MS
         if workload.start_skew_ns is not None:
             skew_s = workload.start_skew_ns / 1e9
-            skew = Point(f"{SUMMARY_PREFIX}start_skew_s", skew_s, ended_ms, 0)
+            skew = MlflowPoint(f"{SUMMARY_PREFIX}start_skew_s", skew_s, ended_ms, 0)
             self._target.log_points(mlflow_id, [skew])
         self._target.set_tags(mlflow_id, [(STATUS, status.value)])  # MLflow has fewer statuses
         self._target.terminate(mlflow_id, status, ended_ms)

@@ -35,10 +35,10 @@ _STATEMENTS = {
 }
 
 #: Summary of a run from headers alone: the numbers of each part, the first of which is its count.
-Content = Mapping[tuple[str, int], Sequence[Any]]
+RunDigest = Mapping[tuple[str, int], Sequence[Any]]
 
 
-def contents(connection: Connection, run_ids: Sequence[str]) -> dict[str, Content]:
+def contents(connection: Connection, run_ids: Sequence[str]) -> dict[str, RunDigest]:
     """Return summaries of runs from a store of either kind."""
     content_of: dict[str, dict[tuple[str, int], Sequence[Any]]] = {key: {} for key in run_ids}
     for kind, statement in _STATEMENTS.items():
@@ -48,7 +48,7 @@ def contents(connection: Connection, run_ids: Sequence[str]) -> dict[str, Conten
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class CopyDifference:
     """Parts of a copy that have to be sent again, besides those that it lacks at its end.
 
     ``series`` are the numbers of series with equally many but different points. Additional data in
@@ -59,7 +59,7 @@ class Difference:
     markers: bool
 
 
-def compare(original: Content, copy: Content) -> Difference | None:
+def compare(original: RunDigest, copy: RunDigest) -> CopyDifference | None:
     """Return how a copy differs from a run; None if it has all of it."""
     counts = {part: copy[part][0] if part in copy else 0 for part in original}
     wrong = {
@@ -69,7 +69,7 @@ def compare(original: Content, copy: Content) -> Difference | None:
     }
     if not wrong:
         return None
-    return Difference(
+    return CopyDifference(
         tuple(
             number
             for (kind, number), count in wrong.items()

@@ -13,11 +13,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from radt.delivery.postgres.contents import Difference, compare, contents
+from radt.delivery.postgres.contents import CopyDifference, compare, contents
 from radt.delivery.postgres.local import DueRun, due_runs, due_workloads
 from radt.delivery.postgres.run_copy import Pace, RunCopy
 from radt.delivery.postgres.shipment import EXPERIMENT, Shipment, row_of
-from radt.delivery.postgres.target import NotStoredError, StaleError, Target
+from radt.delivery.postgres.target import NotStoredError, PostgresTarget, StaleError
 from radt.delivery.problems import EVERYTHING, POSTGRES, ProblemLog
 from radt.delivery.process import Retries
 from radt.errors import CodecError, StoreError
@@ -57,7 +57,7 @@ class Replicator:
         self._pace = pace
         self._reader = StoreReader(store)
         self._writer = StoreWriter(store)
-        self._remote: Target | None = None
+        self._remote: PostgresTarget | None = None
         self._target = ""
         self._copies: dict[str, RunCopy] = {}
         self._problems = ProblemLog(store, POSTGRES, str(address))
@@ -181,7 +181,7 @@ class Replicator:
     # -- the connection ---------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        self._remote = Target(self._address)
+        self._remote = PostgresTarget(self._address)
         self._target = self._remote.identity
         self._used_s = time.monotonic()
 
@@ -359,7 +359,7 @@ class Replicator:
             copies = [copy for copy in different if self._redo(copy, different[copy], again=again)]
         return done
 
-    def _redo(self, copy: RunCopy, difference: Difference, *, again: bool) -> bool:
+    def _redo(self, copy: RunCopy, difference: CopyDifference, *, again: bool) -> bool:
         """Schedule different parts of a copy to be sent again; return False if that cannot help."""
         if copy.damaged:
             series, why = next(iter(copy.damaged.items()))

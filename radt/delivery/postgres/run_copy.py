@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from radt import settings
-from radt.delivery.postgres.contents import Difference
-from radt.delivery.postgres.shipment import Copied, End, Shipment
+from radt.delivery.postgres.contents import CopyDifference
+from radt.delivery.postgres.shipment import Copied, SeriesEnd, Shipment
 from radt.delivery.process import setting_or_default
 from radt.errors import CodecError, RunNotFoundError
 from radt.model import SOFTWARE
@@ -118,7 +118,7 @@ class RunCopy:
         """Forget what was copied while idle, because another process may write, too."""
         self.copied = self._batches = None
 
-    def rewind(self, ends: Mapping[int, End]) -> bool:
+    def rewind(self, ends: Mapping[int, SeriesEnd]) -> bool:
         """Schedule the ends of series to be sent again, if this side has all of their points."""
         assert self.copied is not None
         copied = self.copied.position.points
@@ -135,7 +135,7 @@ class RunCopy:
         self.flush()
         return True
 
-    def redo(self, difference: Difference) -> None:
+    def redo(self, difference: CopyDifference) -> None:
         """Schedule the different parts of a copy to be sent again.
 
         These are all series of a listener, because they share their times.
@@ -149,7 +149,7 @@ class RunCopy:
         self._all_markers = self._all_markers or difference.markers
         assert self.copied is not None
         points = self.copied.position.points
-        self.copied.rewind({n: End(0, points[n]) for n in numbers if n in points})
+        self.copied.rewind({n: SeriesEnd(0, points[n]) for n in numbers if n in points})
         self._batches = None
 
     def _check_readable(self, after: Mapping[int, int]) -> None:

@@ -24,7 +24,7 @@ from radt.store.tables import (
     RUNS,
     SERIES,
     WORKLOADS,
-    Table,
+    RecordTable,
     Value,
     to_column,
 )
@@ -55,7 +55,9 @@ class ReplicaTable:
     derived: tuple[tuple[str, str], ...] = ()
 
     @classmethod
-    def of(cls, table: Table[Any], unless: str = "FALSE", name_unless: str = "") -> ReplicaTable:
+    def of(
+        cls, table: RecordTable[Any], unless: str = "FALSE", name_unless: str = ""
+    ) -> ReplicaTable:
         return cls(table.name, table.fields, table.keys, unless=unless, name_unless=name_unless)
 
     @cached_property
@@ -139,7 +141,7 @@ PLAIN_SUMMARY = ReplicaTable(
     SUMMARY.keys,
     derived=_PLAIN,
 )
-_TABLES: tuple[tuple[ReplicaTable, Table[Any]], ...] = (
+_TABLES: tuple[tuple[ReplicaTable, RecordTable[Any]], ...] = (
     (WORKLOAD, WORKLOADS),
     (RUN, RUNS),
     (ReplicaTable.of(LEDGERS, "ledger.expected > excluded.expected"), LEDGERS),
@@ -206,7 +208,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class SeriesEnd:
     """The end of a copied series: the chunks from number ``first`` on, with ``points`` points."""
 
     first: int
@@ -248,7 +250,7 @@ class Copied:
                 listeners.add(record.listener)
         return {number: first for name in listeners for number, first in cuts[name].items()}
 
-    def rewind(self, ends: Mapping[int, End]) -> None:
+    def rewind(self, ends: Mapping[int, SeriesEnd]) -> None:
         """Make the next points replace the ends of series."""
         points = dict(self.position.points)
         for number, end in ends.items():

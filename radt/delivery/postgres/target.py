@@ -16,16 +16,16 @@ from psycopg2.extras import execute_values
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 
-from radt.delivery.postgres.contents import Content, contents
+from radt.delivery.postgres.contents import RunDigest, contents
 from radt.delivery.postgres.shipment import (
     EXPERIMENT,
     RUN,
     RUN_IDS,
     SMALL_POINTS,
     Copied,
-    End,
     ReplicaTable,
     Row,
+    SeriesEnd,
     Shipment,
     Tail,
 )
@@ -114,7 +114,7 @@ class RefusedError(NotStoredError):
     """The rows cannot be stored unchanged."""
 
 
-class Target:
+class PostgresTarget:
     """A connection to a store in Postgres, which is set up if empty.
 
     Every method raises `StoreError` if the database fails or is silent for too long; the connection
@@ -178,12 +178,12 @@ class Target:
             row = {"ids": list(run_ids), "kept": str(Keep.NOTHING)}
             return set(connection.execute(_REMOVED, row).scalars())
 
-    def contents(self, run_ids: Sequence[str]) -> dict[str, Content]:
+    def contents(self, run_ids: Sequence[str]) -> dict[str, RunDigest]:
         """Return summaries of runs for comparison."""
         with self._transaction() as connection:
             return contents(connection, run_ids)
 
-    def ends(self, run_id: str, cuts: Mapping[int, int]) -> dict[int, End]:
+    def ends(self, run_id: str, cuts: Mapping[int, int]) -> dict[int, SeriesEnd]:
         """Return the ends of series from these chunks on, by number.
 
         An end begins earlier, or further series are added, if other chunks need the times in a
@@ -194,7 +194,7 @@ class Target:
             while torn := connection.execute(_TORN, _row(run_id, cuts)).all():
                 cuts.update({int(number): int(first) for number, first in torn})
             rows = connection.execute(_ENDS, _row(run_id, cuts)).all()
-        return {int(number): End(int(first), int(points)) for number, first, points in rows}
+        return {int(number): SeriesEnd(int(first), int(points)) for number, first, points in rows}
 
     # -- writing ----------------------------------------------------------------------------------
 

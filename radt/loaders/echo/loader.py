@@ -16,7 +16,7 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from radt.errors import LoaderError, UsageError, described
 from radt.loaders.echo.buffer import SampleBuffer, Turn
 from radt.loaders.echo.fills import Epoch, Sizes
-from radt.loaders.echo.worker import Augment, Batches, Collate, Failure, Task
+from radt.loaders.echo.worker import Augment, BatchFailure, Collate, Task, WorkerBatches
 from radt.loaders.paced import PacedMetrics
 from radt.loaders.protocol import Loader, length_of
 from radt.run.notices import say
@@ -225,7 +225,7 @@ class EchoLoader(Loader[Any]):
                 f"The next batch did not come: {described(error)}",
                 "The kernel's log says whether memory was short; num_workers=0 shows other causes",
             ) from error
-        if isinstance(made, Failure):
+        if isinstance(made, BatchFailure):
             self._stop_loop()
             raise made.error()
         batch, decoded, echoed = made  # a list, if batches are pinned
@@ -239,7 +239,7 @@ class EchoLoader(Loader[Any]):
             self._buffer = SampleBuffer(self._sizes.slots, self._max_bytes, context)
             work = (self._dataset, self._augment, self._collate, self._sizes, self._buffer)
             self._loader = DataLoader(
-                Batches(*work),
+                WorkerBatches(*work),
                 batch_size=None,
                 sampler=self._tasks,
                 collate_fn=_unchanged,

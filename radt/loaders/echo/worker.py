@@ -32,7 +32,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class BatchFailure:
     """Why a worker could not make a batch."""
 
     message: str
@@ -45,7 +45,7 @@ class Failure:
         return error
 
 
-class Batches(Dataset[tuple[Any, int, int] | Failure]):
+class WorkerBatches(Dataset[tuple[Any, int, int] | BatchFailure]):
     """The dataset of the workers' ``DataLoader``: each item is a batch."""
 
     def __init__(
@@ -59,18 +59,18 @@ class Batches(Dataset[tuple[Any, int, int] | Failure]):
         self._dataset, self._augment, self._collate = dataset, augment, collate
         self._sizes, self._buffer = sizes, buffer
 
-    def __getitem__(self, task: Task) -> tuple[Any, int, int] | Failure:
+    def __getitem__(self, task: Task) -> tuple[Any, int, int] | BatchFailure:
         try:
             return self._made(task)
         except GivenUpError:
-            return Failure("the loop over the loader has ended", None, "")
+            return BatchFailure("the loop over the loader has ended", None, "")
         except Exception as error:  # noqa: BLE001 - the loop over the batches raises it
             # Others may wait for samples of this batch, which will not come.
             self._buffer.give_up(task.turn)
             if isinstance(error, LoaderError):
-                return Failure(error.message, error.remedy, traceback.format_exc())
+                return BatchFailure(error.message, error.remedy, traceback.format_exc())
             message = f"a batch of epoch {task.epoch.number} cannot be made: {described(error)}"
-            return Failure(message, None, traceback.format_exc())
+            return BatchFailure(message, None, traceback.format_exc())
 
     def _made(self, task: Task) -> tuple[Any, int, int]:
         """Return a batch, and the numbers of samples decoded and reused for it."""

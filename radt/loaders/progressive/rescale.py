@@ -13,7 +13,7 @@ from radt.errors import LoaderError
 from radt.loaders.protocol import chosen
 
 
-class Rule(StrEnum):
+class RescaleRule(StrEnum):
     """Growth of the learning rate with the batch size."""
 
     #: Proportional (equation 6.10 of the thesis): for SGD.
@@ -44,7 +44,7 @@ class BatchScaledLR:
         if base_batch < 1:
             raise LoaderError(f"expected a base_batch of 1 or more, got {base_batch}")
         self.optimizer, self._base_batch = optimizer, base_batch
-        self._rule = chosen(Rule, "rule", rule)
+        self._rule = chosen(RescaleRule, "rule", rule)
 
     def factor(self, samples: int) -> float:
         """Return the factor of learning rates for a batch of this size.
@@ -55,7 +55,7 @@ class BatchScaledLR:
         if samples < 1:
             raise LoaderError(f"expected a batch of 1 sample or more, got {samples}")
         ratio = samples / self._base_batch
-        return ratio if self._rule is Rule.LINEAR else math.sqrt(ratio)
+        return ratio if self._rule is RescaleRule.LINEAR else math.sqrt(ratio)
 
     def step(self, samples: int) -> None:
         """Step the optimiser for a batch of this size.

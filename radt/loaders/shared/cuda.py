@@ -169,7 +169,7 @@ def mark(work: torch.cuda.Stream) -> torch.cuda.Event:
     return event
 
 
-class Memory:
+class GpuMemory:
     """Bytes of a GPU, mapped until the last view of them is gone.
 
     Args:
@@ -261,7 +261,7 @@ def _torch_fails() -> Iterator[None]:
 class _Region:
     """Makes ``torch.as_tensor`` return a tensor of the memory, which keeps this object alive."""
 
-    def __init__(self, memory: Memory, address: int, nbytes: int) -> None:
+    def __init__(self, memory: GpuMemory, address: int, nbytes: int) -> None:
         self._memory = memory
         self.__cuda_array_interface__ = {
             "shape": (nbytes,),

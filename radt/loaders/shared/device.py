@@ -56,7 +56,7 @@ class Places:
 
     def __init__(self, gpu: str, count: int, place_bytes: int) -> None:
         self.gpu, self.device, self.place_bytes = gpu, cuda.device_of(gpu), place_bytes
-        self._memory = cuda.Memory(
+        self._memory = cuda.GpuMemory(
             self.device, count * place_bytes, peers=cuda.peers_of(self.device)
         )
         self.copies = cuda.side_stream(self.device)
@@ -125,7 +125,7 @@ class _Done:
     slot: wire.Slot
 
 
-class Gpu:
+class GpuConsumer:
     """A consumer's side.
 
     Args:
@@ -143,7 +143,7 @@ class Gpu:
         except cuda.CudaError as error:
             remedy = "Leave device out, or name a GPU of this process"
             raise LoaderError(str(error), remedy) from error
-        self._memory: cuda.Memory | None = None
+        self._memory: cuda.GpuMemory | None = None
         self._place_bytes = 0
         self._done: deque[_Done] = deque()
 
@@ -154,7 +154,7 @@ class Gpu:
             cuda.CudaError: This process cannot map them.
         """
         self._memory, self._place_bytes = None, place_bytes
-        self._memory = cuda.Memory(self.device, nbytes, descriptor)
+        self._memory = cuda.GpuMemory(self.device, nbytes, descriptor)
 
     @property
     def is_open(self) -> bool:

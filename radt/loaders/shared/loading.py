@@ -21,15 +21,15 @@ from radt.loaders.shared import cuda, randomness
 from radt.loaders.shared.collating import Collated, Offers
 from radt.loaders.shared.device import Places
 from radt.loaders.shared.factory import Factory
-from radt.loaders.shared.membership import WINDOW_HOLDER, Filled, Plan, Ring
-from radt.loaders.shared.state import Ending, State
+from radt.loaders.shared.membership import WINDOW_HOLDER, EpochPlan, Filled, Ring
+from radt.loaders.shared.state import ServerEndError, ServerState
 from radt.run.notices import warn_once
 
 
 class Loading:
     """Calls the factory; `run` loads one epoch after another. Both raise the loader's errors."""
 
-    def __init__(self, state: State, factory: Factory) -> None:
+    def __init__(self, state: ServerState, factory: Factory) -> None:
         self._state = state
         state.loading_since = time.monotonic()
         self._loader = loader = factory()
@@ -50,7 +50,7 @@ class Loading:
         self._copying: Future[None] | None = None
 
     def run(self) -> None:
-        """Load until the server ends, which raises `Ending`."""
+        """Load until the server ends, which raises `ServerEndError`."""
         state, members = self._state, self._state.members
         while True:
             with state.changed:
@@ -64,7 +64,7 @@ class Loading:
             with state.changed:
                 self._end(plan)
 
-    def _begin(self, plan: Plan) -> None:
+    def _begin(self, plan: EpochPlan) -> None:
         state = self._state
         _set_epoch(self._loader, plan.epoch)
         random = plan.random or state.randoms.get(plan.epoch)
@@ -81,7 +81,7 @@ class Loading:
         for member in state.members.in_epoch():
             state.send_begin(member)
 
-    def _load(self, plan: Plan) -> bool:
+    def _load(self, plan: EpochPlan) -> bool:
         """Load an epoch. Return False if all consumers left it before its end."""
         state = self._state
         state.loading_since = time.monotonic()
@@ -105,14 +105,14 @@ class Loading:
                 self._give(batch)
             with state.changed:
                 if state.ending:
-                    raise Ending
+                    raise ServerEndError
                 if is_left := not state.members.in_epoch():
                     state.plan = None  # no consumer may join this epoch any more
             if is_left:
                 self._wait_for_copies()
                 return False
 
-    def _end(self, plan: Plan) -> None:
+    def _end(self, plan: EpochPlan) -> None:
         state = self._state
         state.close_window()
         self._earlier.clear()

@@ -161,7 +161,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class EpochPlan:
     """An epoch that begins: its number and the first batch that any consumer needs.
 
     ``rest`` says that it is only for consumers that were cut off in it.
@@ -193,7 +193,7 @@ class Members:
         """Return the consumers that delay the next epoch: connected, but not asking for it."""
         return [member for member in self.all() if member.ask is None]
 
-    def plan(self) -> Plan | None:
+    def plan(self) -> EpochPlan | None:
         """Return the next epoch if all consumers have asked for one; otherwise None.
 
         If all ask for the same number, that is used. If they differ, it is the one after the last
@@ -215,9 +215,9 @@ class Members:
         if len(fitting) < len(asks) and not rest:
             first = 0  # consumers that follow need all of it
         states = (ask.random for ask in fitting if ask.random is not None)
-        return Plan(epoch, first, next(states, None), rest)
+        return EpochPlan(epoch, first, next(states, None), rest)
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: EpochPlan) -> None:
         """Add all consumers that asked to the epoch; for a rest, only those that asked for it."""
         self.expected = 0
         for member in self.all():
@@ -227,7 +227,7 @@ class Members:
                 member.first = member.ask.batch if fits else 0
                 member.ask = None
 
-    def end(self, plan: Plan) -> None:
+    def end(self, plan: EpochPlan) -> None:
         """End the epoch for all consumers."""
         after = plan.epoch + 1
         self.next_epoch = max(self.next_epoch, after) if plan.rest else after

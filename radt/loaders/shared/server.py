@@ -2,7 +2,7 @@
 
 It has two threads. The main thread (`loading`) calls the factory and loads, as data loaders expect
 to run in a main thread; it may spend long in user code. The other one (here) answers consumers, and
-ends the process when no consumer is left. They share a `State`, under one lock.
+ends the process when no consumer is left. They share a `ServerState`, under one lock.
 
 ::
 
@@ -40,7 +40,7 @@ from radt.loaders import wire
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import WINDOW_HOLDER, Ask, Join, Member
 from radt.loaders.shared.starting import ServerOptions
-from radt.loaders.shared.state import TICK_S, Ending, State
+from radt.loaders.shared.state import TICK_S, ServerEndError, ServerState
 from radt.processes import die_with_parent
 from radt.units import duration
 
@@ -52,7 +52,7 @@ _RETURN_S = 10.0
 _END_S = 2.0
 
 
-class Server:
+class LoaderServer:
     """A loader server; see the module's docstring.
 
     Args:
@@ -65,7 +65,7 @@ class Server:
     def __init__(
         self, factory: Factory, options: ServerOptions, listening: socket.socket, is_service: bool
     ) -> None:
-        self._factory, self._state, self._listening = factory, State(options), listening
+        self._factory, self._state, self._listening = factory, ServerState(options), listening
         self._listening.setblocking(False)
         self._is_service, self._terminated, self._replaced = is_service, False, False
         self._count = 0  # number of connections so far
@@ -82,7 +82,7 @@ class Server:
             from radt.loaders.shared.loading import Loading  # imports torch
 
             Loading(state, self._factory).run()
-        except Ending:
+        except ServerEndError:
             pass
         except BaseException as error:  # noqa: BLE001 - every consumer raises it
             _ignore_workers()

@@ -23,7 +23,7 @@ from radt.loaders.arena import ArenaView
 from radt.loaders.layout import Packed
 from radt.loaders.scope import scoped
 from radt.loaders.shared.cuda import CudaError
-from radt.loaders.shared.device import Gpu
+from radt.loaders.shared.device import GpuConsumer
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import Ask
 from radt.loaders.shared.starting import ServerOptions, start_server
@@ -112,7 +112,7 @@ class Session:
         stall_warning_s: float,
         expected: int = 0,
     ) -> None:
-        self._gpu = Gpu(device, self._free) if device is not None else None
+        self._gpu = GpuConsumer(device, self._free) if device is not None else None
         self._factory, self._options, self._mutable = factory, options, mutable
         self._stall_warning_s, self._expected = stall_warning_s, expected
         self._generations: dict[int, _Generation] = {}
@@ -129,7 +129,7 @@ class Session:
         self._own_server: threading.Thread | None = None
         self._connection = self._connected()
 
-    def _connected(self) -> wire.Connection:
+    def _connected(self) -> wire.LoaderConnection:
         name = scoped(self._options.name)
         starts = 0
         for _ in range(_TRIES):
@@ -399,7 +399,7 @@ class Session:
         self._own_server.join(linger_s + _END_S)
 
 
-def _readable(connection: wire.Connection, timeout_s: float) -> bool:
+def _readable(connection: wire.LoaderConnection, timeout_s: float) -> bool:
     poller = select.poll()
     poller.register(connection.fileno(), select.POLLIN)
     wait_ms = None if timeout_s == math.inf else max(0.0, timeout_s) * 1000

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from radt.errors import cut
 from radt.loaders import wire
 from radt.loaders.arena import Arena
-from radt.loaders.shared.membership import WINDOW_HOLDER, Filled, Member, Members, Plan, Ring
+from radt.loaders.shared.membership import WINDOW_HOLDER, EpochPlan, Filled, Member, Members, Ring
 from radt.loaders.shared.starting import ServerOptions
 
 if TYPE_CHECKING:  # it imports torch
@@ -20,17 +20,17 @@ if TYPE_CHECKING:  # it imports torch
 TICK_S = 1.0
 
 
-class Ending(BaseException):
+class ServerEndError(BaseException):
     """Raised in the main thread, where it waits, when the server ends."""
 
 
-class State:
+class ServerState:
     """Shared state, read and written under ``changed`` except for ``loading_since``."""
 
     def __init__(self, options: ServerOptions) -> None:
         self.options = options
         self.changed = threading.Condition()
-        self.connections: dict[int, wire.Connection] = {}
+        self.connections: dict[int, wire.LoaderConnection] = {}
         self.members = Members()
         #: Deadline for consumers of a previous server to reconnect.
         self.return_deadline = 0.0
@@ -44,7 +44,7 @@ class State:
         #: True if a departed consumer still uses slots of the arena, which must not be filled.
         self.retired = False
         #: The current epoch.
-        self.plan: Plan | None = None
+        self.plan: EpochPlan | None = None
         self.sizes: wire.Json = {}
         self.number = 0  # number of the next batch
         self.base = 0  # number of batches before the epoch
@@ -59,9 +59,9 @@ class State:
         self.wake, self.woken = socket.socketpair(socket.AF_UNIX, kind)
 
     def wait(self) -> None:
-        """Wait for a consumer's message. Raise `Ending` if the server ends."""
+        """Wait for a consumer's message. Raise `ServerEndError` if the server ends."""
         if self.ending:
-            raise Ending
+            raise ServerEndError
         self.changed.wait(TICK_S)
 
     def close_window(self) -> None:

@@ -46,7 +46,7 @@ class Clipping:
         return lambda some: nn.utils.clip_grads_with_norm_(some, self.largest_norm, total)
 
 
-class Executor:
+class OffloadExecutor:
     """Makes steps whose losses and parameters are bit-identical to those of the plain loop.
 
     Threads load segments before they are used and update them afterwards, in the order of the

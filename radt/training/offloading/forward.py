@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from radt.errors import UsageError
-from radt.training.offloading.executor import Executor
+from radt.training.offloading.executor import OffloadExecutor
 from radt.training.offloading.graph import ModelGraph
 
 
@@ -29,7 +29,7 @@ class ForwardOnly:
         executor: Loads segments.
     """
 
-    def __init__(self, graph: ModelGraph, ends: Sequence[int], executor: Executor) -> None:
+    def __init__(self, graph: ModelGraph, ends: Sequence[int], executor: OffloadExecutor) -> None:
         self._model = graph.model
         self._executor = executor
         self._segments = {

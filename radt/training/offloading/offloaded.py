@@ -21,7 +21,7 @@ from radt.training.calling import Loss, Objective
 from radt.training.job import Job
 from radt.training.layout import Layout
 from radt.training.memory import bytes_of
-from radt.training.offloading.executor import Clipping, Executor
+from radt.training.offloading.executor import Clipping, OffloadExecutor
 from radt.training.offloading.forward import ForwardOnly
 from radt.training.offloading.graph import ModelGraph
 from radt.training.offloading.measuring import Measurement
@@ -36,7 +36,7 @@ from radt.training.offloading.stores import (
     give_memory_back,
 )
 from radt.training.offloading.swapping import SwappedBlock
-from radt.training.weights import Access, Weights, model_tensors, moved_back, moved_elsewhere
+from radt.training.weights import WeightAccess, Weights, model_tensors, moved_back, moved_elsewhere
 
 #: Folder for large temporary files (file-hierarchy(7)); /tmp is in memory on many systems.
 _FOLDER = Path("/var/tmp")  # noqa: S108
@@ -165,7 +165,7 @@ class OffloadedStep:
         self._hooks: list[RemovableHandle] = []
         self._forward: ForwardOnly | None = None
         self._weights = _AwayWeights(self)
-        self._executor: Executor | None = None
+        self._executor: OffloadExecutor | None = None
         self._is_away = False
         self._is_closed = False
         self._sample_bytes = 0
@@ -248,7 +248,7 @@ class OffloadedStep:
         is_cpu = isinstance(self._store, FileStore)
         if is_cpu:
             give_memory_back()  # of the whole model, and of the measurement
-        self._executor = Executor(
+        self._executor = OffloadExecutor(
             segments,
             self._shared,
             passes,
@@ -345,7 +345,7 @@ class OffloadedStep:
         call, _ = self._objective.split(self._graph.model, micro_batch)
         return sum(tensor.nbytes for tensor in tensors_of([call.args, call.kwargs]))
 
-    def _running(self) -> Executor:
+    def _running(self) -> OffloadExecutor:
         if self._executor is None or self._is_closed:
             raise UsageError("this offloaded step is closed", "Make a new one: offload(model, …)")
         return self._executor
@@ -359,7 +359,7 @@ class OffloadedStep:
                 module._buffers[name] = buffer.to(device)  # noqa: SLF001, as Module.to does
 
     @contextmanager
-    def _all_in_memory(self, access: Access, optimizer: Optimizer | None) -> Iterator[None]:
+    def _all_in_memory(self, access: WeightAccess, optimizer: Optimizer | None) -> Iterator[None]:
         """Load all parameters and buffers into the model, on the host, within the block.
 
         Args:
@@ -368,7 +368,7 @@ class OffloadedStep:
         """
         executor = self._running()
         executor.rest()
-        is_whole = access is not Access.REPLACE
+        is_whole = access is not WeightAccess.REPLACE
         if is_whole:
             executor.check_whole()
         for block in self._all():
@@ -378,14 +378,14 @@ class OffloadedStep:
         self._move_buffers(torch.device("cpu"))
         if self._forward is not None:
             self._forward.disable()
-        is_changed = access is Access.REPLACE
+        is_changed = access is WeightAccess.REPLACE
         try:
             yield
-            is_changed |= access is Access.CHANGE
+            is_changed |= access is WeightAccess.CHANGE
             if is_changed and optimizer is not None:
                 for block in self._all():
                     block.take_states(optimizer)
-            if access is Access.REPLACE:
+            if access is WeightAccess.REPLACE:
                 executor.restored()
         finally:
             for block in self._all():
@@ -425,7 +425,7 @@ class _AwayWeights(Weights):
 
     @contextmanager
     def in_memory(
-        self, access: Access, optimizer: Optimizer | None = None
+        self, access: WeightAccess, optimizer: Optimizer | None = None
     ) -> Iterator[dict[str, Tensor]]:
         """See `Weights`."""
         with self._step._all_in_memory(access, optimizer):  # noqa: SLF001

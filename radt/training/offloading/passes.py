@@ -18,7 +18,7 @@ from radt.training.calling import Call, Objective
 from radt.training.offloading.draws import Draws
 from radt.training.offloading.graph import GraphBlock, ModelGraph
 from radt.training.offloading.stores import Budget
-from radt.training.offloading.swapping import SavedView, SwappedBlock
+from radt.training.offloading.swapping import ParameterView, SwappedBlock
 from radt.training.offloading.tracing import Values
 
 
@@ -271,18 +271,18 @@ class Passes:
         }
         kept: dict[int, int] = {}
 
-        def pack(tensor: Tensor) -> Tensor | SavedView:
+        def pack(tensor: Tensor) -> Tensor | ParameterView:
             storage = tensor.untyped_storage()
             pointer = storage.data_ptr()
             if pointer in parameters:
-                return SavedView.of(parameters[pointer], tensor)
+                return ParameterView.of(parameters[pointer], tensor)
             if pointer not in known and pointer not in kept:
                 kept[pointer] = storage.nbytes()
                 self.budget.take(storage.nbytes())
             return tensor.detach()  # an output with its graph would keep itself alive
 
-        def unpack(saved: Tensor | SavedView) -> Tensor:
-            if isinstance(saved, SavedView):
+        def unpack(saved: Tensor | ParameterView) -> Tensor:
+            if isinstance(saved, ParameterView):
                 return segment.swapped[saved.block].saved(saved)
             return saved
 

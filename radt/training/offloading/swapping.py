@@ -19,7 +19,7 @@ from radt.training.offloading.stores import Budget, FileStore, PinnedStore
 
 
 @dataclass(frozen=True, slots=True)
-class SavedView:
+class ParameterView:
     """A view of a block's parameters that a backward pass needs, without its memory.
 
     Attributes:
@@ -33,7 +33,7 @@ class SavedView:
     stride: tuple[int, ...]
 
     @classmethod
-    def of(cls, block: int, tensor: Tensor) -> SavedView:
+    def of(cls, block: int, tensor: Tensor) -> ParameterView:
         """Describe a view."""
         offset = int(tensor.storage_offset())
         return cls(block, tensor.dtype, offset, tuple(tensor.shape), tuple(tensor.stride()))
@@ -182,7 +182,7 @@ class SwappedBlock:
         assert self._flat is not None
         return self._flat.untyped_storage().data_ptr()
 
-    def saved(self, view: SavedView) -> Tensor:
+    def saved(self, view: ParameterView) -> Tensor:
         """Return a view into the currently loaded parameters."""
         assert self._flat is not None
         tensor = torch.empty(0, dtype=view.dtype, device=self._flat.device)

@@ -20,7 +20,7 @@ from radt.delivery.mlflow.points import (
     summary_metrics,
     summary_values,
 )
-from radt.delivery.mlflow.target import Point
+from radt.delivery.mlflow.target import MlflowPoint
 from radt.model import NO_STEP, SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
 from radt.store.records import (
     LedgerRecord,
@@ -61,8 +61,8 @@ def test_means_of_ten_seconds_at_their_end() -> None:
     found = means(samples_at([0, 5, 9.9, 10, 15, 20.5], [1, 2, 6, 10, 20, 99]), final=False)
     base_ms = ORIGIN_NS // 1_000_000
     assert found.points == [
-        Point("m", 3.0, base_ms + 10_000, 10),
-        Point("m", 15.0, base_ms + 20_000, 20),
+        MlflowPoint("m", 3.0, base_ms + 10_000, 10),
+        MlflowPoint("m", 15.0, base_ms + 20_000, 20),
     ]
     assert found.until_ns == ORIGIN_NS + 20 * S
 
@@ -126,7 +126,7 @@ def test_in_pieces_or_at_once_the_same_points(
     values = [float(ms % 50_000) for ms in times_ms]
     samples = samples_at([ms / 1000 for ms in times_ms], values)
     at_once = means(samples, final=True, kind=kind).points
-    pieces: list[Point] = []
+    pieces: list[MlflowPoint] = []
     since_ns = 0
     for cut in cuts:
         first = np.searchsorted(samples.times_ns, since_ns - look_back_ns(series(kind=kind)))
@@ -220,7 +220,11 @@ def test_summary() -> None:
         summary(series("gpu.clock.sm", "smi"), math.nan),
         summary(series("loss", SOFTWARE), 1.0, 1.0),
     ]
-    epochs = [Point("e", 30.0, 0, 1), Point("e", 20.0, 0, 2), Point("e", 22.0, 0, 3)]
+    epochs = [
+        MlflowPoint("e", 30.0, 0, 1),
+        MlflowPoint("e", 20.0, 0, 2),
+        MlflowPoint("e", 22.0, 0, 3),
+    ]
     ledger = [LedgerRecord("r", "smi", 1.0, 10, 9, 1, 0)]
     summaries = [
         replace(each, series=replace(each.series, series_no=each.series.series_no or 10 + n))
@@ -267,5 +271,5 @@ def test_at_most_a_dozen_summaries_are_metrics() -> None:
 @pytest.mark.parametrize(("durations", "mean"), [([7.0], 7.0), ([7.0, 5.0], 5.0)])
 def test_a_single_epoch_is_not_taken_as_warm_up(durations: list[float], mean: float) -> None:
     run = RunRecord("r", "w", "e", "1", "a", "n", 0)
-    epochs = [Point("e", value, 0, index) for index, value in enumerate(durations)]
+    epochs = [MlflowPoint("e", value, 0, index) for index, value in enumerate(durations)]
     assert summary_values(run, [], epochs, [], [])["epoch/duration_s/mean"] == mean

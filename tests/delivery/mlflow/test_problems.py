@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
-from radt.delivery.mlflow.limits import Batches
+from radt.delivery.mlflow.limits import BatchSender
 from radt.delivery.problems import EVERYTHING, MLFLOW, ProblemLog, problem_file, read_problems
 
 MINUTE_NS = 60 * 10**9
@@ -85,7 +85,7 @@ def test_requests_shrink_and_recover_up_to_what_the_server_takes() -> None:
         if len(items) > most:
             raise DeliveryError(ErrorKind.REFUSED, "too large", too_large=True)
 
-    batches = Batches(1000)
+    batches = BatchSender(1000)
     for attempts in (1, 2):
         for _ in range(attempts):
             errors.append(DeliveryError(ErrorKind.BUSY, "no answer in time", slow=True))

@@ -19,7 +19,7 @@ import radt
 from radt.delivery import process
 from radt.delivery.postgres.replicator import GoneError, Replicator
 from radt.delivery.postgres.shipment import Shipment
-from radt.delivery.postgres.target import StaleError, Target
+from radt.delivery.postgres.target import PostgresTarget, StaleError
 from radt.errors import StoreError
 from radt.model import MarkerKind, RunStatus, Scope, SeriesKind
 from radt.processes import Backoff
@@ -173,14 +173,14 @@ def test_small_pieces_are_made_one(
 ) -> None:
     """A run at 1 Hz, a minute at a time."""
     merged: list[int] = []
-    ship = Target.ship
+    ship = PostgresTarget.ship
 
-    def noted(target: Target, shipment: Shipment) -> None:
+    def noted(target: PostgresTarget, shipment: Shipment) -> None:
         if shipment.cuts:
             merged.append(shipment.size_bytes)
         ship(target, shipment)
 
-    monkeypatch.setattr(Target, "ship", noted)
+    monkeypatch.setattr(PostgresTarget, "ship", noted)
     (run,) = add_runs(writer, series=3)
     replicator = replicators(database)
     for _ in range(70):
@@ -229,13 +229,13 @@ def test_pieces_whose_times_are_in_series_of_another_shipment(
     replicator = replicators(database)
     replicator.turn()
     torn: list[int] = []
-    ship = Target.ship
+    ship = PostgresTarget.ship
 
-    def checked(target: Target, shipment: Shipment) -> None:
+    def checked(target: PostgresTarget, shipment: Shipment) -> None:
         ship(target, shipment)
         torn.extend(count for (count,) in rows(database, TORN))
 
-    monkeypatch.setattr(Target, "ship", checked)
+    monkeypatch.setattr(PostgresTarget, "ship", checked)
     for numbers in ((4, 7), (4, 7), (1, 4, 7, 10)):  # of one listener
         points = Samples(np.arange(10, dtype=np.int64), np.arange(10, dtype=np.float64))
         writer.append(run.run_id, [SeriesBatch(number, points) for number in numbers])
@@ -465,15 +465,15 @@ def test_a_run_that_waited_for_another_process_is_tried_as_often_again(
     replicator = replicators(database)
     replicator.turn()
     tries: list[Shipment] = []
-    ship = Target.ship
+    ship = PostgresTarget.ship
 
-    def too_late(target: Target, shipment: Shipment) -> None:
+    def too_late(target: PostgresTarget, shipment: Shipment) -> None:
         if not shipment.revisions:
             return ship(target, shipment)
         tries.append(shipment)
         raise StaleError
 
-    monkeypatch.setattr(Target, "ship", too_late)
+    monkeypatch.setattr(PostgresTarget, "ship", too_late)
     counts = []
     for _ in range(2):
         run.record(20)
