@@ -14,7 +14,7 @@ from radt.frontend.data.spec import Aggregate, BoardSpec, ChartSpec, Level, Pick
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import RunStatus, Scope, SeriesKind
-from radt.store import chunks, points
+from radt.store import points
 from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader
 from radt.store.records import SeriesRecord
@@ -26,13 +26,13 @@ EXPERIMENT = "long"
 def decoded_points(monkeypatch):
     """How many points were decoded, as a list that grows."""
     counts = []
-    real = chunks.decode_into
+    real = points.decode
 
-    def counting(encoded, checksum, into):
-        counts.append(encoded.count)
-        return real(encoded, checksum, into)
+    def counting(encoded):
+        counts.extend(part.point_count for part in encoded)
+        return real(encoded)
 
-    monkeypatch.setattr(chunks, "decode_into", counting)
+    monkeypatch.setattr(points, "decode", counting)
     return counts
 
 
