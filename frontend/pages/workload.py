@@ -123,7 +123,6 @@ def answer(source: Source, asked: Answer) -> Answer | None:
         parts,
         figures,
         basis=basis,
-        id=subject.workload_id,
         live=[run.run_id for run in subject.workload.runs if not run.record.status.ended],
         whole=[reading.whole.start, reading.whole.end],
     )

@@ -22,19 +22,23 @@
     const { follow } = root.dataset;
     const more = radt.asked[follow] && radt.asked[follow](root);
     let next_ms = Number(root.dataset.every) * 1000;
+    let found;
     try {
       const asked = { view: radt.view, stamps: root.stamps, scheme: document.documentElement.dataset.theme, ...more };
-      if (take(root, await post(follow, asked, mine.signal)))
-        next_ms = next_ms || RETRY_MS;
+      found = await post(follow, asked, mine.signal);
     } catch (error) {
       if (error.name === "AbortError") return;
       next_ms = RETRY_MS;
-      say(root, { cause: `The dashboard does not answer (${error.message}).`, remedy: "Trying again." });
+      found = { problem: { cause: `The dashboard does not answer (${error.message}).`, remedy: "Trying again." } };
     }
     if (root.asking !== mine) return;
     root.asking = null;
-    if (root.isOld) return void fill(root);
-    if (next_ms) root.timer = setTimeout(() => root.isConnected && fill(root), next_ms);
+    try {
+      if (take(root, found)) next_ms = next_ms || RETRY_MS;
+    } finally {
+      if (root.isOld) fill(root);
+      else if (next_ms) root.timer = setTimeout(() => root.isConnected && fill(root), next_ms);
+    }
   }
 
   /* Say above the parts why they could not be read; those of before stay. */
@@ -50,14 +54,14 @@
     if (!root.isConnected) return false;
     say(root, found && found.problem);
     if (found && found.problem) return false;
-    if (found) root.stamps = found.stamps;
+    const stamps = found ? { ...found.stamps } : root.stamps;
     let isLeft = false;
     for (const [name, html] of Object.entries(found ? found.parts : {})) {
       const part = document.getElementById(name);
       const field = part.querySelector(".choice-field:focus-within");
       if (field && field.querySelector("[aria-expanded=true]")) {
         isLeft = true;
-        delete root.stamps[name];
+        delete stamps[name];
         continue;
       }
       const made = document.createElement("template");
@@ -75,6 +79,7 @@
       radt.drawFigure(document.getElementById(name), figure);
     const filled = radt.filled[root.dataset.follow];
     if (filled) filled(root, found);
+    root.stamps = stamps; // last: what could not be applied comes again
     return isLeft;
   }
 

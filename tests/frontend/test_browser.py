@@ -8,6 +8,7 @@ import pytest
 from playwright.sync_api import Route, expect
 
 from tests.frontend.compare_support import CARDS, drawn, open_page, query
+from tests.frontend.conftest import shown
 
 
 def test_an_empty_place_says_what_fills_it_and_fills_by_itself(store_path, serve, watched, request):
@@ -66,6 +67,37 @@ def test_a_page_that_is_left_draws_nothing_more(site, watched, wait_until):
         held[0].continue_()
     answered.value.finished()
     page.evaluate("new Promise(then => requestAnimationFrame(() => requestAnimationFrame(then)))")
+    assert watched.errors == []
+
+
+def test_a_tab_that_returns_from_the_background_is_up_to_date(site, watched):
+    page = watched.page
+
+    def bring_to(state: str) -> None:
+        page.evaluate(
+            """(isHidden) => {
+              Object.defineProperty(document, "hidden", { value: isHidden, configurable: true });
+              document.dispatchEvent(new Event("visibilitychange"));
+            }""",
+            state == "background",
+        )
+
+    page.goto(f"{site.url}/system")
+    link = page.get_by_role("link", name="Timeline")
+    expect(link).to_be_visible()
+    bring_to("background")
+    link.click()
+    expect(page).to_have_title(re.compile("Timeline"))
+    expect(page.locator("[data-follow='timeline/data']")).to_be_attached()
+    bring_to("front")
+    shown(page, "#timeline-graph .main-svg")
+    ink = "document.querySelector('#timeline-graph').layout.xaxis.tickfont.color"
+    light = page.evaluate(ink)
+    bring_to("background")
+    page.emulate_media(color_scheme="dark")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    bring_to("front")
+    page.wait_for_function(f"(light) => {ink} !== light", arg=light)
     assert watched.errors == []
 
 

@@ -6,12 +6,14 @@ import os
 import platform
 import re
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Response, expect
 
 import radt
 from radt.model import RunStatus, Scope
@@ -41,6 +43,11 @@ def all_drawn(page: Page) -> None:
         """() => [...document.querySelectorAll("#workload-time .plot")]
           .every((plot) => plot.data?.length)"""
     )
+
+
+def is_news(answer: Response) -> bool:
+    """Return True if an answer says that the store changed."""
+    return '"output":"..revision' in (answer.request.post_data or "") and answer.status == 200
 
 
 def fact(page: Page, name: str):
@@ -79,6 +86,9 @@ def test_the_page_says_all_of_a_workload_as_it_was(bench, serve, watched, store_
     drawn(page, "gpu-power")
     all_drawn(page)
     expect(page.locator("[data-strip=gpu-power] .workload-legend")).to_contain_text("estimated")
+    context = page.evaluate("document.querySelector('#workload-timeline')._context")
+    assert context["showSendToCloud"] is False
+    assert context["toImageButtonOptions"]["filename"] == "radt Run timeline"
     assert len(bars(page, 0)["base"]) == 3
     assert bars(page, 2)["base"][:3] == pytest.approx([1.0, 7.3, 13.6])
     expect(page.locator(".workload-daemon .workload-seat")).to_have_count(3)
@@ -250,6 +260,81 @@ def test_a_running_workload_grows_and_its_log_is_followed(bench, serve, watched,
     )
     outcome = page.locator("#workload-outcomes .workload-row")
     expect(outcome).to_contain_text("killed by signal 9")
+    assert watched.errors == []
+
+
+def test_a_page_appears_although_its_store_grows_while_it_is_read(
+    bench, serve, watched, wait_until
+):
+    run = Planted("a", status=RunStatus.RUNNING)
+    barrier_ns = bench.now_ns
+    bench.workload("live", [run])
+    page, held = watched.page, []
+    page.route("**/workload/data", lambda route: held.append(route))
+    page.goto(f"{serve()}/workload")
+    wait_until(lambda: page.evaluate("true") and held, "the page's request")
+
+    with page.expect_response(is_news):
+        bench.series(
+            *(run, "process.memory.rss", "By", Scope.PROCESS, barrier_ns),
+            *(np.arange(10.0, 60.0, 0.5), np.full(100, 2e9)),
+        )
+    held[0].continue_()
+    drawn(page, "cpu")
+
+    wait_until(lambda: page.evaluate("true") and held[1:], "the request of what is new")
+    held[1].continue_()
+    page.unroute("**/workload/data")
+    drawn(page, "memory")
+    assert watched.errors == []
+
+
+def test_a_damaged_strip_is_blank_until_it_can_be_read_and_the_rest_works(
+    bench, serve, watched, store_path
+):
+    first = bench.workload("first", [Planted("a")])
+    run = Planted("a", epochs=9)
+    folder = store_path.parent / "runs" / run.run_id
+    folder.mkdir(parents=True)
+    (folder / "output.log").write_text("epoch 1\n")
+    run.spool = str(folder)
+    barrier_ns = bench.now_ns
+    bench.workload("second", [run])
+    bench.series(
+        *(run, "process.memory.rss", "By", Scope.PROCESS, barrier_ns),
+        *(np.arange(1.0, 30.0, 0.5), np.full(58, 2e9)),
+    )
+
+    def change_checksum(by: int) -> None:
+        with closing(sqlite3.connect(store_path)) as store, store:
+            store.execute(
+                "UPDATE chunk SET checksum = checksum + ? WHERE series_no = 0 AND run_id = ?",
+                (by, run.run_id),
+            )
+
+    change_checksum(1)
+    page = watched.page
+    page.goto(f"{serve()}/workload?w={first}")
+    drawn(page, "cpu")
+    page.get_by_role("button", name="Next workload").click()
+
+    expect(page.get_by_role("heading", level=1)).to_have_text("second")
+    legend = page.locator("[data-strip=cpu] .workload-legend")
+    expect(legend).to_contain_text("damaged")
+    drawn(page, "memory")
+    expect(page.locator("#run-log .run-part > div")).to_have_text(["epoch 1"])
+    page.wait_for_function(
+        "() => document.querySelector('[data-strip=cpu] .plot').data.length === 0"
+    )
+    page.get_by_role("button", name="Zoom in").click()
+    expect(page).to_have_url(re.compile(r"t\.barrier="))
+    page.wait_for_function(
+        """() => new Set([...document.querySelectorAll("#workload-time .plot")]
+          .map((plot) => plot.layout.xaxis.range.join())).size === 1"""
+    )
+    change_checksum(-1)
+    drawn(page, "cpu")
+    expect(legend).not_to_contain_text("damaged")
     assert watched.errors == []
 
 
