@@ -7,7 +7,7 @@
   const CONFIG = { displayModeBar: false, displaylogo: false, showTips: false, doubleClick: "autosize" };
   const PLOT = {
     displaylogo: false, showSendToCloud: false, showTips: false, doubleClick: false,
-    modeBarButtons: [["toImage"]], toImageButtonOptions: { format: "svg", filename: "radt" },
+    modeBarButtons: [["toImage"]],
   };
   const drawn = new Map(); /* redraw function of each figure on the page */
 
@@ -21,9 +21,10 @@
   /* Draw a figure of a page's part. The box then sends the event "plotted". */
   function drawFigure(box, { data, layout }) {
     box.style.height = `${layout.height}px`;
+    const filename = `radt ${box.closest("[aria-label]").ariaLabel}`;
     follow(box, async () => {
       try {
-        await (await plotly()).react(box, data, layout, PLOT);
+        await (await plotly()).react(box, data, layout, { ...PLOT, toImageButtonOptions: { format: "svg", filename } });
         box.dispatchEvent(new CustomEvent("plotted", { bubbles: true }));
       } catch (error) {
         setText(box, error.message);
