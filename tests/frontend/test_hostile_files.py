@@ -155,6 +155,7 @@ def test_json_is_written_like_json(read: Callable[[str, bytes], dict[str, Any]])
         ("**a _b " * 300, "text"),
         (">" * 60 + " a", "text"),
         ("* " * 60 + "a", "text"),
+        ("http://a" * 30_000, "text"),
         ("* [a](b) `c`\n" * 100 + "\n" + "-" * 80, "markdown"),
     ],
 )
@@ -175,6 +176,21 @@ def test_markdown_has_neither_html_nor_scripts(
     assert 'href="https://x.org"' in html
     assert "noopener" in html
     assert not any(tag in html for tag in ("<img", "<script", "<b>", 'href="javascript'))
+
+
+def test_markdown_has_links_of_bare_addresses_and_task_lists(
+    read: Callable[[str, bytes], dict[str, Any]],
+) -> None:
+    text = (
+        "see https://x.org/a?b=1&c=2<b>, main.py, javascript:alert(1), file:///etc, ftp://x.org\n"
+    )
+    tasks = "- [ ] first\n- [x] *second*\n- [x](https://y.org)\n\n[x] no item\n"
+    html = read("a.md", f"{text}\n{tasks}".encode())["html"]
+    assert re.findall('href="([^"]*)"', html) == ["https://x.org/a?b=1&amp;c=2", "https://y.org"]
+    assert html.count('rel="noreferrer noopener"') == 2
+    assert "<b>" not in html
+    assert "<li>☐ first</li>\n<li>☑ <em>second</em></li>" in html
+    assert "<p>[x] no item</p>" in html
 
 
 def test_helpers_start_when_needed_are_used_again_and_are_busy_rather_than_many(

@@ -30,8 +30,10 @@ _TEXT_BYTES = 256 * 1024
 _CSV_BYTES = 8 * 2**20
 _JSON_BYTES = 16 * 2**20
 #: Characters that may begin a link, emphasis and so on, in a paragraph or a list.
-_MARKS = re.compile(r"[\[*_`~!<]")
+_MARKS = re.compile(r"[\[*_`~!<]|://")
 _MAX_MARKS = 600
+#: Task lists: the beginning of an item, and what is shown for it.
+_BOXES = {"[ ] ": "☐ ", "[x] ": "☑ ", "[X] ": "☑ "}
 #: A line with this many nested quotations and lists.
 _NESTED = re.compile(r"^[ \t]*(?:>[ \t]*|[*+-][ \t]+){50}", re.MULTILINE)
 _JSON_DEPTH = 50
@@ -107,12 +109,26 @@ def _markdown(file: BinaryIO) -> Preview:
     from markdown_it import MarkdownIt
 
     # HTML in the text is shown as it is written, and links to scripts are left out.
-    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    parser = MarkdownIt("commonmark", {"html": False, "linkify": True})
+    parser.enable(["table", "strikethrough", "linkify"])
+    _link_web_only(parser.linkify)
     tokens = parser.parse(read.text)
-    for token in (inner for each in tokens for inner in each.children or ()):
-        if token.type == "link_open":
-            token.attrs |= {"target": "_blank", "rel": "noreferrer noopener"}
+    for place, token in enumerate(tokens):
+        for inner in token.children or ():
+            if inner.type == "link_open":
+                inner.attrs |= {"target": "_blank", "rel": "noreferrer noopener"}
+        if token.children and tokens[place - 2].type == "list_item_open":
+            first = token.children[0]
+            if first.type == "text" and first.content[:4] in _BOXES:
+                first.content = _BOXES[first.content[:4]] + first.content[4:]
     return replace(read, html=parser.renderer.render(tokens, parser.options, {}))
+
+
+def _link_web_only(linkify: Any) -> None:
+    """Make links of bare addresses with http and https only, not of `main.py`."""
+    linkify.set({"fuzzy_link": False, "fuzzy_email": False, "fuzzy_ip": False})
+    for scheme in ("ftp:", "mailto:", "//"):
+        linkify.add(scheme, None)
 
 
 def _cut(size: int) -> str:
