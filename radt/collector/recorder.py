@@ -102,6 +102,7 @@ class RunRecorder:
         self._table = table
         self._pending: Pending | None = None
         self._pids: set[int] = set()
+        self._has_stored = False
         #: Markers added at the end, created once because the store may fail in between.
         self._last_markers: list[MarkerRecord] | None = None
         self._totals: list[SeriesBatch] = []
@@ -122,7 +123,7 @@ class RunRecorder:
     def _begin(self) -> None:
         run, reader = self.run, self._reader
         row = self._put_rows()
-        self._workload_id = row.workload_id
+        self._workload_id, self._created_ns = row.workload_id, row.created_ns
         #: Whether the store has the run's start.
         self._announced = row.started_ns is not None
         if self._announced or row.status.ended:
@@ -233,6 +234,7 @@ class RunRecorder:
     def written(self, pending: Pending) -> None:
         """Record that the transaction was committed."""
         self._pending = None
+        self._has_stored = self._has_stored or not pending.empty
         self._announced = self._announced or pending.announce
         self._numbering.stored(pending.series)
         self.run.stored(pending.samples)
@@ -366,7 +368,9 @@ class RunRecorder:
             open_markers = self._numbering.open_markers()
             self._last_markers = [self._numbering.close(each, ended_ns) for each in open_markers]
             started_ns = self.run.started_ns
-            begin_ns = ended_ns if started_ns is None else self._clock.to_wall_ns(started_ns)
+            begin_ns = (
+                self._created_ns if started_ns is None else self._clock.to_wall_ns(started_ns)
+            )
             folder, last = self._spool.path, self._last_reading
             totals = total_batches(folder, self._numbering, begin_ns, ended_ns, last)
             self._totals = list(totals)
@@ -382,7 +386,8 @@ class RunRecorder:
             # The runner reports it too, if it is alive.
             self._writer.end_workload(self._workload_id)
         self._writer.seal(self.run.run_id)
-        if not first:  # already ended by another process, so it may be marked as uploaded
+        # Ended by another process before, so it may be marked as uploaded.
+        if self._has_stored and not first:
             self._writer.deliver_again(self.run.run_id)
         self._discard_journals()
         discard_usage(self._spool.path)

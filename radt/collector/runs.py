@@ -376,7 +376,7 @@ class RunState:
 _READERS: Mapping[str, Callable[[Any], Any]] = {
     "ProcessId | None": lambda value: value and from_json(ProcessId, value),
     "RunRequest | None": lambda value: value and from_json(RunRequest, value),
-    "Ending | None": lambda value: value and from_json(RunEnding, value, _READERS),
+    "RunEnding | None": lambda value: value and from_json(RunEnding, value, _READERS),
     "RunStatus | None": lambda value: value and RunStatus(value),
 }
 

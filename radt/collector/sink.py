@@ -14,7 +14,7 @@ from radt.collector.delivery import Deliverers
 from radt.collector.journal_import import sync_to_disk
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
-from radt.collector.recorder import Pending, RunRecorder
+from radt.collector.recorder import ClaimedError, Pending, RunRecorder
 from radt.collector.recovery import drain
 from radt.collector.runs import RegisteredRun
 from radt.errors import RunNotFoundError, StoreError
@@ -334,6 +334,9 @@ class StoreSink:
                 status = self._recorders[run.run_id].finish(run.ending)
                 log.info("run %s ended %s", run.run_id, status)
                 self._let_go(run)
+            except ClaimedError as error:  # the next turn starts at the store's position
+                self._recorders.pop(run.run_id).close()
+                failed = error
             except StoreError:
                 raise
             except Exception as error:

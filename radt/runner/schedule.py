@@ -15,6 +15,7 @@ from radt.devices.machine import Machine
 from radt.errors import RadtError, RunNotFoundError, StatusError
 from radt.experiment.plan import RunPlan, WorkloadKey
 from radt.experiment.status import RowStatus, StatusSink
+from radt.home import runtime_dir
 from radt.model import RunStatus
 from radt.processes import stop_run
 from radt.runner.active import FileWait, status_text
@@ -26,6 +27,7 @@ from radt.runner.outcome import ExperimentOutcome, RunEnd
 from radt.runner.process import KILL_PATIENCE_S
 from radt.runner.progress import ProgressView, WorkloadProgress, remaining_s, repeated
 from radt.runner.workload import run_workload
+from radt.store.records import RunRecord
 from radt.tags import RUNNER, SERIES
 
 RUNNER_DIED = "its runner died"
@@ -45,10 +47,12 @@ def recover(context: RunnerContext, work: Work, statuses: StatusSink | None) -> 
     orphans = [row.run_id for row in lost if row.run_id]
     if not context.was_settled:
         orphans += _recorded_and_no_more(context)
-    if [run_id for run_id in orphans if _stop_orphan(context, run_id)]:
+    if unended := [run for run_id in orphans if (run := _stop_orphan(context, run_id)) is not None]:
         from radt.collector.recovery import recover_runs  # needs numpy, see `radt.store.peek`
 
         recover_runs(context.home)
+        for run in unended:
+            _end_unseen(context, run)
     if statuses is None:
         return
     killed = RunEnd(RunStatus.KILLED, RUNNER_DIED)
@@ -82,8 +86,20 @@ def _is_dead(runner: str) -> bool:
         return False
 
 
-def _stop_orphan(context: RunnerContext, shown_id: str) -> bool:
-    """Stop the processes of a dead runner's run; return True if its end is not in the store."""
+def _end_unseen(context: RunnerContext, run: RunRecord) -> None:
+    """End a run that recovery leaves alone: of another host or container, or without its folder."""
+    from radt.collector.runs import RunStates  # as above
+
+    states = RunStates(runtime_dir() / "runs")
+    if states.has(run.run_id, context.home.store_path):
+        return  # its collector ends it
+    now_ns = context.clock.now_ns()
+    if context.writer.end_run(run.run_id, RunStatus.KILLED, now_ns, reason=RUNNER_DIED):
+        context.writer.end_workload(run.workload_id)
+
+
+def _stop_orphan(context: RunnerContext, shown_id: str) -> RunRecord | None:
+    """Stop the processes of a dead runner's run; return it if its end is not in the store."""
     try:
         run = context.reader.find_run(shown_id)
     except RunNotFoundError:
@@ -91,9 +107,9 @@ def _stop_orphan(context: RunnerContext, shown_id: str) -> bool:
             f"  run {shown_id} of a dead runner is not in {context.home.store_path}",
             style="dim",
         )
-        return False
+        return None
     stop_run(run.run_id, kill_s=KILL_PATIENCE_S)
-    return not run.status.ended
+    return None if run.status.ended else run
 
 
 class LocalSchedule:
