@@ -122,8 +122,8 @@ def changed(
     news = {name for name, stamp in stamps.items() if known.get(name) != stamp}
     return {
         "stamps": stamps,
-        "parts": {name: html for name, html in parts.items() if name in news},
-        "figures": {name: figure for name, figure in figures.items() if name in news},
+        "parts": {n: html for n, html in parts.items() if n in news and html is not None},
+        "figures": {n: figure for n, figure in figures.items() if n in news and figure is not None},
         **more,
     }
 

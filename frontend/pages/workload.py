@@ -16,8 +16,8 @@ from radt import units
 from radt.errors import StoreError
 from radt.frontend import files
 from radt.frontend.charts.layout import elapsed_label as clock
-from radt.frontend.charts.stacks import strip_figure
-from radt.frontend.charts.timeline import LANE_PX, row_px, timeline
+from radt.frontend.charts.stacks import STRIP_PX, strip_figure
+from radt.frontend.charts.timeline import LANE_PX, frame_layout, row_px, timeline
 from radt.frontend.charts.traces import Figure
 from radt.frontend.data.run_facts import slowdowns_of
 from radt.frontend.data.source import Source
@@ -48,7 +48,7 @@ from radt.frontend.pages.workload_texts import (
     notes,
     rows_of,
 )
-from radt.frontend.theme import Scheme
+from radt.frontend.theme import INKS, Scheme
 from radt.frontend.view import View
 
 DATA_PATH, OFFERED_PATH = "workload/data", "workload/offered"
@@ -116,6 +116,8 @@ def answer(source: Source, asked: Answer) -> Answer | None:
     for strip in reading.strips[:MAX_STRIPS]:
         drawn = (None, None) if is_known else _draw_strip(source, reading, strip, zoom, scheme)
         parts[f"legend {strip.key}"], figures[f"plot {strip.key}"] = drawn
+        if drawn[1] is not None and not drawn[1]["data"]:
+            basis = ""  # it could not be read: read it again with the next request
     return changed(
         asked,
         parts,
@@ -198,7 +200,8 @@ def _draw_strip(
             cores=cores,
         )
     except StoreError as error:
-        return macros.legend([], [error.message]), None
+        layout = frame_layout(INKS[scheme], zoom or reading.whole, STRIP_PX)
+        return macros.legend([], [error.message]), {"data": [], "layout": layout}
     drawn = strip_figure(data, scheme, cores)
     return macros.legend(drawn.readings, drawn.notes), drawn.figure
 

@@ -12,6 +12,10 @@
   radt.filled = {};
 
   async function fill(root) {
+    root.isLate = document.hidden;
+    if (root.isLate) return;
+    root.isOld = false;
+    root.asked = JSON.stringify(radt.view);
     if (root.asking) root.asking.abort();
     const mine = (root.asking = new AbortController());
     clearTimeout(root.timer);
@@ -20,7 +24,7 @@
     let next_ms = Number(root.dataset.every) * 1000;
     try {
       const asked = { view: radt.view, stamps: root.stamps, scheme: document.documentElement.dataset.theme, ...more };
-      if (!document.hidden && take(root, await post(follow, asked, mine.signal)))
+      if (take(root, await post(follow, asked, mine.signal)))
         next_ms = next_ms || RETRY_MS;
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -29,6 +33,7 @@
     }
     if (root.asking !== mine) return;
     root.asking = null;
+    if (root.isOld) return void fill(root);
     if (next_ms) root.timer = setTimeout(() => root.isConnected && fill(root), next_ms);
   }
 
@@ -83,6 +88,10 @@
     if (root.querySelector(".plot")) fill(root);
   })).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
+  document.addEventListener("visibilitychange", () => document.querySelectorAll("[data-follow]").forEach((root) => {
+    if (root.isLate) fill(root);
+  }));
+
   radt.fill = fill;
   radt.register({
     follow: (view, revision) => {
@@ -90,6 +99,7 @@
       if (view)
         for (const root of document.querySelectorAll("[data-follow]"))
           if (radt.drawn[root.dataset.follow]) radt.drawn[root.dataset.follow](root, revision);
+          else if (revision && root.asking && root.asked === JSON.stringify(radt.view)) root.isOld = true;
           else if (revision) fill(root);
       return radt.noUpdate();
     },

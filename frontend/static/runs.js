@@ -244,7 +244,11 @@
     (isOf(root) ? { toggled: [...page.toggled], ...page.grid.request() } : {});
 
   radt.filled["runs/rows"] = (root, found) => {
-    if (!isOf(root)) build(root);
+    const isNew = !isOf(root);
+    if (isNew || found.parts["runs-frame"]) {
+      if (!isNew) page.grid.element.remove(); // the frame of another version of the dashboard
+      build(root);
+    }
     draw(found);
   };
 

@@ -7,7 +7,7 @@
   const frameOf = () => document.querySelector(".workload-time");
   const axis = () => frameOf().dataset.axis;
   /* The newest answer of the page's route. */
-  let answer = {};
+  let answer = { live: [] };
 
   /* Another workload starts unzoomed. */
   const goTo = (workload) =>

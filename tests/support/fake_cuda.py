@@ -220,7 +220,7 @@ _METHODS = (
 
 def install(fake: Fake, patch: Callable[[Any, str, Any], None] = setattr) -> None:
     """Replace the CUDA calls of this process."""
-    patch(cuda, "Memory", partial(Memory, fake))
+    patch(cuda, "GpuMemory", partial(Memory, fake))
     for name in _METHODS:
         patch(cuda, name, getattr(fake, name))
 

@@ -587,7 +587,7 @@ def test_a_refused_item_does_not_take_the_others_down(
     lab.uploader().deliver(lab.record(run))
     kept = [value for _, value, _ in lab.history(run, "loss")]
     assert kept == [float(i) for i in range(100) if i != 42]
-    assert "refused: Point(key='loss', value=42.0" in note_of(lab, run)
+    assert "refused: MlflowPoint(key='loss', value=42.0" in note_of(lab, run)
 
 
 def test_requests_to_a_database_take_turns(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
