@@ -37,5 +37,6 @@ text nodes, Markdown as HTML without the tags in it; `files` sends only the medi
 `data.run.kinds` to be shown, in a sandbox.
 
 **Writing.** Only `notes` changes the store: notes on runs, which are tags and are delivered as
-such, and saved views, which are copied nowhere. `auth.Access.may_write` decides who may write.
+such, and saved views, which are copied nowhere. `auth.DashboardAccess.may_write` decides who may
+write.
 """

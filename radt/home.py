@@ -190,12 +190,12 @@ class Home:
         Args:
             explicit: The given URI.
             tracking_uri: MLflow's.
-            warn: See `resolve`.
+            warn: See `resolve`; there is no database if the setting has a problem.
 
         Raises:
             UsageError: See `resolve`.
         """
-        chosen = settings.value_for_script(settings.STORE_URI, warn, explicit)
+        chosen = settings.value_for_script(settings.STORE_URI, warn, explicit, instead=NO_POSTGRES)
         chosen = chosen or (tracking_uri if is_postgres(tracking_uri) else "")
         return "" if chosen == NO_POSTGRES else chosen
 

@@ -241,18 +241,22 @@ def _experiment(
 def _sampling(home: Home, seconds: float) -> list[OverheadMeasurement]:
     """Record idle rows without uploads, so that sampling is the collector's only work."""
     start = _experiment(home, "idle", "import signal; signal.pause()\n", listeners="default")
-    with CollectorClient.connect() as client:
+    output = home.path / "idle.log"
+    with CollectorClient.connect() as client, output.open("wb") as log:
         runner = subprocess.Popen(
             [*start, "--tracking-uri", "none"],
             cwd=home.path,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=log,
         )
         try:
+            deadline_s = time.monotonic() + _TIMEOUT_S
             while len(run_ids := client.status().runs) < RUNS:
-                if runner.poll() is not None:
-                    raise LaunchError("idle rows did not start", "Run: radt doctor")
+                if runner.poll() is not None or time.monotonic() > deadline_s:
+                    last = _last_line(output.read_text(encoding="utf-8", errors="replace"))
+                    started = f"{len(run_ids)} of {RUNS} idle rows started"
+                    raise LaunchError(f"{started}: {last}", "Run: radt doctor")
                 time.sleep(_POLL_S)
             time.sleep(_SETTLE_S)
             before, begun_s = client.status(), time.monotonic()
@@ -366,6 +370,10 @@ def _run(command: Sequence[str], home: Home) -> str:
     except subprocess.TimeoutExpired:
         raise LaunchError(f"{name} took longer than {_TIMEOUT_S:.0f} s") from None
     if result.returncode != 0:
-        lines = (result.stderr.strip() or result.stdout.strip()).splitlines() or ["no output"]
-        raise LaunchError(f"{name} ended with exit code {result.returncode}: {lines[-1]}")
+        last = _last_line(result.stderr.strip() or result.stdout)
+        raise LaunchError(f"{name} ended with exit code {result.returncode}: {last}")
     return result.stdout
+
+
+def _last_line(output: str) -> str:
+    return (output.strip().splitlines() or ["no output"])[-1]

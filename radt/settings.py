@@ -419,7 +419,11 @@ def variable(setting: Setting[T], environ: Mapping[str, str] = os.environ) -> Fo
 
 
 def value_for_script(
-    setting: Setting[T], warn: Callable[[str], None] | None, given: str | None = None
+    setting: Setting[T],
+    warn: Callable[[str], None] | None,
+    given: str | None = None,
+    *,
+    instead: T | None = None,
 ) -> T:
     """Return a setting's value in a script: as given, of a variable, of a file, or the default.
 
@@ -427,8 +431,9 @@ def value_for_script(
 
     Args:
         setting: The setting.
-        warn: Receives a description of the problem, and the default is used; None raises instead.
+        warn: Receives a description of a problem, which is then not raised.
         given: The value that the script or its caller chose; None or empty for none.
+        instead: The value to use where there is a problem; None for the default.
 
     Raises:
         UsageError: The settings file cannot be read, or the value is invalid.
@@ -441,5 +446,5 @@ def value_for_script(
     except (UsageError, OSError) as error:
         if warn is None:
             raise
-        warn(f"settings are not used: {error}")
-        return Settings(None, environ={})[setting]
+        warn(f"a setting is not used: {error}")
+        return Settings(None, environ={})[setting] if instead is None else instead

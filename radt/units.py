@@ -273,18 +273,20 @@ def parse_duration_s(text: str) -> float:
     return seconds
 
 
-_MEMORY = re.compile(r"(\d+(?:\.\d*)?)\s*([kmgt])(?:i?b)?", re.IGNORECASE)
+_MEMORY = re.compile(r"(\d+(?:\.\d*)?(?:e\d{1,2})?)\s*(?:([kmgt])(?:(i?)b)?|b)", re.IGNORECASE)
 
 
 def parse_memory_bytes(text: str, kilo: int = 1024) -> int:
     """Parse an amount of memory into bytes; units are powers of 1024, as schedulers use them.
 
-    >>> parse_memory_bytes("64G"), parse_memory_bytes("1.5 MB"), parse_memory_bytes("2GB", 1000)
-    (68719476736, 1572864, 2000000000)
+    >>> parse_memory_bytes("64G"), parse_memory_bytes("1.5 MB"), parse_memory_bytes("512B")
+    (68719476736, 1572864, 512)
+    >>> parse_memory_bytes("2GB", kilo=1000), parse_memory_bytes("2GiB", kilo=1000)
+    (2000000000, 2147483648)
 
     Args:
         text: A number with a unit.
-        kilo: The size of a KB.
+        kilo: The size of a KB; a KiB always has 1024 bytes.
 
     Raises:
         UsageError: The text is not an amount of memory above 0.
@@ -292,11 +294,13 @@ def parse_memory_bytes(text: str, kilo: int = 1024) -> int:
     match = _MEMORY.fullmatch(text.strip())
     count_bytes = 0
     if match is not None:
-        power = "kmgt".index(match[2].lower()) + 1
-        count_bytes = round(float(match[1]) * kilo**power)
+        prefix, binary = match[2] or "", match[3]
+        power = "kmgt".index(prefix.lower()) + 1 if prefix else 0
+        count_bytes = round(float(match[1]) * (1024 if binary else kilo) ** power)
     if not count_bytes:
         raise UsageError(
-            f"{text.strip()!r} is not an amount of memory", "Write it with its unit: 64GB, 512MB"
+            f"{text.strip()!r} is not an amount of memory",
+            "Write it with its unit: 64GB, 512MiB, or a number of bytes as 1000000B",
         )
     return count_bytes
 

@@ -305,7 +305,7 @@ class SubmissionFollower:
         logs = [] if run is None else [self._home.run_dir(run.run_id).output_log]
         with suppress(OSError):  # its last lines are not essential
             logs += [attempt.output_log for attempt in self._spool.attempts(job.key)[-1:]]
-        progress.log = next((log for log in logs if log.exists()), None)
+            progress.log = next((log for log in logs if log.exists()), None)
         if progress.status is not RunStatus.FINISHED and progress.log is not None:
             progress.tail = _tail(progress.log)
         if run is not None and run.ended_ns is not None:

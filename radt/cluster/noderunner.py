@@ -47,11 +47,8 @@ from radt.devices.hardware import read_hardware
 from radt.devices.machine import Devices, Machine
 from radt.errors import ClusterError, CollectorError, RadtError
 from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
-from radt.experiment.files import RawFile
 from radt.experiment.plan import FAILURES, RunPlan, WorkloadKey, WorkloadPlan
-from radt.experiment.source import ExperimentFile
 from radt.experiment.status import RowStatus
-from radt.experiment.table import parse_table
 from radt.home import (
     HOME_VARIABLE,
     NO_MLFLOW,
@@ -61,7 +58,6 @@ from radt.home import (
     TRACKING_VARIABLE,
     Home,
 )
-from radt.listeners import registry
 from radt.model import RunStatus
 from radt.paths import is_database
 from radt.runner.active import status_text
@@ -415,29 +411,20 @@ def remaining_work(
 ) -> Work:
     """Return the remaining work of a job's workloads on this node.
 
-    Relative paths are resolved beside the experiment file, which may have changed since.
-
     Raises:
-        ExperimentError: The rows cannot run here.
+        ExperimentError: The rows cannot run here; see `Spool.plan`.
         ClusterError: The submission's file lacks them.
         UsageError: The settings file beside the experiment file cannot be used.
         DeviceError: The driver does not work, so the job's MIG instances are unknown.
     """
     submission = spool.submission
-    wanted = [(key.experiment, key.label) for key in submission.workloads(job)]
-    table = parse_table(RawFile.read(spool.experiment_csv, "CSV").text)
-    file = ExperimentFile(Path(submission.file), submission.file, table)
-    devices = str(submission.options.get("devices", ""))
-    plan = file.plan(machine, registry.load(), devices, only=wanted)
-    found = {(workload.experiment, workload.label): workload for workload in plan.workloads}
-    if missing := [label for label in wanted if label not in found]:
-        raise ClusterError(f"{spool.experiment_csv} has no workload {missing[0][1]}")
+    plan = spool.plan(machine, submission.workloads(job))
     rerun = bool(submission.options.get("rerun", False))
     workloads = tuple(
         replace(
             workload, runs=tuple(_as_left(run, rows.get(run.line), rerun) for run in workload.runs)
         )
-        for workload in (_on_its_instances(found[key]) for key in wanted)
+        for workload in map(_on_its_instances, plan.workloads)
     )
     plan = replace(plan, workloads=workloads)
     options = StartOptions.of_a_node(submission.options)

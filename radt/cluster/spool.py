@@ -44,7 +44,11 @@ from pathlib import Path
 from radt.cluster.attempt import JobAttempt, put
 from radt.cluster.engine import INTENT
 from radt.cluster.submission import JobKey, Request, Submission
+from radt.devices.machine import Machine
 from radt.errors import ClusterError
+from radt.experiment.plan import ExperimentPlan, WorkloadKey
+from radt.experiment.source import ExperimentFile
+from radt.listeners import registry
 
 #: Maximum number of starts of a job: one that has never ended by then never will.
 MOST_ATTEMPTS = 5
@@ -109,6 +113,27 @@ class Spool:
     def experiment_csv(self) -> Path:
         """Path of the experiment file at submission."""
         return self.path / "experiment.csv"
+
+    def plan(self, machine: Machine, keys: Sequence[WorkloadKey]) -> ExperimentPlan:
+        """Return the plan of these workloads of the submitted file on a machine.
+
+        Relative paths are resolved beside the experiment file, which may have changed since.
+
+        Raises:
+            ExperimentError: The rows cannot run there.
+            ClusterError: The submitted file lacks them.
+            UsageError: The settings file beside the experiment file cannot be used.
+        """
+        submission = self.submission
+        table = ExperimentFile.read(self.experiment_csv).table
+        file = ExperimentFile(Path(submission.file), submission.file, table)
+        devices = str(submission.options.get("devices", ""))
+        wanted = [(key.experiment, key.label) for key in keys]
+        plan = file.plan(machine, registry.load(), devices, only=wanted)
+        found = {workload.key: workload for workload in plan.workloads}
+        if missing := [key for key in keys if key not in found]:
+            raise ClusterError(f"{self.experiment_csv} has no workload {missing[0].label}")
+        return replace(plan, workloads=tuple(found[key] for key in keys))
 
     # Arrays: written by the submit host -----------------------------------------------------------
 

@@ -79,7 +79,7 @@ class Submission:
     (`StartOptions.for_nodes`); ``settings`` are environment variables for the nodes: with
     ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among them, nodes upload runs there, otherwise the
     submit host does. ``home`` is the data folder on the submit host, which gets the runs. ``rows``
-    are those of each workload.
+    are those of each workload; earlier versions wrote none.
     """
 
     submission_id: str
@@ -134,7 +134,7 @@ class Submission:
             WorkloadKey(workload["experiment"], workload["label"]): tuple(
                 SubmittedRow(**row | {"role": Role(row["role"])}) for row in workload["rows"]
             )
-            for workload in values.pop("rows")
+            for workload in values.pop("rows", ())
         }
         return cls(**values, arrays=arrays, rows=rows)
 

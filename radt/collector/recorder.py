@@ -387,7 +387,7 @@ class RunRecorder:
             self._writer.end_workload(self._workload_id)
         self._writer.seal(self.run.run_id)
         # Ended by another process before, so it may be marked as uploaded.
-        if self._has_stored and not first:
+        if not first and (self._has_stored or self._last_markers or self._totals):
             self._writer.deliver_again(self.run.run_id)
         self._discard_journals()
         discard_usage(self._spool.path)

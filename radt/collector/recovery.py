@@ -244,10 +244,12 @@ class _UnendedRun:
                     if ledger.state in (ListenerState.RUNNING, ListenerState.OPENING):
                         state = str(ListenerState.ENDED)
                         writer.put_ledger(replace(ledger, state=state, reason=self._why))
-            status = recorder.finish(self._ending())
+            recorder.finish(self._ending())
         result.points += recorder.points
         if self._run.ended_ns is None:
-            log.warning("run %s ended %s", run_id, status)
+            (row,) = self._reader.runs(run_ids=[run_id])
+            why = f": {row.end_reason}" if row.end_reason else ""
+            log.warning("run %s ended %s%s", run_id, row.status, why)
             result.ended.append(run_id)
         if recorder.points or recorder.markers:
             result.drained.append(run_id)

@@ -372,12 +372,14 @@ class RunState:
         return asdict(replace(self, registration=registration, standalone=standalone))
 
 
+def _optional(cls: type[Any]) -> Callable[[Any], Any]:
+    return lambda value: value and from_json(cls, value, _READERS)
+
+
 #: Readers for the field types of `RunState` and `RunEnding` that the protocol does not have.
 _READERS: Mapping[str, Callable[[Any], Any]] = {
-    "ProcessId | None": lambda value: value and from_json(ProcessId, value),
-    "RunRequest | None": lambda value: value and from_json(RunRequest, value),
-    "RunEnding | None": lambda value: value and from_json(RunEnding, value, _READERS),
-    "RunStatus | None": lambda value: value and RunStatus(value),
+    **{f"{cls.__name__} | None": _optional(cls) for cls in (ProcessId, RunRequest, RunEnding)},
+    f"{RunStatus.__name__} | None": lambda value: value and RunStatus(value),
 }
 
 

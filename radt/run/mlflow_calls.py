@@ -357,6 +357,9 @@ def _monotonic_ns(time_ms: int, followed: _Followed) -> int:
 
 # The wrapped methods --------------------------------------------------------------------------
 
+#: What a warning says did not work.
+_FOLLOWING = "copying what the script logs to MLflow, which has it,"
+
 #: Arguments of a call by name, with defaults. ``before`` may change them.
 Arguments = dict[str, Any]
 
@@ -383,10 +386,10 @@ def _wrapped(original: Callable[..., Any], follower: Follower) -> Callable[..., 
     def method(*args: Any, **kwargs: Any) -> Any:
         call = expected.bind(*args, **kwargs)
         call.apply_defaults()
-        result = guarded("following MLflow", lambda: follower.before(call.arguments))
+        result = guarded(_FOLLOWING, lambda: follower.before(call.arguments))
         if result is None:
             result = original(*call.args, **call.kwargs)
-            guarded("following MLflow", lambda: follower.after(call.arguments, result))
+            guarded(_FOLLOWING, lambda: follower.after(call.arguments, result))
         return result
 
     vars(method)["followed_by_radt"] = True

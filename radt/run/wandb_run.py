@@ -98,7 +98,9 @@ class _Values(MutableMapping[str, Any]):
         return len(self._known())
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name not in self._known():
+        if name.startswith("_"):
+            raise AttributeError(name)  # also of a copy, which has no attributes yet
+        if name not in self._known():
             raise AttributeError(f"{name!r} is not set; there is {', '.join(self) or 'nothing'}")
         return self._known()[name]
 

@@ -99,7 +99,7 @@ def print_closing(
     Args:
         before: The collector's status when the experiment began; None if it did not answer.
     """
-    # Imported here so that no start waits for it; `Recording` loads it while the rows run.
+    # Imported here so that no start waits for it; `RecordingThread` loads it while the rows run.
     from radt.analysis.report import read_report
     from radt.analysis.selection import counts_text
     from radt.delivery.backlog import backlogs

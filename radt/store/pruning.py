@@ -17,6 +17,7 @@ kept, so that its total increase stays the same.
 from __future__ import annotations
 
 import math
+import shlex
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -46,6 +47,8 @@ _MIN_FREE_BYTES = 1_000_000
 #: Pages per step; each step is a transaction.
 _STEP_PAGES = 2000
 _PATIENCE_S = 10.0
+#: Value of ``PRAGMA auto_vacuum``.
+_INCREMENTAL = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,7 @@ def give_back(path: Path) -> Space:
     try:
         with closing(sqlite3.connect(path, timeout=_PATIENCE_S, isolation_level=None)) as store:
             before = _pages_bytes(store, "page_count")
-            reason = _shrink(store)
+            reason = _shrink(store, path)
             after = _pages_bytes(store, "page_count")
             left = _pages_bytes(store, "freelist_count")
             # Only a checkpoint shrinks the file itself.
@@ -79,10 +82,13 @@ def give_back(path: Path) -> Space:
     return Space(max(0, before - after), left if reason else 0, reason)
 
 
-def _shrink(store: sqlite3.Connection) -> str:
+def _shrink(store: sqlite3.Connection, path: Path) -> str:
     """Release free pages; return why some remain, if so."""
     if _pages_bytes(store, "freelist_count") < _MIN_FREE_BYTES:
         return ""
+    if _pragma(store, "auto_vacuum") != _INCREMENTAL:
+        remedy = f"sqlite3 {shlex.quote(str(path))} 'PRAGMA auto_vacuum = 2; VACUUM'"
+        return f"this file cannot shrink step by step. Run: {remedy}"
     try:
         while pages := _pragma(store, "freelist_count"):
             store.execute(f"PRAGMA incremental_vacuum({_STEP_PAGES})").fetchall()

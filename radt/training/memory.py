@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def bytes_of(memory: str | int) -> int:
-    """Return a size in bytes; units such as those of ``"20GB"`` are powers of 1,000.
+    """Return a size in bytes: ``"20GB"`` are 20 × 1,000³, ``"20GiB"`` are 20 × 1,024³.
 
     Raises:
         UsageError: It is not a size.

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from radt.cluster.follow import SubmissionFollower
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
 from radt.home import Home
+from radt.model import RunStatus
+from radt.runner.active import StopRequest
+from radt.runner.console import RunConsole
+from radt.runner.notify import Notifier
 from tests.cluster.kit import Simulation
 from tests.cluster.node_kit import collect
 from tests.support.simulated import SimulatedEngine
@@ -64,6 +72,34 @@ def test_a_folder_that_fails_for_a_while(tmp_path: Path, what: str) -> None:
     finished_once(simulation)
     known = {request.job_id for request in Spool(simulation.spool.path).requests()}
     assert engine.arrays <= known
+
+
+def test_a_log_that_cannot_be_seen_keeps_no_workload_from_its_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exists = Path.exists
+
+    def unless_stale(path: Path) -> bool:
+        if path.name == "output.log":
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return exists(path)
+
+    simulation = Simulation.of(tmp_path, JOBS, SimulatedEngine(nodes=1))
+    simulation.finish()
+    simulation.look_anew()
+    monkeypatch.setattr(Path, "exists", unless_stale)
+    console = Console(file=io.StringIO())
+    with RunConsole(console) as shown, closing(Notifier("", shown.say)) as notifier:
+        followed = SubmissionFollower(
+            simulation.monitor,
+            Home(tmp_path / "home"),
+            shown,
+            collection=None,
+            statuses=None,
+            notifier=notifier,
+            stop=StopRequest(),
+        ).run()
+    assert [outcome.status for outcome in followed.workloads] == [RunStatus.FINISHED] * len(JOBS)
 
 
 def test_what_is_not_of_a_job_is_left_alone(tmp_path: Path) -> None:

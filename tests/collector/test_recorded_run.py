@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
 
-from radt.collector.protocol import Registration
+from radt.collector.protocol import Registration, RunRequest
 from radt.collector.routing import SortedReadings
-from radt.collector.runs import RegisteredRun, RunEnding
+from radt.collector.runs import RegisteredRun, RunEnding, RunState, RunStates
 from radt.errors import ListenerError
 from radt.listeners.api import Metric, Occurrence, Reading
-from radt.model import MissingReason, Scope
+from radt.model import ListenerChoice, MissingReason, RunStatus, Scope
+from radt.procfs import ProcessId
 from radt.store.records import LedgerRecord
 
 S = 10**9
@@ -120,3 +122,14 @@ def test_a_listener_that_goes_during_the_run_is_marked(run: RegisteredRun) -> No
     run.unavailable("top", "the driver is gone")
     (event,) = run.take().events
     assert (event.name, event.detail) == ("listener top unavailable", "the driver is gone")
+
+
+def test_a_restarted_collector_reads_all_that_was_saved(tmp_path: Path) -> None:
+    listeners = (ListenerChoice("top", 0.5, ("a",)),)
+    registration = Registration("r" * 32, "/store", "/spool", "uri", listeners=listeners)
+    request = RunRequest(registration, "w", "e", 7, 5, params={"lr": "0.1"}, tags={"a": "b"})
+    ending = RunEnding(9, RunStatus.KILLED, -9, "killed by SIGKILL", RunStatus.FAILED)
+    state = RunState(registration, ProcessId(3, 4), request, pid=7, started_ns=6, ending=ending)
+    states = RunStates(tmp_path / "runs")
+    states.keep(state)
+    assert list(states.load()) == [state]

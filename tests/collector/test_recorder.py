@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
+from radt.usage import CPU_TIME, usage_file
 from tests.support.descriptors import no_descriptors
 
 S = 10**9
@@ -174,3 +176,39 @@ def test_a_run_does_not_end_while_no_descriptor_is_free_to_read_its_journal(
     reader = StoreReader(tmp_path / "radt.db")
     assert [summary.count for summary in reader.summary([RUN])] == [1]
     reader.close()
+
+
+def test_totals_of_a_run_without_a_start_span_it_from_its_creation(
+    tmp_path: Path, recorder_of: Callable[[RegisteredRun], RunRecorder]
+) -> None:
+    run = _run(tmp_path)
+    (tmp_path / "spool").mkdir()
+    usage_file(tmp_path / "spool").write_text(json.dumps({CPU_TIME: 5.0}))
+    recorder_of(run).finish(RunEnding(20 * S, RunStatus.KILLED))
+    with StoreReader(tmp_path / "radt.db") as reader:
+        (series,) = reader.series([RUN])
+        samples = reader.samples(RUN, series.series_no)
+        ended_ns = reader.run(RUN).ended_ns
+    assert list(samples.times_ns) == [1, ended_ns]
+    assert list(samples.values) == [0.0, 5.0]
+
+
+@pytest.mark.parametrize("more", ["", "a value", "a total"])
+def test_an_ended_run_is_uploaded_again_only_if_there_is_more_of_it(
+    tmp_path: Path,
+    writer: StoreWriter,
+    recorder_of: Callable[[RegisteredRun], RunRecorder],
+    more: str,
+) -> None:
+    writer.end_run(RUN, RunStatus.FINISHED, 20 * S)
+    writer.mark_run_delivered(RUN)
+    (tmp_path / "spool").mkdir()
+    if more == "a value":
+        journal = JournalWriter(tmp_path / "spool" / "journal", rank=None, warn=pytest.fail)
+        journal.scalar("loss", 1.0, 0)
+        journal.close()
+    elif more == "a total":
+        usage_file(tmp_path / "spool").write_text(json.dumps({CPU_TIME: 5.0}))
+    recorder_of(_run(tmp_path)).finish(RunEnding(20 * S, RunStatus.FINISHED))
+    with StoreReader(tmp_path / "radt.db") as reader:
+        assert bool(reader.runs_to_deliver("")) == bool(more)

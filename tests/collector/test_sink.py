@@ -21,7 +21,7 @@ from radt.collector.sink import StoreSink
 from radt.errors import StoreError
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
-from radt.store.records import RunRecord, WorkloadRecord
+from radt.store.records import JournalCursor, RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from tests.support.disk import SmallDisk
 from tests.support.waiting import wait_until
@@ -87,6 +87,22 @@ def test_one_that_cannot_be_ended_does_not_keep_the_others(
     reader = StoreReader(path)
     assert {reader.run(one).status for one in (BAD, GOOD)} == {RunStatus.FINISHED}
     reader.close()
+
+
+def test_one_whose_journals_another_process_has_read_ends_as_do_the_others(
+    sink: StoreSink, path: Path
+) -> None:
+    bad, good = _started(sink, BAD), _started(sink, GOOD)
+    assert bad.recorded.wait(180)
+    assert good.recorded.wait(180)
+    with StoreWriter(path) as other:
+        other.put_cursors(BAD, [JournalCursor("another", slot=1)])
+    for run in (bad, good):
+        run.end(RunEnding(10**12, RunStatus.FINISHED))
+    sink.wake()
+    for run in (good, bad):
+        assert run.done.wait(180)
+        assert not run.failure
 
 
 def test_a_store_that_was_opened_on_a_read_only_disk_is_written_once_the_disk_can_be(

@@ -21,8 +21,8 @@ DAEMON = MpsDaemon(("GPU-1", "GPU-2"), "/run/radt/mps/1")
 
 _INTEND = """
 import sys
-from radt.collocation.ledger import Ledger, Container
-Ledger().intend(Container("radt-ä b"), run_id="r1")
+from radt.collocation.ledger import Container, CreatedLedger
+CreatedLedger().intend(Container("radt-ä b"), run_id="r1")
 print("noted", flush=True)
 sys.stdin.read()
 """

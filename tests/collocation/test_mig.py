@@ -39,7 +39,7 @@ OTHERS = "gi 0 1 19 0 1\ngi 0 2 19 1 1\nci 0 1 0 1 0\nci 0 2 0 1 0\n"
 _RUNNER = """
 import sys
 from radt.collocation.inventory import read_inventory
-from radt.collocation.ledger import Ledger
+from radt.collocation.ledger import CreatedLedger
 from radt.collocation.mig import create_instance
 from radt.collocation.planner import DeviceRequest, plan_devices
 from radt.collocation.spec import Collocation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -224,6 +225,25 @@ def test_room_is_not_given_back_while_another_program_writes(
         monkeypatch.setattr("radt.store.pruning._PATIENCE_S", 0.01)
         assert "another program" in give_back(home.store_path).reason
     assert give_back(home.store_path).given_back_bytes > 2_000_000
+
+
+@SQLITE_ONLY
+def test_a_file_that_cannot_shrink_step_by_step_says_how_it_can(
+    home: Home, writer: StoreWriter, put_run: PutRun
+) -> None:
+    noisy(writer, put_run("a" * 32, points=10))
+    writer.close()
+    with closing(sqlite3.connect(home.store_path)) as store:
+        store.executescript("PRAGMA auto_vacuum = 0; VACUUM")
+    text = prune(*THIN, "--yes")
+    assert "MB freed" not in text
+    assert "MB are free inside the file: this file cannot shrink step by step. Run: " in text
+    shell = text.partition("step by step. Run: ")[2].splitlines()[0]
+    _, file, commands = shlex.split(shell)
+    with closing(sqlite3.connect(file)) as store:
+        store.executescript(commands)
+        assert store.execute("PRAGMA auto_vacuum").fetchone() == (2,)
+        assert store.execute("PRAGMA freelist_count").fetchone() == (0,)
 
 
 @SQLITE_ONLY

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import os
+import random
 import subprocess
 import sys
 import threading
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -19,7 +23,7 @@ from hypothesis import strategies as st
 
 from radt.loaders import SharedLoader
 from radt.loaders.scope import scoped
-from radt.loaders.shared import session
+from radt.loaders.shared import randomness, session
 from radt.loaders.shared.membership import Join
 from radt.loaders.shared.starting import start_server
 from tests.support.shared_loading import (
@@ -258,6 +262,21 @@ def test_a_position_goes_on_in_a_new_server_with_the_same_random_numbers() -> No
         loader.load_state_dict(state)
         rest = [(t.tolist(), i.tolist()) for _ in range(2) for t, i in loader]
     assert rest == batches[8 + 5 :]
+
+
+def test_random_states_that_an_earlier_radt_saved_are_restored() -> None:
+    name, keys, *rest = np.random.get_state(legacy=True)
+    states = {
+        "python": random.getstate(),
+        "numpy": (name, torch.from_numpy(keys.astype(np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+        "loader": [],
+    }
+    torch.save(states, file := io.BytesIO())
+    drawn = (random.random(), np.random.random(), torch.rand(()).item())
+    text = b64encode(file.getvalue()).decode()
+    randomness.restore({"states": text, "draws_seed": False}, object())
+    assert (random.random(), np.random.random(), torch.rand(()).item()) == drawn
 
 
 def test_orders_are_those_of_a_plain_loader_whether_workers_live_on_or_are_new() -> None:

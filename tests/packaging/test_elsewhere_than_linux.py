@@ -46,7 +46,7 @@ import radt
 import radt.analysis.report
 import radt.cli.dashboard, radt.cli.export, radt.cli.report
 from radt.frontend.app import PAGES, create_app
-from radt.frontend.auth import Access
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.metrics import automatic_metrics, quantities
@@ -57,7 +57,7 @@ from radt.frontend.view import View
 
 home = Path(sys.argv[1])
 source = Source(home / "radt.db")
-app = create_app(source, Access())
+app = create_app(source, DashboardAccess())
 with app.server.test_request_context():
     for page in PAGES:
         page.layout(source, View())

@@ -15,13 +15,13 @@ ROOT = Path(__file__).parents[2]
 #: A change that needs more says why in its commit message; one that removes code lowers the limit.
 LIMITS = {
     "frontend": 13_500,
-    "frontend (js, css)": 6_610,
+    "frontend (js, css)": 6_620,
     "listeners": 4_200,
-    "radt (top level)": 2_980,
+    "radt (top level)": 2_990,
     "radt/analysis": 6_200,
     "radt/cli": 4_270,
-    "radt/cluster": 5_040,
-    "radt/collector": 4_370,
+    "radt/cluster": 5_060,
+    "radt/collector": 4_380,
     "radt/collocation": 2_520,
     "radt/compose": 320,
     "radt/delivery": 4_440,
@@ -33,12 +33,12 @@ LIMITS = {
     "radt/journal": 1_400,
     "radt/loaders": 4_020,
     "radt/render": 1_980,
-    "radt/run": 3_720,
-    "radt/runner": 5_150,
-    "radt/store": 5_270,
+    "radt/run": 3_730,
+    "radt/runner": 5_160,
+    "radt/store": 5_280,
     "radt/trace": 790,
     "radt/training": 6_420,
-    "tests": 87_300,
+    "tests": 87_500,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,23 @@ def test_a_row_that_finished_unsaid_is_not_run_again(bench: Bench) -> None:
     bench.radt(path.name, "--repeat", "2", code=1)
     assert statuses(bench, path) == ["FINISHED 2/2", "FAILED 1/2: exit code 4", "FINISHED 2/2"]
     assert ran(bench)[3:] == ["x", "z"]
+
+
+@pytest.mark.long
+def test_a_run_of_a_dead_runner_on_another_host_is_ended_by_the_next_start(bench: Bench) -> None:
+    bench.script("train.py", NOTES_ITSELF)
+    path = bench.experiment("Workload,File,Params\nx,train.py,x\n")
+    bench.radt(path.name)
+    path.write_text(path.read_text().replace("FINISHED", "RUNNING"))
+    with closing(sqlite3.connect(bench.home / "radt.db")) as store, store:
+        store.execute("UPDATE run SET status = 'RUNNING', ended_ns = NULL, host = 'another'")
+        store.execute("UPDATE workload SET status = 'RUNNING', ended_ns = NULL")
+    bench.radt(path.name)
+    assert ran(bench) == ["x", "x"]
+    lost, again = sorted(bench.reader.runs(), key=lambda run: run.created_ns)
+    assert (lost.status, lost.end_reason) == (RunStatus.KILLED, "its runner died")
+    assert again.status is RunStatus.FINISHED
+    assert RunStatus.RUNNING not in {workload.status for workload in bench.reader.workloads()}
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from mlflow.tracking._tracking_service.client import TrackingServiceClient
 
 from radt.model import SOFTWARE, THROUGH_MLFLOW, RunStatus
-from radt.run.mlflow_calls import FOLLOWED, unknown_methods
+from radt.run.mlflow_calls import FOLLOWED, Follower, _wrapped, unknown_methods
 from tests.run.conftest import Alone, Joined
 from tests.support.bench import RADT, wait_until
 
@@ -59,6 +59,16 @@ def test_a_client_that_is_not_known_is_left_alone(registered: Registered) -> Non
     (message,) = [line for line in err.splitlines() if line.startswith("radt:")]
     assert "is in MLflow only" in message and "set_tag" in message and mlflow.__version__ in message
     assert client.get_run(run_id).data.metrics == {"loss": 0.5}
+
+
+def test_a_failure_says_that_mlflow_has_the_data(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no such luck")
+
+    method = _wrapped(lambda key: f"MLflow's {key}", Follower(("key",), after=fail))
+    assert method(key="loss") == "MLflow's loss"
+    said = capsys.readouterr().err
+    assert "logs to MLflow, which has it, did not work: ValueError: no such luck" in said
 
 
 def test_without_a_run_nothing_is_wrapped() -> None:

@@ -208,11 +208,13 @@ def test_without_a_run_it_is_said_and_the_script_goes_on(joined: Joined) -> None
 
 def test_a_with_block_logs_the_same_way(joined: Joined) -> None:
     joined.run(
-        "import radt\n"
+        "import copy, radt\n"
         "with radt.Run() as run:\n"
         "    run.log({'a': 1})\n"
         "    run.config.lr = 0.1\n"
         "    assert radt.config['lr'] == 0.1 and radt.run.config.lr == 0.1\n"
+        "    for values in (run.config, radt.config):\n"
+        "        assert copy.copy(values) == copy.deepcopy(values) == {'lr': 0.1}\n"
         "    assert radt.active_run() is run and radt.summary == {'a': 1.0}\n"
         "    for wrong in (lambda: run.log(3), lambda: run.log({'a': 1}, step=True)):\n"
         "        try: wrong()\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 from radt import selftest
 from radt.cli import main
 from radt.cli.selftest import command
+from radt.errors import LaunchError
 from radt.selftest import LimitVerdict, OverheadMeasurement, drawn_orders
 from tests.support.bench import Bench, bench_in
 from tests.support.waiting import wait_until
@@ -71,6 +73,19 @@ def test_a_failed_measurement_is_reported_and_the_others_are_made(
     output = capsys.readouterr().out
     assert "work.py ended with exit code 1: no work today" in output
     assert "readings missed" in output
+
+
+@pytest.mark.parametrize("then", ["sys.exit(1)", "signal.pause()"])
+def test_idle_rows_that_do_not_start_end_the_measurement(
+    then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = f"import signal, sys; print('no rows today', file=sys.stderr, flush=True); {then}"
+    runner = [sys.executable, "-c", program]
+    monkeypatch.setattr(selftest, "_experiment", lambda *_, **__: runner)
+    monkeypatch.setattr(selftest, "_TIMEOUT_S", 3.0)
+    with selftest._sandbox() as home, pytest.raises(LaunchError) as raised:
+        selftest._sampling(home, 0.1)
+    assert "0 of 8 idle rows started: no rows today" in str(raised.value)
 
 
 def test_the_collector_of_a_killed_selftest_ends_by_itself(tmp_path: Path) -> None:

@@ -83,8 +83,15 @@ def test_a_script_goes_on_without_an_address_that_is_not_valid(
 ) -> None:
     monkeypatch.setenv("RADT_STORE_URI", "mysql://db/radt")
     warnings: list[str] = []
-    assert Home(Path("/data")).store_uri(warn=warnings.append) == ""
+    monkeypatch.setenv("RADT_TRACKING_URI", "postgresql://h/db")
+    home = Home(Path("/data"))
+    tracking_uri = home.tracking_uri(warn=warnings.append)
+    # Recorded data is not written to a database that was not meant.
+    assert home.store_uri(tracking_uri=tracking_uri, warn=warnings.append) == ""
     assert len(warnings) == 1
-    assert "RADT_STORE_URI: 'mysql://db/radt' is not the address of a Postgres" in warnings[0]
+    assert (
+        "a setting is not used: RADT_STORE_URI: 'mysql://db/radt' is not the address of a Postgres"
+        in warnings[0]
+    )
     with pytest.raises(UsageError, match="RADT_STORE_URI"):
-        Home(Path("/data")).store_uri()
+        home.store_uri()

@@ -55,12 +55,17 @@ class Replicator:
     def __init__(self, store: Path, address: StoreAddress, pace: Pace) -> None:
         self._address = address
         self._pace = pace
+        self._problems = ProblemLog(store, POSTGRES, str(address))
         self._reader = StoreReader(store)
-        self._writer = StoreWriter(store)
+        try:
+            self._writer = StoreWriter(store)
+        except StoreError as error:
+            self._problems.failed(EVERYTHING, error)
+            self._reader.close()
+            raise
         self._remote: PostgresTarget | None = None
         self._target = ""
         self._copies: dict[str, RunCopy] = {}
-        self._problems = ProblemLog(store, POSTGRES, str(address))
         self._retries = Retries(_LONGEST_DELAY_S)
         self._token: int | None = None
         self._look_after_s = 0.0

@@ -31,6 +31,9 @@ def state_of(loader: object) -> Json:
 def restore(state: Json, loader: object) -> None:
     """Set the states that `state_of` returned, perhaps in another process."""
     states = torch.load(io.BytesIO(b64decode(state["states"])), weights_only=True)
+    if "cuda" not in states:  # saved by an earlier radt
+        version, numbers, gauss = states["python"]
+        states |= {"python": [version, torch.tensor(numbers), gauss], "cuda": [], "cuda_seed": None}
     RandomState.from_state_dict(states).restore()
     set_states(generators_of(loader), states["loader"])
     if isinstance(loader, DataLoader) and state["draws_seed"] and not _draws_seed(loader):

@@ -624,6 +624,19 @@ def test_a_store_that_is_deleted_ends_it(
         replicator.turn()
 
 
+def test_a_store_that_cannot_be_opened_for_writing_says_so(
+    store: Path, writer: StoreWriter, replicators: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_runs(writer)
+    monkeypatch.setattr("radt.store.sqlite.BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("radt.store.migrations._PATIENCE_S", 0.01)
+    with closing(sqlite3.connect(store)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreError, match="busy"):
+            replicators("postgresql://nowhere/db")
+    assert "has been busy" in problem_of(store)
+
+
 def test_a_local_store_that_takes_no_record_does_not_keep_the_copy(
     store: Path,
     writer: StoreWriter,
