@@ -250,7 +250,7 @@
   function followLog() {
     const tab = document.querySelector("#workload-log-tabs [aria-pressed=true]");
     if (!tab) return;
-    const live = answer.live.includes(tab.dataset.run);
+    const live = (answer.live || []).includes(tab.dataset.run);
     const box = document.getElementById("run-log");
     const isNew = logged.id !== tab.dataset.run || logged.box !== box;
     if (isNew) logged = { id: tab.dataset.run, box, live };

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 #: A change that needs more says why in its commit message; one that removes code lowers the limit.
 LIMITS = {
     "frontend": 13_500,
-    "frontend (js, css)": 6_620,
+    "frontend (js, css)": 6_630,
     "listeners": 4_200,
     "radt (top level)": 2_990,
     "radt/analysis": 6_200,
@@ -38,7 +38,7 @@ LIMITS = {
     "radt/store": 5_280,
     "radt/trace": 790,
     "radt/training": 6_420,
-    "tests": 87_500,
+    "tests": 87_700,
 }
 _NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
