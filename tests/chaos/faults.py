@@ -125,13 +125,18 @@ def _no_descriptors(world: World, chance: random.Random) -> Iterator[str]:
 def _full_disk(world: World, chance: random.Random) -> Iterator[str]:
     assert world.disk is not None
     try:
-        world.disk.fill()
-    except OSError as error:  # another fault has left no inode for the file that fills it
-        assert error.errno == errno.ENOSPC, error
-    try:
+        # Open, it can be emptied even while another fault has the disk read-only.
+        filler = world.disk.filler.open("ab")
+    except OSError as error:  # another fault has left no inode for it, or has the disk read-only
+        assert error.errno in (errno.ENOSPC, errno.EROFS), error
         yield "full"
-    finally:
-        world.disk.clear()
+        return
+    with filler:
+        world.disk.fill()
+        try:
+            yield "full"
+        finally:
+            filler.truncate(0)
 
 
 @contextmanager

@@ -43,7 +43,8 @@ class SmallDisk:
         subprocess.run(["mount", "-o", f"remount,{how}", self.path], check=True)
 
     @property
-    def _filler(self) -> Path:
+    def filler(self) -> Path:
+        """The file that fills it."""
         return self.path / "filler"
 
     def resize(self, size_bytes: int) -> None:
@@ -51,7 +52,7 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Leave no block free; whoever frees one meanwhile may have it."""
-        with self._filler.open("ab") as file:
+        with self.filler.open("ab") as file:
             for size in (1 << 16, 1 << 12):
                 try:
                     while True:
@@ -61,7 +62,7 @@ class SmallDisk:
 
     def clear(self) -> None:
         """Give it all back; harmless if that was done."""
-        self._filler.unlink(missing_ok=True)
+        self.filler.unlink(missing_ok=True)
 
 
 @pytest.fixture
