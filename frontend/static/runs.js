@@ -252,8 +252,8 @@
     draw(found);
   };
 
-  /* Paper gets all rows, up to the most of one answer. Browsers do not wait for other requests
-     than synchronous ones before they print. */
+  /* Print all rows, up to the limit of one answer. The request is synchronous, because browsers
+     wait for no other kind before they print. */
   window.addEventListener("beforeprint", () => {
     if (!page || !page.root.isConnected || !page.answer) return;
     const request = new XMLHttpRequest();

@@ -345,7 +345,7 @@ class RunRecorder:
             more = self._pending is not None
             pending = self.prepare(final=True)
             with self._writer.transaction():
-                # No other process can write now, but one may have before, if there is no lock.
+                # Without a lock, another process may have written before this one claimed the run.
                 if not self._claim.is_locked and self._cursors != self._reader.cursors(
                     self.run.run_id
                 ):

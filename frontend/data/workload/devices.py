@@ -124,7 +124,7 @@ class Processor:
 
     @property
     def pinning(self) -> str:
-        """Whether runs were pinned to cores, in words."""
+        """Say whether runs were pinned to cores."""
         if self.has_pinned:
             return "runs are pinned to cores"
         return "pinning not recorded" if self.pinned else "runs share all cores"

@@ -72,7 +72,7 @@ class Facts:
 
     @property
     def tables(self) -> dict[str, tuple[Fact, ...]]:
-        """The tables by their titles. There are no totals before a run has ended."""
+        """The tables, by title. Totals exist only once a run has ended."""
         totals = {"Totals": self.totals} if self.totals else {}
         return {"Parameters": self.params, **totals, "Execution": self.about, "Tags": self.tags}
 
