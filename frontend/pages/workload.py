@@ -148,7 +148,7 @@ def _parts(source: Source, reading: WorkloadData, view: View) -> dict[str, str]:
         if run.record.host not in machines:
             machines[run.record.host] = machine_of(source, run.record, tags.get(run.run_id, {}))
     devices = devices_of(subject, tags, machines, reading.summaries.values())
-    facts = key_figures(subject, lives, ledger, slowed, workload_overhead(source, subject))
+    facts = key_figures(reading, ledger, slowed, workload_overhead(source, subject))
     sampled = {run_id for run_id, _ in reading.summaries}
     rows, height_px = rows_of(lives, slowed), row_px(len(lives))
     strips = reading.strips[:MAX_STRIPS]

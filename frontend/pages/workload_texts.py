@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from radt import units
-from radt.analysis.baselines import Slowdown
+from radt.analysis.baselines import Slowdown, mean_ratio
 from radt.analysis.footnotes import compared_elsewhere
 from radt.analysis.quantities import Quantity
 from radt.analysis.recording import TrackerOverhead
@@ -20,9 +20,9 @@ from radt.frontend.charts.timeline import life_px
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.run_files import FilesLocation, Listing, list_artifacts
 from radt.frontend.data.workload.lanes import Lane, lanes_of
-from radt.frontend.data.workload.life import overlap
 from radt.frontend.data.workload.model import Life
 from radt.frontend.data.workload.run_facts import MAX_GAPS, Entry, WorkloadLedger
+from radt.frontend.data.workload.strips import WorkloadData
 from radt.frontend.data.workload.subject import ShownWorkload
 from radt.frontend.files import artifact_address, trace_address
 from radt.frontend.pages.parts import KeyFigure
@@ -41,14 +41,14 @@ _HTTP = ("http", "https")
 
 
 def key_figures(
-    subject: ShownWorkload,
-    lives: Sequence[Life],
+    reading: WorkloadData,
     ledger: WorkloadLedger,
     slowed: Mapping[str, Slowdown],
     overhead: TrackerOverhead,
 ) -> list[KeyFigure]:
     """Return the key figures of the workload, in one line."""
-    record, took = subject.workload.record, _took(subject, lives)
+    subject = reading.subject
+    record, took = subject.workload.record, _took(subject, reading.lives)
     status = subject.workload.status.value
     began = datetime.fromtimestamp(subject.origin_ns / 1e9).astimezone()
     facts = [
@@ -67,11 +67,9 @@ def key_figures(
             title = "Time between the first and the last process start at the barrier"
             facts.append(KeyFigure("Start skew", units.duration(skew_s), title))
         title = "Share of the time from the first start to the last end in which all runs ran"
-        facts.append(KeyFigure("Overlap", units.percent(overlap(lives)), title))
-    ratios = [slowdown.ratio for slowdown in slowed.values()]
-    if ratios:
-        mean = units.factor(sum(ratios) / len(ratios))
-        facts.append(KeyFigure("vs solo", f"{mean} time an epoch"))
+        facts.append(KeyFigure("Overlap", units.percent(reading.overlap), title))
+    if (mean := mean_ratio(slowed.values())) is not None:
+        facts.append(KeyFigure("vs solo", f"{units.factor(mean)} time an epoch"))
     if not imported:
         why = ledger.why or ledger.text
         is_bad = not ledger.is_complete

@@ -375,6 +375,12 @@ class Slowdown:
         return self.time_s / self.alone_s
 
 
+def mean_ratio(slowdowns: Iterable[Slowdown]) -> float | None:
+    """Return the mean slowdown of runs, as a report has it for like runs; None without any."""
+    mean = of_rows([[slowdown.ratio] for slowdown in slowdowns], Combine.MEAN)
+    return None if mean is None else mean.mean
+
+
 def read_slowdowns(
     reader: StoreReader,
     selection: Selection,

@@ -214,13 +214,47 @@ def _overlap(attempt: Attempt) -> Stretch | str | None:
         return None
     if not attempt.complete:
         return "not all runs of the workload came to a result"
-    starts = [run.started_ns for run in runs if run.started_ns is not None]
-    ends = [run.ended_ns for run in runs if run.ended_ns is not None]
-    if len(starts) < len(runs) or len(ends) < len(runs):
+    lived = _lived(runs)
+    if len(lived) < len(runs):
         return "a run of the workload has no recorded start or end"
-    if max(starts) >= min(ends):
+    start_ns, end_ns = _common(lived)
+    if start_ns >= end_ns:
         return "the runs of the workload never ran all at the same time"
-    return max(starts), min(ends)
+    return start_ns, end_ns
+
+
+def overlap_share(runs: Sequence[RunRecord], now_ns: int) -> float | None:
+    """Return the share of the time from the first start to the last end in which all runs ran.
+
+    None for fewer than two runs, and before all have started.
+
+    Args:
+        runs: The runs of a workload without services, which do not count.
+        now_ns: The end of runs that have not ended.
+    """
+    lived = _lived(runs, now_ns)
+    if len(runs) < 2 or not lived:
+        return None
+    if len(lived) < len(runs):
+        return 0.0 if all(run.status.ended for run in runs) else None
+    start_ns, end_ns = _common(lived)
+    span_ns = max(end for _, end in lived) - min(start for start, _ in lived)
+    return max(0, end_ns - start_ns) / span_ns if span_ns else None
+
+
+def _lived(runs: Sequence[RunRecord], now_ns: int | None = None) -> list[Stretch]:
+    """Return the time of each run from its start to its end, if both are known."""
+    ends = [now_ns if run.ended_ns is None else run.ended_ns for run in runs]
+    return [
+        (run.started_ns, max(run.started_ns, end_ns))
+        for run, end_ns in zip(runs, ends, strict=True)
+        if run.started_ns is not None and end_ns is not None
+    ]
+
+
+def _common(stretches: Sequence[Stretch]) -> Stretch:
+    """Return the last start and the first end."""
+    return max(start_ns for start_ns, _ in stretches), min(end_ns for _, end_ns in stretches)
 
 
 def _window(

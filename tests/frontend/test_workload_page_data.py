@@ -22,7 +22,6 @@ from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
 from radt.frontend.data.workload import run_facts
 from radt.frontend.data.workload.devices import UsedDevices, devices_of, pinned_cores
-from radt.frontend.data.workload.life import overlap
 from radt.frontend.data.workload.model import BarKind, LaneSpan, StackData, binned
 from radt.frontend.data.workload.run_facts import (
     RecordedMachine,
@@ -176,12 +175,13 @@ def test_lives_say_when_how_long_and_how_they_ended(bench: Bench, source: Source
     workload_id, _ = planted_three(bench)
     subject = subject_of(source, workload_id)
 
-    a, b, c = read_all(source, subject).lives
+    reading = read_all(source, subject)
+    a, _, c = reading.lives
 
     assert (a.start_s, a.end_s) == (pytest.approx(0.0), pytest.approx(30.0))
     assert a.setup_s == pytest.approx(5.0)
     assert (c.end_text, c.reason) == ("OOM", "CUDA ran out of memory at 38.9 of 39.6 GB")
-    assert overlap([a, b, c]) == pytest.approx(9 / 30)
+    assert reading.overlap == pytest.approx(9 / 30)
     slowed = slowdowns(source, subject)
     assert speed_text(a, slowed[a.run.run_id]) == "1.50× slower than solo (4.20 s an epoch)"
     assert [bar.is_open for bar in c.bars if bar.kind is BarKind.EPOCH][-1]
@@ -192,8 +192,8 @@ def test_the_overlap_of_one_run_and_of_runs_that_never_met(bench: Bench, source:
     alone = bench.workload("alone", [Planted("a")])
     apart = bench.workload("apart", [Planted("a", end_s=5.0), Planted("b", start_s=6.0)])
 
-    assert overlap(read_all(source, subject_of(source, alone)).lives) is None
-    assert overlap(read_all(source, subject_of(source, apart)).lives) == 0.0
+    assert read_all(source, subject_of(source, alone)).overlap is None
+    assert read_all(source, subject_of(source, apart)).overlap == 0.0
 
 
 def test_thin_neighbours_become_one_bar_that_says_how_many(bench: Bench, source: Source) -> None:

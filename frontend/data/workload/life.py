@@ -25,29 +25,28 @@ _SHORTEST_S = 1.0
 _SETUP_SHARE = 0.14
 
 
-def lives(
-    source: Source, subject: ShownWorkload, summaries: Iterable[SeriesSummary]
-) -> tuple[Life, ...]:
-    """Return the lifetimes of a workload's runs.
+def markers_of(source: Source, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]:
+    """Return the markers of runs.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    run_ids = subject.run_ids
-    markers: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in run_ids}
-    for marker in source.remember(("markers", run_ids), lambda reader: reader.markers(run_ids)):
-        markers[marker.run_id].append(marker)
-    last_ns: dict[str, int] = {}
-    for summary in summaries:
-        run_id = summary.series.run_id
-        last_ns[run_id] = max(last_ns.get(run_id, 0), summary.last_ns)
-    # All running runs have lived until the newest sample of any of them.
-    now_ns = max(
-        [*last_ns.values(), *(m.start_ns for of_run in markers.values() for m in of_run)], default=0
-    )
+    return source.remember(("markers", run_ids), lambda reader: reader.markers(run_ids))
+
+
+def newest_ns(markers: Iterable[MarkerRecord], summaries: Iterable[SeriesSummary]) -> int:
+    """Return the time of the newest marker or sample: all running runs have lived until then."""
+    times_ns = [summary.last_ns for summary in summaries]
+    return max([*times_ns, *(marker.start_ns for marker in markers)], default=0)
+
+
+def lives(subject: ShownWorkload, markers: Iterable[MarkerRecord], now_ns: int) -> tuple[Life, ...]:
+    """Return the lifetimes of a workload's runs. ``now_ns`` is the end of those still running."""
+    of_run: dict[str, list[MarkerRecord]] = {run_id: [] for run_id in subject.run_ids}
+    for marker in markers:
+        of_run[marker.run_id].append(marker)
     return tuple(
-        life_of(run, markers[run.run_id], subject.origin_ns, now_ns)
-        for run in subject.workload.runs
+        life_of(run, of_run[run.run_id], subject.origin_ns, now_ns) for run in subject.workload.runs
     )
 
 
@@ -126,20 +125,3 @@ def whole_window(lives: Sequence[Life]) -> Window:
     end_s = max(end_s, _SHORTEST_S)
     setup_s = max((-bar.start_s for life in lives for bar in life.bars), default=0.0)
     return Window(-min(max(setup_s, 0.0), _SETUP_SHARE * end_s), end_s * 1.005)
-
-
-def overlap(lives: Sequence[Life]) -> float | None:
-    """Return the share of the time from the first start to the last end in which all runs ran.
-
-    None for fewer than two runs, and before all have started. Child runs do not count.
-    """
-    lives = [life for life in lives if life.run.parent is None]
-    started = [life for life in lives if life.start_s is not None]
-    if len(lives) < 2 or not started:
-        return None
-    if len(started) < len(lives):
-        return 0.0 if all(life.run.record.status.ended for life in lives) else None
-    starts = [life.start_s for life in started if life.start_s is not None]
-    ends = [life.end_s for life in started]
-    span_s = max(ends) - min(starts)
-    return max(0.0, min(ends) - max(starts)) / span_s if span_s > 0 else None

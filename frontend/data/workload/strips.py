@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from radt.analysis.windows import overlap_share
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.metrics import quantity_of, series_of
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window
-from radt.frontend.data.workload.life import lives, whole_window
+from radt.frontend.data.workload.life import lives, markers_of, newest_ns, whole_window
 from radt.frontend.data.workload.model import DeviceSeries, Life, Share, StackedResource, Strip
 from radt.frontend.data.workload.stacks import Summaries, summaries_of
 from radt.frontend.data.workload.subject import ShownWorkload
@@ -247,12 +248,16 @@ def _natural(place: tuple[str, str]) -> tuple[str, int, str]:
 
 @dataclass(frozen=True)
 class WorkloadData:
-    """Data of a workload that several parts of the page need."""
+    """Data of a workload that several parts of the page need.
+
+    ``overlap`` is the share of its time in which all of its runs ran, None for fewer than two.
+    """
 
     subject: ShownWorkload
     summaries: Summaries
     lives: tuple[Life, ...]
     strips: tuple[Strip, ...]
+    overlap: float | None
 
     @property
     def several_hosts(self) -> bool:
@@ -276,7 +281,8 @@ def read_all(source: Source, subject: ShownWorkload) -> WorkloadData:
 def _read_all(source: Source, subject: ShownWorkload) -> WorkloadData:
     run_ids = subject.run_ids
     summaries = summaries_of(source, run_ids)
-    lives_ = lives(source, subject, summaries.values())
+    markers = markers_of(source, run_ids)
+    now_ns = newest_ns(markers, summaries.values())
     # A declared series without readings has no curve.
     known = {
         metric: tuple(
@@ -285,4 +291,5 @@ def _read_all(source: Source, subject: ShownWorkload) -> WorkloadData:
         for metric, records in series_of(source, run_ids).items()
     }
     strips = strips_of(subject, {metric: records for metric, records in known.items() if records})
-    return WorkloadData(subject, summaries, lives_, strips)
+    overlap = overlap_share([run.record for run in subject.workload.trained], now_ns)
+    return WorkloadData(subject, summaries, lives(subject, markers, now_ns), strips, overlap)
