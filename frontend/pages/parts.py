@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -84,17 +84,29 @@ def asked_scheme(asked: Answer) -> Scheme:
     return Scheme.DARK if asked.get("scheme") == Scheme.DARK else Scheme.LIGHT
 
 
-def is_drawn(asked: Answer, basis: str) -> bool:
-    """Return True if the browser has the figures that are drawn from ``basis`` (`changed`)."""
-    return bool(basis) and _known(asked).get("basis") == basis
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Parts and figures that are made together, and only if the browser lacks their ``basis``.
+
+    A figure without traces could not be read: its section is made again with the next request.
+
+    Attributes:
+        names: Their elements, in the order of `make`'s results.
+        basis: All that they depend on, with a ``repr`` that differs if it does.
+        make: Returns the HTML of parts, and figures.
+    """
+
+    names: tuple[str, ...]
+    basis: object
+    make: Callable[[], Sequence[str | Figure]]
 
 
 def changed(
     asked: Answer,
-    parts: Mapping[str, str | None],
-    figures: Mapping[str, Figure | None] | None = None,
+    parts: Mapping[str, str],
+    figures: Mapping[str, Figure] | None = None,
     *,
-    basis: str = "",
+    sections: Iterable[Section] = (),
     **more: Any,
 ) -> Answer | None:
     """Return the answer of a route: what the browser lacks; None if it has all.
@@ -103,34 +115,50 @@ def changed(
         asked: The request, with the ``stamps`` of the parts that the browser has.
         parts: The HTML of each part, by the name of its element; strings that are not Markup are
             escaped. A part within another one comes after it, and stays when that one is replaced.
-        figures: Figures in Plotly's JSON, by the name of their element, which is in a part. A part
-            or a figure of None is as the browser has it.
-        basis: Identifies what the figures are drawn from, if a page asks `is_drawn`.
+        figures: Figures in Plotly's JSON, by the name of their element, which is in a part.
+        sections: Further parts and figures, within those before.
         more: Further data for the page's script.
     """
-    known, figures = _known(asked), figures or {}
-    parts = {
-        name: None if part is None else _encodable(escape(part)) for name, part in parts.items()
+    known = _known(asked)
+    contents: dict[str, str | Figure] = {**parts, **(figures or {})}
+    bases: dict[str, str] = {}
+    stamps: dict[str, str] = {}
+    for section in sections:
+        basis = _stamp(repr(section.basis))
+        if all(known.get(name, "").startswith(f"{basis} ") for name in section.names):
+            stamps |= {name: known[name] for name in section.names}
+            continue
+        made = section.make()
+        contents |= dict(zip(section.names, made, strict=True))
+        if all(isinstance(each, str) or each["data"] for each in made):
+            bases |= dict.fromkeys(section.names, basis)
+    contents = {
+        name: _encodable(escape(content)) if isinstance(content, str) else content
+        for name, content in contents.items()
     }
-    stamps = {
-        name: known.get(name, "") if content is None else _stamp(repr(content))
-        for name, content in (parts | dict(figures)).items()
+    stamps |= {
+        name: f"{bases.get(name, '')} {_stamp(repr(content))}" for name, content in contents.items()
     }
-    stamps |= {"more": _stamp(repr(more)), "basis": basis}
+    stamps["more"] = _stamp(repr(more))
     if known == stamps:
         return None
-    news = {name for name, stamp in stamps.items() if known.get(name) != stamp}
+    news = {
+        name: content
+        for name, content in contents.items()
+        if known.get(name, "").partition(" ")[2] != stamps[name].partition(" ")[2]
+    }
     return {
         "stamps": stamps,
-        "parts": {n: html for n, html in parts.items() if n in news and html is not None},
-        "figures": {n: figure for n, figure in figures.items() if n in news and figure is not None},
+        "parts": {name: html for name, html in news.items() if isinstance(html, str)},
+        "figures": {name: each for name, each in news.items() if not isinstance(each, str)},
         **more,
     }
 
 
 def _known(asked: Answer) -> dict[str, str]:
     known = asked.get("stamps")
-    return known if isinstance(known, dict) else {}
+    stamps = known.items() if isinstance(known, dict) else ()
+    return {name: stamp for name, stamp in stamps if isinstance(stamp, str)}
 
 
 def _encodable(html: str) -> str:

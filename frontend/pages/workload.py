@@ -6,8 +6,9 @@ static/workload.js has the controls, and draws the log.
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, cast
 
 from dash import Dash, html
 from dash.development.base_component import Component
@@ -19,7 +20,8 @@ from radt.frontend.charts.layout import elapsed_label as clock
 from radt.frontend.charts.stacks import STRIP_PX, strip_figure
 from radt.frontend.charts.timeline import LANE_PX, frame_layout, row_px, timeline
 from radt.frontend.charts.traces import Figure
-from radt.frontend.data.run_facts import slowdowns_of
+from radt.frontend.data.run_facts import revisions_of, slowdowns_of
+from radt.frontend.data.run_files import changes_of
 from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Window, XAxis
 from radt.frontend.data.workload.devices import devices_of
@@ -39,7 +41,7 @@ from radt.frontend.data.workload.strips import MAX_STRIPS, WorkloadData, read_al
 from radt.frontend.data.workload.subject import ShownWorkload, find_subject, offered
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page
-from radt.frontend.pages.parts import asked_scheme, changed, followed, is_drawn, template
+from radt.frontend.pages.parts import Section, asked_scheme, changed, followed, template
 from radt.frontend.pages.workload_texts import (
     chosen_run,
     gap_texts,
@@ -101,29 +103,21 @@ def answer(source: Source, asked: Answer) -> Answer | None:
         NothingRecordedError: There is no experiment.
         StoreError: The store cannot be read.
     """
-    view, scheme = asked_view(asked), asked_scheme(asked)
+    view = asked_view(asked)
+    revision = source.revision()  # before all reads: no section may be older than its basis
     subject = find_subject(source, view)
+    runs = subject.workload.runs
+    shown = hash((subject.workload, frozenset(revisions_of(source, subject.run_ids).items())))
     reading = read_all(source, subject)
-    zoom = view.windows.get(XAxis.BARRIER)
-    basis = _basis(source, reading, zoom, scheme)
-    is_known = is_drawn(asked, basis)
-    parts: dict[str, str | None] = {**_parts(source, reading, view)}
-    parts["workload-zoom-text"] = "" if zoom is None else _zoom_text(zoom)
-    seen = zoom or reading.whole
-    figures: dict[str, Figure | None] = {
-        "workload-timeline": None if is_known else timeline(reading.lives, seen, scheme)
-    }
-    for strip in reading.strips[:MAX_STRIPS]:
-        drawn = (None, None) if is_known else _draw_strip(source, reading, strip, zoom, scheme)
-        parts[f"legend {strip.key}"], figures[f"plot {strip.key}"] = drawn
-        if drawn[1] is not None and not drawn[1]["data"]:
-            basis = ""  # it could not be read: read it again with the next request
+    sections = [
+        *_sections(source, reading, view, shown, revision),
+        *_figures(source, reading, view.windows.get(XAxis.BARRIER), asked_scheme(asked), shown),
+    ]
     return changed(
         asked,
-        parts,
-        figures,
-        basis=basis,
-        live=[run.run_id for run in subject.workload.runs if not run.record.status.ended],
+        {},
+        sections=sections,
+        live=[run.run_id for run in runs if not run.record.status.ended],
         whole=[reading.whole.start, reading.whole.end],
     )
 
@@ -138,55 +132,106 @@ def offered_answer(source: Source, asked: Answer) -> Answer:
     return {"choices": offered(subject, str(asked.get("search", "")))}
 
 
-def _parts(source: Source, reading: WorkloadData, view: View) -> dict[str, str]:
+def _sections(
+    source: Source, reading: WorkloadData, view: View, shown: int, revision: str
+) -> Iterator[Section]:
+    """Yield the parts. Those that also depend on other runs are made for each ``revision``."""
+    subject, runs = reading.subject, reading.subject.workload.runs
+    macros: Any = template("workload.html")
+
+    def part(name: str, basis: object, make: Callable[[], str]) -> Section:
+        return Section((f"workload-{name}",), basis, lambda: (make(),))
+
+    yield part(
+        "head",
+        (shown, revision, subject.automatic),
+        lambda: macros.head(subject, offered(subject, ""), OFFERED_PATH),
+    )
+    yield part("panels", "", macros.panels)
+    origin = "since barrier" if subject.workload.record.barrier_ns else "since start"
+    yield part("origin", origin, lambda: origin)
+    yield Section(
+        ("workload-facts", "workload-notes", "workload-rows", "workload-outcomes"),
+        (shown, revision),
+        lambda: _comparison(source, reading),
+    )
+    left_out = max(0, len(reading.strips) - MAX_STRIPS)
+    yield part(
+        "strips",
+        shown,
+        lambda: macros.strips(reading.strips[:MAX_STRIPS], reading.several_hosts, left_out),
+    )
+    yield part("devices", shown, lambda: _devices(source, reading))
+    yield part("ledger", shown, lambda: _ledger(source, subject))
+    chosen = chosen_run(subject, view.options.get(LOG_OPTION, ""))
+    yield part("log-tabs", (shown, chosen and chosen.run_id), lambda: macros.log_tabs(runs, chosen))
+    folders = [changes_of(run.record, source.address) for run in runs]
+    sampled = {run_id for run_id, _ in reading.summaries}
+    yield part(
+        "files",
+        (shown, folders),
+        lambda: macros.files(listed_files(source.address, runs, sampled)),
+    )
+    yield part("params", shown, lambda: macros.params(facts_of(source, subject).tables, runs))
+
+
+def _comparison(source: Source, reading: WorkloadData) -> tuple[str, ...]:
+    """Return the parts for which the runs are compared with others of the experiment."""
     subject, lives = reading.subject, reading.lives
-    runs, origin_ns = subject.workload.runs, subject.origin_ns
     slowed = slowdowns_of(source, subject.catalog, subject.workload_id)
-    ledger, tags = ledger_of(source, subject), tags_of(source, subject)
+    ledger, overhead = ledger_of(source, subject), workload_overhead(source, subject)
+    rows, height_px = rows_of(lives, slowed), row_px(len(lives))
+    macros: Any = template("workload.html")
+    return (
+        template("common.html").facts(key_figures(reading, ledger, slowed, overhead)),
+        macros.notes(notes(subject, tags_of(source, subject), slowed)),
+        macros.rows(rows, height_px, LANE_PX),
+        macros.outcomes(rows, height_px),
+    )
+
+
+def _devices(source: Source, reading: WorkloadData) -> str:
+    subject, tags = reading.subject, tags_of(source, reading.subject)
     machines: dict[str, RecordedMachine] = {}
-    for run in runs:
+    for run in subject.workload.runs:
         if run.record.host not in machines:
             machines[run.record.host] = machine_of(source, run.record, tags.get(run.run_id, {}))
-    devices = devices_of(subject, tags, machines, reading.summaries.values())
-    facts = key_figures(reading, ledger, slowed, workload_overhead(source, subject))
-    sampled = {run_id for run_id, _ in reading.summaries}
-    rows, height_px = rows_of(lives, slowed), row_px(len(lives))
-    strips = reading.strips[:MAX_STRIPS]
+    used = devices_of(subject, tags, machines, reading.summaries.values())
     macros: Any = template("workload.html")
-    parts = {
-        "head": macros.head(subject, offered(subject, ""), OFFERED_PATH),
-        "facts": template("common.html").facts(facts),
-        "notes": macros.notes(notes(subject, tags, slowed)),
-        "panels": macros.panels(),
-        "origin": "since barrier" if subject.workload.record.barrier_ns else "since start",
-        "rows": macros.rows(rows, height_px, LANE_PX),
-        "outcomes": macros.outcomes(rows, height_px),
-        "strips": macros.strips(strips, reading.several_hosts, len(reading.strips) - len(strips)),
-        "devices": macros.devices(
-            devices.cards, devices.shown_processors, devices.several_hosts, _MAX_BOXES
-        ),
-        "ledger": macros.ledger(
-            ledger.entries, subject.is_from_mlflow, lambda entry: gap_texts(entry, origin_ns)
-        ),
-        "log-tabs": macros.log_tabs(runs, chosen_run(subject, view.options.get(LOG_OPTION, ""))),
-        "files": macros.files(listed_files(source.address, runs, sampled)),
-        "params": macros.params(facts_of(source, subject).tables, runs),
-    }
-    return {f"workload-{name}": html for name, html in parts.items()}
+    html = macros.devices(used.cards, used.shown_processors, used.several_hosts, _MAX_BOXES)
+    return cast("str", html)
 
 
-def _basis(source: Source, reading: WorkloadData, zoom: Window | None, scheme: Scheme) -> str:
-    """Return a key that changes when the figures would. Ended runs get no new points."""
-    ends = [(run.run_id, run.record.ended_ns) for run in reading.subject.workload.runs]
-    strips = [strip.key for strip in reading.strips]
-    revision = source.revision() if reading.subject.is_live else ""
-    text = repr((ends, strips, zoom, scheme, revision))
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+def _ledger(source: Source, subject: ShownWorkload) -> str:
+    ledger, origin_ns = ledger_of(source, subject), subject.origin_ns
+    macros: Any = template("workload.html")
+    html = macros.ledger(
+        ledger.entries, subject.is_from_mlflow, lambda entry: gap_texts(entry, origin_ns)
+    )
+    return cast("str", html)
+
+
+def _figures(
+    source: Source, reading: WorkloadData, zoom: Window | None, scheme: Scheme, shown: int
+) -> Iterator[Section]:
+    """Yield what is drawn over time, with the legends."""
+    basis = (shown, zoom, scheme)
+    yield Section(
+        ("workload-zoom-text", "workload-timeline"),
+        basis,
+        lambda: (
+            "" if zoom is None else _zoom_text(zoom),
+            timeline(reading.lives, zoom or reading.whole, scheme),
+        ),
+    )
+    for strip in reading.strips[:MAX_STRIPS]:
+        names = (f"legend {strip.key}", f"plot {strip.key}")
+        yield Section(names, basis, partial(_draw_strip, source, reading, strip, zoom, scheme))
 
 
 def _draw_strip(
     source: Source, reading: WorkloadData, strip: Strip, zoom: Window | None, scheme: Scheme
-) -> tuple[str, Figure | None]:
+) -> tuple[str, Figure]:
     """Return the legend and the figure of a strip: an error alone if its samples are damaged."""
     subject = reading.subject
     cores = _machine(source, subject, strip).logical_cores
