@@ -441,19 +441,35 @@
     delete figure.layout.height;
     figure.layout.autosize = true;
     const first = !card.drawn;
+    const { graph } = card;
     note(card, "");
     card.range = page.rangeOf(figure.layout);
-    page.busy(card.graph, window.Plotly.react(card.graph, figure.data, figure.layout, CONFIG));
     card.drawn = true;
     card.meta = figure.layout.meta || {};
+    try {
+      page.busy(graph, window.Plotly.react(graph, figure.data, figure.layout, CONFIG))
+        .catch((error) => card.graph === graph && page.cards.get(card.slot) === card && broken(card, error));
+    } catch (error) {
+      return broken(card, error);
+    }
     if (first) {
-      sized.observe(card.graph);
+      sized.observe(graph);
       page.link(card);
     }
     page.describe(card);
     page.painted(card);
     page.listed();
     page.zoomed();
+    return undefined;
+  }
+
+  /* The other charts stay. This one is requested again with the next revision of the store. */
+  function broken(card, error) {
+    console.warn(error);
+    discard(card);
+    card.meta = card.fingerprint = undefined;
+    trouble(card, { cause: "This chart cannot be drawn.", remedy: error.message });
+    page.describe(card);
   }
 
   function trouble(card, { cause, remedy }) {

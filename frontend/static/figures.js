@@ -3,7 +3,7 @@
 "use strict";
 
 (function () {
-  const { h, plotly, setAttribute, setText } = window.radt;
+  const { h, plotly, setAttribute } = window.radt;
   const CONFIG = { displayModeBar: false, displaylogo: false, showTips: false, doubleClick: "autosize" };
   const PLOT = {
     displaylogo: false, showSendToCloud: false, showTips: false, doubleClick: false,
@@ -27,7 +27,10 @@
         await (await plotly()).react(box, data, layout, { ...PLOT, toImageButtonOptions: { format: "svg", filename } });
         box.dispatchEvent(new CustomEvent("plotted", { bubbles: true }));
       } catch (error) {
-        setText(box, error.message);
+        console.warn(error);
+        if (window.Plotly) window.Plotly.purge(box); // or it would go on with what it has begun
+        box.replaceChildren(h("p", { class: "workload-dim", role: "status" },
+          `This figure cannot be drawn: ${error.message}`));
       }
     });
   }

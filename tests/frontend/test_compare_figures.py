@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 import radt
-from tests.frontend.compare_support import card, chart, open_page, query, row, x_range
+from tests.frontend.compare_support import CHART, card, chart, open_page, query, row, x_range
 from tests.frontend.conftest import BEGAN_NS, bounds
 
 RSS = "process.memory.rss"
@@ -149,4 +149,34 @@ def test_one_metric_over_another_beside_a_second_and_logarithmic(site, watched, 
     page.mouse.move(5, 5)
     card(watched, "loss").get_by_role("button", name="Reset and accuracy").click()
     expect(chart(watched, "loss").locator(".y3title")).to_have_count(0)
+    assert watched.errors == []
+
+
+@pytest.mark.parametrize("when", ["at once", "later"])
+def test_a_chart_that_cannot_be_drawn_says_so_and_the_others_are_drawn(site, watched, when):
+    open_page(watched, site.url)
+    page = watched.page
+    page.evaluate(
+        """(when) => {
+          const { react } = Plotly;
+          window.mend = () => { Plotly.react = react; };
+          Plotly.react = (graph, ...figure) => {
+            const isBroken = graph.closest("[data-metric=loss]");
+            if (isBroken && when === "at once") throw new Error("no room");
+            const step = react(graph, ...figure);
+            return isBroken ? step.then(() => { throw new Error("no room"); }) : step;
+          };
+        }""",
+        when,
+    )
+    note = card(watched, "loss").locator(".card-note")
+
+    page.get_by_role("button", name="Mono").click()
+    expect(note).to_have_text("This chart cannot be drawn.no room")
+    strokes = f"document.querySelector('{CHART.format(RSS)}').layout.meta.lines.map(l => l.stroke)"
+    page.wait_for_function(f"() => new Set({strokes}).size > 1")
+    page.evaluate("mend()")
+    page.get_by_role("button", name="Mono").click()
+    page.wait_for_selector(f"{CHART.format('loss')} .scatterlayer .trace", state="attached")
+    expect(note).to_be_hidden()
     assert watched.errors == []

@@ -338,6 +338,39 @@ def test_a_damaged_strip_is_blank_until_it_can_be_read_and_the_rest_works(
     assert watched.errors == []
 
 
+def test_a_figure_that_cannot_be_drawn_says_so_and_the_others_are_drawn(bench, serve, watched):
+    workload_id, _ = planted_three(bench)
+    page = watched.page
+    page.goto(f"{serve()}/workload?w={workload_id}")
+    drawn(page, "cpu")
+    all_drawn(page)
+    lengths = """(kind) => [...document.querySelectorAll(`#workload-time .plot${kind}`)]
+      .map((plot) => plot.layout.xaxis.range[1] - plot.layout.xaxis.range[0])"""
+    (whole_s, *_) = page.evaluate(lengths, "")
+    page.evaluate("""() => {
+      const { react } = Plotly;
+      window.mend = () => { Plotly.react = react; };
+      Plotly.react = async (box, ...figure) => {
+        await react(box, ...figure);
+        if (box.closest("[data-strip=cpu]")) throw new Error("no room");
+      };
+    }""")
+    zoomed = f"""([kind, s]) => ({lengths})(kind).every((length) => Math.abs(length - s) < 1e-6)"""
+
+    page.get_by_role("button", name="Zoom in").click()
+    plot = page.locator("[data-strip=cpu] .plot")
+    expect(plot).to_have_text("This figure cannot be drawn: no room")
+    others = ":not([data-strip=cpu] *)"
+    page.wait_for_function(zoomed, arg=[others, whole_s / 2])
+    assert findings(page) == []
+    page.evaluate("mend()")
+    page.get_by_role("button", name="Zoom in").click()
+    drawn(page, "cpu")
+    expect(plot).not_to_contain_text("cannot be drawn")
+    page.wait_for_function(zoomed, arg=["", whole_s / 4])
+    assert watched.errors == []
+
+
 @pytest.mark.long
 def test_a_log_and_a_trace_are_downloaded(bench, serve, watched, store_path):
     run = Planted("a")
