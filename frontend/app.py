@@ -21,7 +21,7 @@ from radt.errors import RadtError
 from radt.frontend import notes
 from radt.frontend.addresses import address, from_request
 from radt.frontend.auth import DashboardAccess, Guard
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.export import routes as export
 from radt.frontend.pages import (
     advice,
@@ -90,7 +90,7 @@ class _Application(Dash):
         return Response(macros.missing(path, from_request()), 404)
 
 
-def create_app(source: Source, access: DashboardAccess) -> Dash:
+def create_app(source: CachedStore, access: DashboardAccess) -> Dash:
     """Return the dashboard over one store (``.server`` is its WSGI application)."""
     app = _Application(
         "radt",
@@ -123,7 +123,7 @@ def create_app(source: Source, access: DashboardAccess) -> Dash:
     return app
 
 
-def _frame(source: Source) -> Component:
+def _frame(source: CachedStore) -> Component:
     return html.Div(
         [
             dcc.Location(id="url", refresh=False),
@@ -184,7 +184,7 @@ def _in_browser(app: Dash, function: str, *arguments: object, **options: object)
     register(ClientsideFunction("radt", function), *arguments, **options)
 
 
-def _where(source: Source) -> Component:
+def _where(source: CachedStore) -> Component:
     """Return the store's name for the header, ``radt-data/radt.db``; the tooltip is its address."""
     stores, titles = [_short(str(source.address))], [str(source.address)]
     if source.imports is not None:
@@ -202,7 +202,7 @@ def _short(where: str) -> str:
     return where.partition("://")[2].rpartition("@")[2].partition("?")[0]
 
 
-def _register_pulse(app: Dash, source: Source) -> None:
+def _register_pulse(app: Dash, source: CachedStore) -> None:
     """Poll the store's revision. Every other callback depends on ``revision``."""
     _in_browser(app, "tick", Output("tick", "data"), Input("pulse", "n_intervals"))
 
@@ -246,7 +246,7 @@ def _count_running(reader: StoreReader) -> int:
     return len(reader.runs(status=RunStatus.RUNNING))
 
 
-def _register_router(app: Dash, source: Source) -> None:
+def _register_router(app: Dash, source: CachedStore) -> None:
     _in_browser(
         app,
         "retry",
@@ -295,7 +295,7 @@ def _page(pathname: str | None) -> Page:
     return next((page for page in PAGES if page.path == path), PAGES[0])
 
 
-def _register_address(app: Dash, source: Source) -> None:
+def _register_address(app: Dash, source: CachedStore) -> None:
     """Keep the address, the tab's title and the links to other pages in step with the view."""
 
     @app.callback(

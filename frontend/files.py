@@ -29,11 +29,11 @@ from werkzeug.wsgi import FileWrapper, wrap_file
 from radt.errors import RadtError, RunNotFoundError, StoreError
 from radt.frontend.addresses import address
 from radt.frontend.answers import content_disposition, text_answer
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.run.images import too_large
 from radt.frontend.data.run.kinds import MEDIA_TYPES, suffix_of
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.data.run_files import folders_of, open_below, spool_of
-from radt.frontend.data.source import Source
 from radt.home import RunDir
 from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
@@ -64,17 +64,17 @@ def trace_address(run_id: str) -> str:
 
 
 #: Answers a request about a run.
-RunAnswer = Callable[[Source, RunRecord], Response]
+RunAnswer = Callable[[CachedStore, RunRecord], Response]
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the routes of logs, artifacts, views and traces."""
     answers = {"log": _log, "artifact": _artifact, "view": _view, "trace": _trace}
     add_run_routes(app, source, "files", answers)
 
 
 def add_run_routes(
-    app: Dash, source: Source, folder: str, answers: Mapping[str, RunAnswer]
+    app: Dash, source: CachedStore, folder: str, answers: Mapping[str, RunAnswer]
 ) -> None:
     """Add routes ``FOLDER/RUN/NAME``, behind the same checks as every page."""
 
@@ -142,12 +142,12 @@ def open_log(record: RunRecord, store: StoreAddress) -> BinaryIO:
     )
 
 
-def _log(source: Source, record: RunRecord) -> Response:
+def _log(source: CachedStore, record: RunRecord) -> Response:
     name = f"{_stem(record)}-{_OUTPUT_LOG}"
     return _sent(open_any_log(source, record), name, _TEXT)
 
 
-def open_artifact(source: Source, record: RunRecord, path: str) -> BinaryIO:
+def open_artifact(source: CachedStore, record: RunRecord, path: str) -> BinaryIO:
     """Open an artifact in a run's spool, in local MLflow artifacts, or as a copy from MLflow.
 
     Raises:
@@ -168,7 +168,7 @@ def open_artifact(source: Source, record: RunRecord, path: str) -> BinaryIO:
     )
 
 
-def open_any_log(source: Source, record: RunRecord) -> BinaryIO:
+def open_any_log(source: CachedStore, record: RunRecord) -> BinaryIO:
     """Open a run's log on this machine, or a copy of MLflow's.
 
     Raises:
@@ -183,13 +183,13 @@ def open_any_log(source: Source, record: RunRecord) -> BinaryIO:
         return source.remote.open(record, _OUTPUT_LOG)
 
 
-def _artifact(source: Source, record: RunRecord) -> Response:
+def _artifact(source: CachedStore, record: RunRecord) -> Response:
     path = path_asked()
     file = open_artifact(source, record, path)
     return _sent(file, path.rpartition("/")[2], _BINARY)
 
 
-def _view(source: Source, record: RunRecord) -> Response:
+def _view(source: CachedStore, record: RunRecord) -> Response:
     path = path_asked()
     media_type = MEDIA_TYPES.get(suffix_of(path))
     if media_type is None:
@@ -210,7 +210,7 @@ def _view(source: Source, record: RunRecord) -> Response:
     return response
 
 
-def _trace(source: Source, record: RunRecord) -> Response:
+def _trace(source: CachedStore, record: RunRecord) -> Response:
     if not _tracing.acquire(blocking=False):
         return _busy("Another trace is being created. Try again in a few seconds.", 5)
     try:

@@ -21,7 +21,7 @@ from radt.delivery.notes import send_notes
 from radt.errors import RadtError, RunNotFoundError, UsageError
 from radt.frontend.addresses import from_request, own_path
 from radt.frontend.auth import Guard
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.pages.page import sentence
 from radt.settings import DASHBOARD_WRITE_TOKEN
 from radt.store.notes import Edit, edit_notes, read_notes
@@ -36,7 +36,7 @@ _MAX_TAGS, _MAX_TAG_CHARS = 100, 50_000
 _BAD, _FORBIDDEN, _NOT_FOUND, _TOO_LARGE, _AWAY = 400, 403, 404, 413, 503
 
 
-def install(app: Dash, source: Source) -> None:
+def install(app: Dash, source: CachedStore) -> None:
     """Add the routes to the application."""
 
     def show_notes(run_id: str) -> Response:
@@ -96,14 +96,14 @@ class _TooLargeError(UsageError):
     """A request would change too much at once."""
 
 
-def _may_write(source: Source) -> bool:
+def _may_write(source: CachedStore) -> bool:
     guard = Guard.of(current_app)
     given = request.headers.get(TOKEN_HEADER, "")
     is_own = source.address.path is not None
     return guard is not None and guard.access.may_write(given, is_own=is_own)
 
 
-def _asked(source: Source) -> dict[str, Any]:
+def _asked(source: CachedStore) -> dict[str, Any]:
     """Return a visitor's request to change the store.
 
     Raises:

@@ -19,6 +19,7 @@ from flask import Response, request
 from radt import units
 from radt.errors import ArchiveError, RunNotFoundError
 from radt.frontend.answers import json_answer
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.run import log
 from radt.frontend.data.run.kinds import kind_of
 from radt.frontend.data.run.media import (
@@ -29,7 +30,6 @@ from radt.frontend.data.run.media import (
     sequences_of,
 )
 from radt.frontend.data.run_files import Artifact, FilesLocation, Listing, list_artifacts
-from radt.frontend.data.source import Source
 from radt.frontend.files import add_run_routes, open_any_log, open_artifact, path_asked
 from radt.frontend.pages.workload_texts import files_place
 from radt.home import IMAGES, TABLES
@@ -43,13 +43,13 @@ _MAX_QUERY = 500
 _HTTP_SAME = 204
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the routes, behind the same checks as every page."""
     answers = {"files": _files, "preview": _preview, "log": _log, "search": _search}
     add_run_routes(app, source, "run", answers)
 
 
-def _files(source: Source, record: RunRecord) -> Response:
+def _files(source: CachedStore, record: RunRecord) -> Response:
     """Answer with the run's files and sequences; without content if the page already has them."""
     listing = list_artifacts(record, source.address, MAX_FILES)
     place = ""
@@ -92,7 +92,7 @@ def _with_remote(listing: Listing, sizes: Mapping[str, int]) -> Listing:
     return Listing(tuple(files[:MAX_FILES]), listing.left_out + max(0, len(files) - MAX_FILES))
 
 
-def _is_logged(source: Source, record: RunRecord, path: str) -> bool:
+def _is_logged(source: CachedStore, record: RunRecord, path: str) -> bool:
     try:
         with open_artifact(source, record, path) as file:
             return begins_as_logged(path, file.read(HEAD_BYTES))
@@ -111,13 +111,13 @@ def _encoded(path: str) -> str:
     return quote(os.fsencode(path), safe="/")
 
 
-def _preview(source: Source, record: RunRecord) -> Response:
+def _preview(source: CachedStore, record: RunRecord) -> Response:
     path = path_asked()
     with open_artifact(source, record, path) as file:
         return json_answer(source.previews.read(file, path))
 
 
-def _log(source: Source, record: RunRecord) -> Response:
+def _log(source: CachedStore, record: RunRecord) -> Response:
     before, after = _place("before"), _place("after")
     try:
         with open_any_log(source, record) as file:
@@ -127,7 +127,7 @@ def _log(source: Source, record: RunRecord) -> Response:
     return json_answer(asdict(part) | {"size_text": units.size(part.size)})
 
 
-def _search(source: Source, record: RunRecord) -> Response:
+def _search(source: CachedStore, record: RunRecord) -> Response:
     text = request.args.get("text", "")[:_MAX_QUERY]
     with open_any_log(source, record) as file:
         found = log.search(file, text, _place("scanned") or 0, _place("lines") or 0)

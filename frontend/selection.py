@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from radt.analysis.collocated import output_params
 from radt.analysis.names import brief_names
 from radt.errors import RunNotFoundError, UsageError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -26,7 +27,6 @@ from radt.frontend.data.catalog import (
 )
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.lines import params_of, without
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import MAX_PICKS, Level, Pick, PickKind
 from radt.units import plural
 
@@ -94,7 +94,7 @@ class SelectedRuns:
         return tuple(run for run in self.runs.values() if _means(pick, run))
 
 
-def read_selection(source: Source, view: View) -> SelectedRuns:
+def read_selection(source: CachedStore, view: View) -> SelectedRuns:
     """Return the selection of a view: its picks, or the dashboard's choice without picks.
 
     Raises:
@@ -109,7 +109,7 @@ def read_selection(source: Source, view: View) -> SelectedRuns:
     return resolve(source, view.picks)
 
 
-def resolve(source: Source, picks: Iterable[Pick]) -> SelectedRuns:
+def resolve(source: CachedStore, picks: Iterable[Pick]) -> SelectedRuns:
     """Return the currently known runs of ``picks``.
 
     Raises:
@@ -123,7 +123,7 @@ def resolve(source: Source, picks: Iterable[Pick]) -> SelectedRuns:
     )
 
 
-def focused_experiment(source: Source, view: View) -> str:
+def focused_experiment(source: CachedStore, view: View) -> str:
     """Return the experiment of a view, by default the most recently active one.
 
     Raises:
@@ -140,7 +140,7 @@ def focused_experiment(source: Source, view: View) -> str:
     return view.experiment
 
 
-def latest_experiment(source: Source) -> str:
+def latest_experiment(source: CachedStore) -> str:
     """Return the name of the most recently active experiment.
 
     Raises:
@@ -180,7 +180,9 @@ def selection_notes(selection: SelectedRuns) -> list[str]:
     return notes
 
 
-def _selection(source: Source, picked: Sequence[tuple[Catalog, Iterable[Pick]]]) -> SelectedRuns:
+def _selection(
+    source: CachedStore, picked: Sequence[tuple[Catalog, Iterable[Pick]]]
+) -> SelectedRuns:
     """Return the selection. Runs of several experiments get a prefix."""
     units: list[Unit] = []
     missing: list[Pick] = []
@@ -198,7 +200,7 @@ def _selection(source: Source, picked: Sequence[tuple[Catalog, Iterable[Pick]]])
     return SelectedRuns(_labelled(source, units), left_out=left_out, missing=tuple(missing))
 
 
-def _labelled(source: Source, units: Sequence[Unit]) -> tuple[Unit, ...]:
+def _labelled(source: CachedStore, units: Sequence[Unit]) -> tuple[Unit, ...]:
     """Label the runs of sweeps."""
     runs = [run for unit in units if not unit.collocated for run in unit.runs]
     labels = sweep_labels(runs, params_of(source, tuple(run.run_id for run in runs)))

@@ -180,12 +180,12 @@ def serve(
     listener = listen(access.host, port)
     # After binding the port: the libraries behind this take a second to load.
     from radt.frontend.app import create_app
-    from radt.frontend.data.source import Source
+    from radt.frontend.data.cached_store import CachedStore
 
     gc.set_threshold(*_COLLECT_AFTER)
     # A browser requests all charts at once, so a short queue is not worth a warning.
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-    source = Source(view.store, _imports_of(view))
+    source = CachedStore(view.store, _imports_of(view))
     app = create_app(source, access)
     server = patient_server(app.server, listener, MAX_BODY_BYTES)
     try:

@@ -26,11 +26,11 @@ from radt.frontend.data.spec import (
     MAX_CHARTS,
     MAX_TABLE_COLUMNS,
     OVER,
+    AxisRange,
     BoardSpec,
     ChartSpec,
     ColumnChoice,
     Pick,
-    Window,
     XAxis,
     format_picks,
     parse_picks,
@@ -92,7 +92,7 @@ class View:
     run: str | None = None
     charts: tuple[ChartSpec, ...] | None = None
     board: BoardSpec = field(default_factory=BoardSpec)
-    windows: Mapping[str, Window] = field(default_factory=dict)
+    windows: Mapping[str, AxisRange] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[ColumnChoice, ...] | None = None
     problems: tuple[str, ...] = ()
@@ -196,7 +196,7 @@ class View:
                     :MAX_CHARTS
                 ]
                 if (axis in list(XAxis) or str(axis).startswith(OVER))
-                and (window := Window.parse(str(text)))
+                and (window := AxisRange.parse(str(text)))
             },
             options={
                 str(name)[:_MAX_TEXT]: str(text)[:_MAX_TEXT]

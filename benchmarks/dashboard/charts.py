@@ -14,9 +14,9 @@ from benchmarks.dashboard import stores
 from benchmarks.dashboard.stores import EXPERIMENT, Size
 from benchmarks.results import Bar, Findings, Table
 from radt.frontend.charts.timeseries import Look, figure
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.chart_data import chart_data
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick, Window
+from radt.frontend.data.spec import AxisRange, BoardSpec, ChartSpec, Level, Pick
 from radt.frontend.pages.compare import facts_answer, figure_answer
 from radt.frontend.selection import SelectedRuns, read_selection
 from radt.frontend.view import View
@@ -81,7 +81,7 @@ def _table_long(found: Findings, long: Path, size: Size) -> Table:
 
 def _small(found: Findings, wide: Path) -> Table:
     """Return the time of the small charts of all metrics of a few runs, as they come into view."""
-    source = Source(wide)
+    source = CachedStore(wide)
     picks = [Pick.run(EXPERIMENT, run_id) for run_id in list(_selection(source).runs)[:SMALL_RUNS]]
     view = {"picks": [str(pick) for pick in picks]}
     facts = facts_answer(source, {"view": view})
@@ -117,10 +117,10 @@ def _row(table: Table, path: Path, case: Case) -> float:
     """Add a row with the first time, read by a new source, and the next; return the first."""
     firsts, agains, length = [], [], 0
     for _ in range(_REPEAT):
-        source = Source(path)
+        source = CachedStore(path)
         selection = _selection(source)
         window = _window(source, selection, case)
-        fresh = Source(path)
+        fresh = CachedStore(path)
         selection = _selection(fresh)
         duration_s, length = _drawn(fresh, selection, case.spec, window)
         firsts.append(duration_s)
@@ -137,7 +137,7 @@ def _zoomed_s(path: Path, case: Case) -> float:
     """Return the time of a zoom into a shown chart."""
 
     def once() -> float:
-        source = Source(path)
+        source = CachedStore(path)
         selection = _selection(source)
         window = _window(source, selection, case)
         duration_s, _ = _drawn(source, selection, case.spec, window)
@@ -151,7 +151,7 @@ def _growth(live: Path) -> Table:
     """Return the times of updates with a new point in each run, an open page's cost per second."""
     title = "A new point in each of the runs, which go on"
     table = Table(title, ("", "chart again, ms"))
-    source = Source(live)
+    source = CachedStore(live)
     selection = _selection(source)
     run_ids = list(selection.runs)
     for level in (Level.RUN, Level.WORKLOAD):
@@ -169,23 +169,23 @@ def _growth(live: Path) -> Table:
     return table
 
 
-def _selection(source: Source) -> SelectedRuns:
+def _selection(source: CachedStore) -> SelectedRuns:
     source.revision()
     return read_selection(source, View(picks=(Pick(stores.EXPERIMENT),)))
 
 
-def _window(source: Source, selection: SelectedRuns, case: Case) -> Window | None:
+def _window(source: CachedStore, selection: SelectedRuns, case: Case) -> AxisRange | None:
     """Return the case's window; the whole chart is drawn first, as before a user's zoom."""
     if case.part is None:
         return None
     data = chart_data(source, selection, case.spec, BoardSpec(), None)
     assert data is not None
     end = data.window.end
-    return Window(case.part[0] * end, case.part[1] * end)
+    return AxisRange(case.part[0] * end, case.part[1] * end)
 
 
 def _drawn(
-    source: Source, selection: SelectedRuns, spec: ChartSpec, window: Window | None
+    source: CachedStore, selection: SelectedRuns, spec: ChartSpec, window: AxisRange | None
 ) -> tuple[float, int]:
     """Return the seconds until the figure's JSON is complete, and its length."""
     start = time.perf_counter()
@@ -196,7 +196,7 @@ def _drawn(
 
 
 def _shows_spike(path: Path, spec: ChartSpec, at: float, share: float) -> bool:
-    source = Source(path)
+    source = CachedStore(path)
     selection = _selection(source)
     window = _window(source, selection, Case("", spec, (at - share / 3, at + share / 3)))
     data = chart_data(source, selection, spec, BoardSpec(), window)

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.dashboard.stores import EXPERIMENT, Size
 from benchmarks.results import Bar, Findings, Table
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.spec import Pick
 from radt.frontend.pages.runs import answer
 from radt.frontend.view import View
@@ -58,7 +58,7 @@ def _requests(path: Path, size: Size) -> tuple[Table, list[float], list[float]]:
     Also those of the first request of each view after the first, and of repeated ones, in seconds.
     """
     table = Table(f"Rows of {size.runs:,} runs, ms on the server", ("", "first", "again", "KB"))
-    source = Source(path)
+    source = CachedStore(path)
     source.revision()
     clicks_s, repeated_s = [], []
     for name, view in _VIEWS.items():
@@ -72,7 +72,7 @@ def _requests(path: Path, size: Size) -> tuple[Table, list[float], list[float]]:
     return table, clicks_s[1:], repeated_s
 
 
-def _timed(source: Source, view: View) -> tuple[float, str]:
+def _timed(source: CachedStore, view: View) -> tuple[float, str]:
     ask: dict[str, Any] = {"view": view.to_json(), "start": 0, "count": 120}
     began = time.perf_counter()
     text = json.dumps(answer(source, ask))

@@ -11,7 +11,7 @@ import numpy as np
 
 from radt.frontend.charts.traces import Figure, Ordinate, Pen, escaped
 from radt.frontend.data.model import NamedCurve
-from radt.frontend.data.spec import Window, XAxis
+from radt.frontend.data.spec import AxisRange, XAxis
 from radt.frontend.theme import FONT, Ink, Scheme
 from radt.render.labels import shortened
 from radt.units import Scale
@@ -76,7 +76,7 @@ class Abscissa:
     """
 
     kind: XAxis
-    window: Window
+    window: AxisRange
     title: str
     scale: Scale = field(default_factory=lambda: Scale(1.0, ""))
     log: bool = False
@@ -84,7 +84,7 @@ class Abscissa:
     def drawn(self, about: int) -> Figure:
         """Return range, type and about this many ticks, in Plotly's terms."""
         window, factor = self.window, self.scale.factor
-        seen = Window(window.start * factor, window.end * factor)
+        seen = AxisRange(window.start * factor, window.end * factor)
         positions, texts = (
             log_ticks(self.kind, seen) if self.log else axis_ticks(self.kind, seen, about)
         )
@@ -97,7 +97,7 @@ class Abscissa:
         }
 
 
-def axis_ticks(kind: XAxis, window: Window, about: int = 8) -> tuple[list[float], list[str]]:
+def axis_ticks(kind: XAxis, window: AxisRange, about: int = 8) -> tuple[list[float], list[str]]:
     """Return positions on the axis and their labels."""
     match kind:
         case XAxis.WALL:
@@ -109,7 +109,7 @@ def axis_ticks(kind: XAxis, window: Window, about: int = 8) -> tuple[list[float]
     return elapsed_ticks(window.start, window.end, about=about)
 
 
-def log_ticks(kind: XAxis, window: Window) -> tuple[list[float], list[str]]:
+def log_ticks(kind: XAxis, window: AxisRange) -> tuple[list[float], list[str]]:
     """Return positions on a logarithmic axis and their labels.
 
     These are powers of ten; over less than two decades, also 2 and 5 times these; over less than
@@ -131,7 +131,7 @@ def log_ticks(kind: XAxis, window: Window) -> tuple[list[float], list[str]]:
     return positions, [elapsed_label(at, min(at, 1.0)) for at in positions]
 
 
-def _numbers(window: Window, about: int, smallest: float) -> tuple[list[float], list[str]]:
+def _numbers(window: AxisRange, about: int, smallest: float) -> tuple[list[float], list[str]]:
     """Return round numbers, labelled like ``1,000``."""
     rough = max((window.end - window.start) / about, smallest, 1e-9)
     power = 10.0 ** math.floor(math.log10(rough) + 1e-9)
@@ -142,7 +142,7 @@ def _numbers(window: Window, about: int, smallest: float) -> tuple[list[float], 
     return positions, [f"{position:,.{decimals}f}" for position in positions]
 
 
-def _wall(window: Window, about: int) -> tuple[list[float], list[str]]:
+def _wall(window: AxisRange, about: int) -> tuple[list[float], list[str]]:
     """Return times of day of this machine, with the date at the first tick and at each new day."""
     span_s = window.end - window.start
     step_s = next((s for s in _WALL_STEPS_S if span_s / s <= about), _WALL_STEPS_S[-1])
@@ -158,7 +158,7 @@ def _wall(window: Window, about: int) -> tuple[list[float], list[str]]:
     return positions, labels
 
 
-def utc_offset_s(window: Window) -> float:
+def utc_offset_s(window: AxisRange) -> float:
     """Return this machine's UTC offset at the window's start, in seconds."""
     local = datetime.fromtimestamp(window.start).astimezone().utcoffset()
     return 0.0 if local is None else local.total_seconds()
@@ -334,7 +334,7 @@ def label_chars(lines: Sequence[NamedCurve], look: Look) -> int:
 
 def end_labels(
     drawn: Sequence[tuple[NamedCurve, Pen]],
-    window: Window,
+    window: AxisRange,
     ordinate: Ordinate,
     limits: tuple[float, float],
     plot_px: float,

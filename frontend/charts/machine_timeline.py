@@ -22,7 +22,7 @@ from radt.frontend.charts.timeline import (
     frame_note,
 )
 from radt.frontend.charts.traces import escaped
-from radt.frontend.data.spec import Window, XAxis
+from radt.frontend.data.spec import AxisRange, XAxis
 from radt.frontend.data.workload.model import LaneSpan, binned
 from radt.frontend.theme import INKS, Ink, Scheme, colour, translucent
 
@@ -61,7 +61,7 @@ def place_px(place: TimelineDevice, lane: int) -> int:
     return len(place.lanes) * lane + _SPACE_PX
 
 
-def machine_timeline(places: Sequence[TimelineDevice], window: Window, scheme: Scheme) -> Figure:
+def machine_timeline(places: Sequence[TimelineDevice], window: AxisRange, scheme: Scheme) -> Figure:
     """Draw the runs of all devices. The y axis is in pixels from the top.
 
     ``customdata`` of a bar are its text, its workload ("" for several), start and end.
@@ -106,7 +106,7 @@ def machine_timeline(places: Sequence[TimelineDevice], window: Window, scheme: S
 
 
 def _drawn(
-    lanes: Sequence[tuple[float, Sequence[LaneSpan]]], window: Window, shortest_s: float
+    lanes: Sequence[tuple[float, Sequence[LaneSpan]]], window: AxisRange, shortest_s: float
 ) -> list[_Drawn]:
     """Return the bars in the window, merging the thinnest until there are few enough."""
     while True:
@@ -116,7 +116,7 @@ def _drawn(
         shortest_s *= 2
 
 
-def _runs(drawn: Sequence[_Drawn], window: Window, lane: int, scheme: Scheme) -> Figure:
+def _runs(drawn: Sequence[_Drawn], window: AxisRange, lane: int, scheme: Scheme) -> Figure:
     ink = INKS[scheme]
     fills, labels, letters = [], [], []
     shortest_s = (window.end - window.start) * _LABELLED_SHARE

@@ -10,7 +10,7 @@ import numpy as np
 
 from radt.frontend.charts.timeline import LEFT_PX, RIGHT_PX, Figure, frame_layout, frame_note
 from radt.frontend.charts.traces import Ordinate, Pen, line_traces, typed
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import AxisRange
 from radt.frontend.data.workload.model import Band, StackData, Total
 from radt.frontend.theme import INKS, Ink, Scheme, colour, translucent
 from radt.store.records import Float64Array
@@ -224,7 +224,7 @@ def _figure_text(value: float, scale: Scale) -> str:
     return f"{scaled:,.{min(digits, 4)}f} {scale.label}".rstrip()
 
 
-def _seen(total: Total, window: Window) -> Float64Array:
+def _seen(total: Total, window: AxisRange) -> Float64Array:
     x, values = total.line.curve.x, total.line.curve.values
     values = values if total.line.high is None else total.line.high
     seen: Float64Array = values[(x >= window.start) & (x <= window.end)]

@@ -11,7 +11,7 @@ from typing import Any
 
 from radt.frontend.charts.layout import elapsed_ticks
 from radt.frontend.charts.traces import escaped
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import AxisRange
 from radt.frontend.data.workload.lanes import Lane, lanes_of
 from radt.frontend.data.workload.model import BarKind, LaneSpan, Life, binned
 from radt.frontend.theme import FONT, INKS, Ink, Scheme, colour, translucent
@@ -22,7 +22,7 @@ Figure = dict[str, Any]
 LEFT_PX, RIGHT_PX = 56, 12
 
 
-def frame_layout(ink: Ink, window: Window, height_px: int) -> Figure:
+def frame_layout(ink: Ink, window: AxisRange, height_px: int) -> Figure:
     """Return the layout of a figure, without margins and y axis."""
     positions, texts = elapsed_ticks(window.start, window.end, about=8)
     return {
@@ -95,7 +95,7 @@ def life_px(runs: int, lanes: Sequence[Lane]) -> int:
     return row_px(runs) + (len(lanes) * LANE_PX + _BELOW_LANES_PX if lanes else 0)
 
 
-def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
+def timeline(lives: Sequence[Life], window: AxisRange, scheme: Scheme) -> Figure:
     """Draw one row per run: set-up, lifetime, epochs, events, end; below it a lane per span name.
 
     The y axis is in pixels from the top.
@@ -179,7 +179,7 @@ def timeline(lives: Sequence[Life], window: Window, scheme: Scheme) -> Figure:
 def bars_trace(
     name: str,
     bars: Sequence[tuple[float, LaneSpan]],
-    window: Window,
+    window: AxisRange,
     width: float,
     fills: Sequence[str],
 ) -> Figure:
@@ -208,7 +208,7 @@ def bars_trace(
 def _epochs(
     bars: Sequence[tuple[int, LaneSpan]],
     placed: Sequence[tuple[float, LaneSpan]],
-    window: Window,
+    window: AxisRange,
     scheme: Scheme,
     strokes: Sequence[str],
     width: float,
@@ -272,7 +272,7 @@ def _instants(events: Sequence[tuple[float, LaneSpan]], ink: Ink) -> Figure:
 
 
 def _ends(
-    lives: Sequence[Life], middles: Sequence[float], window: Window, scheme: Scheme
+    lives: Sequence[Life], middles: Sequence[float], window: AxisRange, scheme: Scheme
 ) -> Figure:
     """Mark the end of each run that did not finish. The reason is written beside the row."""
     bad = [

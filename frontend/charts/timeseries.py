@@ -40,7 +40,7 @@ from radt.frontend.charts.traces import (
     rug,
 )
 from radt.frontend.data.model import ChartData, NamedCurve
-from radt.frontend.data.spec import Band, Level, Relative, Window, XAxis
+from radt.frontend.data.spec import AxisRange, Band, Level, Relative, XAxis
 from radt.frontend.theme import INKS, Scheme, colour
 from radt.render.labels import apart
 from radt.units import plural, scale_of
@@ -245,7 +245,7 @@ def abscissa_of(data: ChartData, lines: Sequence[NamedCurve]) -> Abscissa:
         first = min((float(x.min()) for x in positive if len(x)), default=0.0)
         start = max(window.start, first)
         log = 0 < start < window.end
-        window = Window(start, window.end) if log else window
+        window = AxisRange(start, window.end) if log else window
     if data.x is not XAxis.METRIC:
         return Abscissa(data.x, window, TITLES[data.x], log=log)
     scale = scale_of(data.x_unit, max(abs(window.start), abs(window.end)))
@@ -280,7 +280,7 @@ def ordinate_of(data: ChartData, lines: Sequence[NamedCurve]) -> Ordinate:
 
 
 def y_limits(
-    data: ChartData, lines: Sequence[NamedCurve], ordinate: Ordinate, window: Window
+    data: ChartData, lines: Sequence[NamedCurve], ordinate: Ordinate, window: AxisRange
 ) -> tuple[float, float]:
     """Return the limits of the y axis; exponents of ten if it is logarithmic.
 
@@ -314,7 +314,7 @@ def _is_small(limits: tuple[float, float], *, log: bool) -> bool:
 
 def y_range(
     lines: Sequence[NamedCurve],
-    window: Window,
+    window: AxisRange,
     ordinate: Ordinate,
     *,
     from_zero: bool,

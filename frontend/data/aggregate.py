@@ -25,7 +25,7 @@ from radt.frontend.data.axes import Axis, started_s
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.lines import SeriesGroup, without_parts
 from radt.frontend.data.model import NamedCurve
-from radt.frontend.data.spec import ID_DIGITS, Aggregate, Band, Relative, Window
+from radt.frontend.data.spec import ID_DIGITS, Aggregate, AxisRange, Band, Relative
 from radt.model import Scope
 from radt.store.cells import Cells
 from radt.store.records import BoolArray, Float64Array, SeriesRecord
@@ -124,7 +124,7 @@ def workload_line(
     group: RunGroup,
     members: Sequence[Member],
     aggregate: Aggregate,
-    window: Window | None,
+    window: AxisRange | None,
     *,
     zero: float = 0.0,
     smoothing_width: float = 0.0,
@@ -210,7 +210,9 @@ def smoothed(
     return replace(line, curve=Curve(line.curve.x, mean))
 
 
-def edges_of(members: Sequence[Member], window: Window | None, zero: float = 0.0) -> Float64Array:
+def edges_of(
+    members: Sequence[Member], window: AxisRange | None, zero: float = 0.0
+) -> Float64Array:
     """Return the edges of the cells (M + 1,), which are never finer than the readings."""
     intervals = [member.interval for member in members if member.interval is not None]
     within = (-math.inf, math.inf) if window is None else (window.start, window.end)

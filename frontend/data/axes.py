@@ -15,7 +15,7 @@ from radt.analysis.lines import Shift, XMap
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.model import Tick
 from radt.frontend.data.series_cache import Ask
-from radt.frontend.data.spec import Window, XAxis
+from radt.frontend.data.spec import AxisRange, XAxis
 from radt.model import MarkerKind
 from radt.store.cells import Cells
 from radt.store.records import MarkerRecord, SeriesRecord
@@ -34,7 +34,7 @@ class Axis:
 
     kind: XAxis
     maps: Mapping[str, XMap]
-    whole: Window
+    whole: AxisRange
 
     @property
     def by_step(self) -> bool:
@@ -61,7 +61,9 @@ class Axis:
             return math.nan
         return float(self.maps[run.run_id](np.array([elapsed_s]))[0])
 
-    def ask(self, run: RunEntry, record: SeriesRecord, window: Window | None, variant: str) -> Ask:
+    def ask(
+        self, run: RunEntry, record: SeriesRecord, window: AxisRange | None, variant: str
+    ) -> Ask:
         """Return the request for a series that is drawn on this axis as part of ``run``."""
         onto = self.maps[run.run_id] if self.kind is XAxis.EPOCH else None
         zero = self.zero_of(run)
@@ -89,31 +91,31 @@ def axis_of(
     (`whole_of`).
     """
     longest_s = max((ends_s[run_id] for run_id in runs), default=_SHORTEST)
-    whole = Window(0.0, max(longest_s, _SHORTEST))
+    whole = AxisRange(0.0, max(longest_s, _SHORTEST))
     match kind:
         case XAxis.START:
             shifts = {run_id: -started_s(run) for run_id, run in runs.items()}
             longest_s = max(ends_s[run_id] + shifts[run_id] for run_id in runs)
-            whole = Window(0.0, max(longest_s, _SHORTEST))
+            whole = AxisRange(0.0, max(longest_s, _SHORTEST))
             return Axis(kind, {run_id: Shift(by) for run_id, by in shifts.items()}, whole)
         case XAxis.WALL:
             shifts = {run_id: run.origin_ns / 1e9 for run_id, run in runs.items()}
             start = min(shifts.values())
             end = max(ends_s[run_id] + shifts[run_id] for run_id in runs)
-            whole = Window(start, max(end, start + _SHORTEST))
+            whole = AxisRange(start, max(end, start + _SHORTEST))
             return Axis(kind, {run_id: Shift(by) for run_id, by in shifts.items()}, whole)
         case XAxis.EPOCH:
             maps = epoch_maps(runs, ends_s, markers)
             known = [axis_map.x for axis_map in maps.values() if np.isfinite(axis_map.x).all()]
             start = min((float(x[0]) for x in known), default=0.0)
             end = max((float(x[-1]) for x in known), default=_SHORTEST)
-            return Axis(kind, maps, Window(start, max(end, start + 0.1)))
+            return Axis(kind, maps, AxisRange(start, max(end, start + 0.1)))
         case XAxis.STEP:
-            return Axis(kind, {}, Window(0.0, 1.0))
+            return Axis(kind, {}, AxisRange(0.0, 1.0))
     return Axis(kind, {run_id: Shift(0.0) for run_id in runs}, whole)
 
 
-def whole_of(placed: Iterable[Cells], shortest: float = _SHORTEST) -> Window:
+def whole_of(placed: Iterable[Cells], shortest: float = _SHORTEST) -> AxisRange:
     """Return the range from the first to the last point of all lines, at least ``shortest`` long.
 
     With ``shortest`` 0, only a range of a single value is widened.
@@ -122,7 +124,7 @@ def whole_of(placed: Iterable[Cells], shortest: float = _SHORTEST) -> Window:
     start = min((first for first, _ in spans), default=0.0)
     end = max((last for _, last in spans), default=start)
     least = shortest or (0.0 if end > start else abs(start) or _SHORTEST)
-    return Window(start, max(end, start + least))
+    return AxisRange(start, max(end, start + least))
 
 
 def started_s(run: RunEntry) -> float:
@@ -186,7 +188,7 @@ def ticks(
     tints: Mapping[str, int],
     markers: Sequence[MarkerRecord],
     axis: Axis,
-    window: Window | None,
+    window: AxisRange | None,
 ) -> tuple[Tick, ...]:
     """Return the marks of the runs, within the window if there is one."""
     of_run: dict[str, list[MarkerRecord]] = {}
@@ -224,7 +226,7 @@ def _tick(row: int, ordinal: int, run: RunEntry, marker: MarkerRecord, axis: Axi
     return Tick(row, ordinal, x, f"{run.short} · {what}{took}", marker.kind, end, key)
 
 
-def _is_seen(tick: Tick, window: Window | None) -> bool:
+def _is_seen(tick: Tick, window: AxisRange | None) -> bool:
     if not math.isfinite(tick.x):
         return False
     last = tick.x if tick.end is None or not math.isfinite(tick.end) else tick.end

@@ -15,7 +15,7 @@ from itertools import islice, takewhile
 
 from radt.analysis.collocated import is_about_collocation
 from radt.analysis.selection import Omission, Reason, Selection, read_tags, select
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.theme import HUE_COUNT
 from radt.model import Role, RunStatus
 from radt.run_name import family_of, letter_order
@@ -234,7 +234,7 @@ class Catalog:
         return self.ordered(chosen)
 
 
-def read_experiments(source: Source) -> Sequence[ExperimentSummary]:
+def read_experiments(source: CachedStore) -> Sequence[ExperimentSummary]:
     """Return all experiments, the most recently active first.
 
     Raises:
@@ -243,7 +243,7 @@ def read_experiments(source: Source) -> Sequence[ExperimentSummary]:
     return source.remember("experiments", lambda reader: reader.experiments())
 
 
-def read_catalog(source: Source, experiment: str) -> Catalog:
+def read_catalog(source: CachedStore, experiment: str) -> Catalog:
     """Read an experiment, from memory if the store has not changed.
 
     Raises:
@@ -345,7 +345,7 @@ class Tints:
         StoreError: The store cannot be read.
     """
 
-    def __init__(self, source: Source, runs: Iterable[RunEntry]) -> None:
+    def __init__(self, source: CachedStore, runs: Iterable[RunEntry]) -> None:
         runs = list(runs)
         own = [
             Stroke(tint(read_catalog(source, run.record.experiment), run.run_id, run))

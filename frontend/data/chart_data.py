@@ -9,6 +9,7 @@ from radt.analysis.lines import EMPTY
 from radt.frontend.data import aggregate as aggregating
 from radt.frontend.data.aggregate import BaselineCurves, against, suffix
 from radt.frontend.data.axes import Axis, axis_of, is_epoch, ticks, whole_of
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints, told_apart
 from radt.frontend.data.lines import (
     WIDTH_PX,
@@ -25,16 +26,15 @@ from radt.frontend.data.lines import (
 from radt.frontend.data.metrics import quantity_of, series_of
 from radt.frontend.data.model import ChartData, NamedCurve, Tick
 from radt.frontend.data.over import OtherMetric
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import (
     Aggregate,
+    AxisRange,
     Band,
     BoardSpec,
     ChartSpec,
     Level,
     PickKind,
     Relative,
-    Window,
     XAxis,
 )
 from radt.frontend.selection import SelectedRuns
@@ -47,7 +47,7 @@ from radt.store.records import GapRecord, MarkerRecord, SeriesRecord
 _ASKED_FOR_STEPS = 12
 
 
-def axes_of(source: Source, selection: SelectedRuns, metric: str) -> tuple[XAxis, ...]:
+def axes_of(source: CachedStore, selection: SelectedRuns, metric: str) -> tuple[XAxis, ...]:
     """Return the possible x axes of a metric: times always, steps and epochs if recorded.
 
     Raises:
@@ -62,7 +62,7 @@ def axes_of(source: Source, selection: SelectedRuns, metric: str) -> tuple[XAxis
     return tuple(axes)
 
 
-def natural_x(source: Source, selection: SelectedRuns, metric: str) -> XAxis:
+def natural_x(source: CachedStore, selection: SelectedRuns, metric: str) -> XAxis:
     """Return the default axis of a metric: steps if a script logged it with them.
 
     Raises:
@@ -73,7 +73,7 @@ def natural_x(source: Source, selection: SelectedRuns, metric: str) -> XAxis:
     return XAxis.STEP if logged and _have_steps(source, logged) else XAxis.BARRIER
 
 
-def _have_steps(source: Source, series: tuple[SeriesRecord, ...]) -> bool:
+def _have_steps(source: CachedStore, series: tuple[SeriesRecord, ...]) -> bool:
     """Return whether any of the series has steps."""
 
     asked = set(series)
@@ -85,7 +85,7 @@ def _have_steps(source: Source, series: tuple[SeriesRecord, ...]) -> bool:
     return source.remember(("steps", series), read)
 
 
-def axis_for(source: Source, selection: SelectedRuns, kind: XAxis) -> Axis:
+def axis_for(source: CachedStore, selection: SelectedRuns, kind: XAxis) -> Axis:
     """Return the x axis of the chosen runs, which all charts share.
 
     Raises:
@@ -96,11 +96,11 @@ def axis_for(source: Source, selection: SelectedRuns, kind: XAxis) -> Axis:
 
 
 def chart_data(
-    source: Source,
+    source: CachedStore,
     selection: SelectedRuns,
     spec: ChartSpec,
     board: BoardSpec,
-    window: Window | None,
+    window: AxisRange | None,
     width_px: int = WIDTH_PX,
     *,
     with_ticks: bool = True,
@@ -130,7 +130,7 @@ def chart_data(
     whole = data.window
     if window is None:
         ends = (data.window.start, beside.window.start), (data.window.end, beside.window.end)
-        whole = Window(min(ends[0]), max(ends[1]))
+        whole = AxisRange(min(ends[0]), max(ends[1]))
     return replace(data, window=whole, second=replace(beside, window=whole))
 
 
@@ -139,11 +139,11 @@ class _Chart:
 
     def __init__(
         self,
-        source: Source,
+        source: CachedStore,
         selection: SelectedRuns,
         spec: ChartSpec,
         board: BoardSpec,
-        window: Window | None,
+        window: AxisRange | None,
         series: Sequence[SeriesRecord],
         width_px: int,
     ) -> None:
@@ -176,12 +176,12 @@ class _Chart:
         whole = self.axis.whole
         self.smoothing_width = (whole.end - whole.start) * spec.smoothing_of(board) / 100
         self.ema = 0.0 if self.smoothing_width else spec.ema_of(board)
-        self.around: Window | None = None
+        self.around: AxisRange | None = None
         if window is not None and self.ema:
-            self.around = Window.of(min(whole.start, window.start - 1), window.end)
+            self.around = AxisRange.of(min(whole.start, window.start - 1), window.end)
         elif window is not None and self.smoothing_width:
             margin = self.smoothing_width / 2
-            self.around = Window(window.start - margin, window.end + margin)
+            self.around = AxisRange(window.start - margin, window.end + margin)
 
     def data(self, *, with_ticks: bool) -> ChartData:
         level = self.spec.level_of(self.board)
@@ -233,7 +233,7 @@ class _Chart:
             notes=(*notes, *(self.over.notes if self.over else ())),
         )
 
-    def read(self, group: SeriesGroup, window: Window | None) -> Cells:
+    def read(self, group: SeriesGroup, window: AxisRange | None) -> Cells:
         if self.axis.kind is not XAxis.METRIC:
             return read(self.source, group, self.axis, self.gaps, window)
         if group.key not in self.placed:
@@ -275,7 +275,7 @@ class _Chart:
         )
 
     def members(
-        self, group: aggregating.RunGroup, window: Window | None
+        self, group: aggregating.RunGroup, window: AxisRange | None
     ) -> list[aggregating.Member]:
         return [
             aggregating.member_of(series_group, self.read(series_group, window), self.axis)
@@ -335,7 +335,7 @@ def hidden_line(key: str, label: str, short: str, stroke: Stroke) -> NamedCurve:
     return NamedCurve(key, label, short, stroke.hue, EMPTY, dash=stroke.dash, hidden=True)
 
 
-def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:
+def whole_window(source: CachedStore, runs: Mapping[str, RunEntry]) -> AxisRange:
     """Return the range from the barrier to the end (or newest sample) of the longest run.
 
     Raises:
@@ -344,7 +344,7 @@ def whole_window(source: Source, runs: Mapping[str, RunEntry]) -> Window:
     return axis_of(XAxis.BARRIER, runs, _ends_s(source, runs), ()).whole
 
 
-def _ends_s(source: Source, runs: Mapping[str, RunEntry]) -> dict[str, float]:
+def _ends_s(source: CachedStore, runs: Mapping[str, RunEntry]) -> dict[str, float]:
     """Return the seconds from the barrier to each run's end, or to its newest sample."""
     going_on = tuple(
         run_id
@@ -359,5 +359,5 @@ def _ends_s(source: Source, runs: Mapping[str, RunEntry]) -> dict[str, float]:
     return {run_id: (ends_ns[run_id] - run.origin_ns) / 1e9 for run_id, run in runs.items()}
 
 
-def _markers(source: Source, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]:
+def _markers(source: CachedStore, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]:
     return source.remember(("markers", run_ids), lambda reader: reader.markers(run_ids))

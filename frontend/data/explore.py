@@ -15,10 +15,10 @@ from sqlalchemy import text
 
 from radt.analysis.names import differing_params
 from radt.analysis.quantities import THROUGHPUT_METRICS, Direction, Statistic, direction_of
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import Catalog, RunEntry, read_catalog
 from radt.frontend.data.metric_columns import metric_columns
 from radt.frontend.data.run_facts import time_per_epoch_s
-from radt.frontend.data.source import Source
 from radt.frontend.search.find import find
 from radt.frontend.search.query import as_number
 from radt.frontend.selection import focused_experiment, sweep_labels
@@ -93,7 +93,7 @@ class ExploreColumn:
 class Explored:
     """The runs of an experiment that match the search, and the columns to compare them by."""
 
-    source: Source
+    source: CachedStore
     experiment: str
     runs: tuple[RunEntry, ...]
 
@@ -208,7 +208,7 @@ class _Metric(NamedTuple):
     run_count: int
 
 
-def explored(source: Source, view: View) -> Explored:
+def explored(source: CachedStore, view: View) -> Explored:
     """Return the runs of a view's experiment that match its search, without services.
 
     Raises:

@@ -24,10 +24,10 @@ from radt.analysis.lines import (
 )
 from radt.analysis.names import brief_names, distinct_names, joint_name
 from radt.frontend.data.axes import Axis
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.model import SCOPE_WORDS, NamedCurve
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import ID_DIGITS, Window
+from radt.frontend.data.spec import ID_DIGITS, AxisRange
 from radt.model import Scope
 from radt.store.cells import GAP_INTERVALS, Cells
 from radt.store.records import Float64Array, GapRecord, SeriesRecord
@@ -163,7 +163,11 @@ def without_parts(groups: Sequence[SeriesGroup]) -> Sequence[SeriesGroup]:
 
 
 def read(
-    source: Source, group: SeriesGroup, axis: Axis, gaps: Sequence[GapRecord], window: Window | None
+    source: CachedStore,
+    group: SeriesGroup,
+    axis: Axis,
+    gaps: Sequence[GapRecord],
+    window: AxisRange | None,
 ) -> Cells:
     """Read the cells of a group: every point near ``window``, unless there are too many.
 
@@ -204,7 +208,7 @@ def run_line(group: SeriesGroup, cells: Cells, view: ViewWindow) -> NamedCurve |
     shown = cells if view.window is None else _seen(cells, view.window)
     if not len(shown):
         return None
-    visible = view.window or Window(float(shown.first[0]), float(shown.last[-1]))
+    visible = view.window or AxisRange(float(shown.first[0]), float(shown.last[-1]))
     span = visible.end - visible.start
     low = high = None
     bare = len(shown) <= view.max_points and bool((shown.count == 1).all())
@@ -253,7 +257,7 @@ class ViewWindow:
     cells of digests.
     """
 
-    window: Window | None = None
+    window: AxisRange | None = None
     smoothing_width: float = 0.0
     surroundings: Cells | None = None
     max_points: int = LINE_POINTS
@@ -272,7 +276,7 @@ def points_each(lines: int, width_px: int = WIDTH_PX) -> int:
     return max(_LEAST_POINTS, min(most, _CHART_POINTS // max(1, lines)))
 
 
-def _seen(cells: Cells, window: Window) -> Cells:
+def _seen(cells: Cells, window: AxisRange) -> Cells:
     """Return the cells in the window and one neighbour on either side."""
     return cells.between(window.start, window.end)
 
@@ -306,7 +310,7 @@ def without(
     }
 
 
-def params_of(source: Source, run_ids: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
+def params_of(source: CachedStore, run_ids: tuple[str, ...]) -> Mapping[str, Mapping[str, str]]:
     """Return the parameters of runs.
 
     Raises:
@@ -318,7 +322,7 @@ def params_of(source: Source, run_ids: tuple[str, ...]) -> Mapping[str, Mapping[
 class Facts:
     """Facts of the lines of one chart, a few words each."""
 
-    def __init__(self, source: Source, runs: Mapping[str, RunEntry]) -> None:
+    def __init__(self, source: CachedStore, runs: Mapping[str, RunEntry]) -> None:
         run_ids = tuple(runs)
         records = [run.record for run in runs.values()]
         self._names = source.remember(

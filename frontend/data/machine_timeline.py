@@ -16,9 +16,9 @@ from datetime import date, datetime, time, timedelta
 from sqlalchemy import text
 
 from radt import units
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry, read_catalog, tint
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window, XAxis
+from radt.frontend.data.spec import AxisRange, XAxis
 from radt.frontend.data.workload.devices import indices
 from radt.frontend.data.workload.model import BarKind, LaneSpan
 from radt.frontend.data.workload.subject import experiment_of
@@ -53,7 +53,7 @@ class TimelineScope:
     day: date | None = None
 
     @classmethod
-    def of(cls, source: Source, view: View) -> TimelineScope:
+    def of(cls, source: CachedStore, view: View) -> TimelineScope:
         """Return the day of a view, else its experiment.
 
         Raises:
@@ -67,12 +67,12 @@ class TimelineScope:
         return cls(experiment=experiment_of(source, view))
 
     @property
-    def limits(self) -> Window | None:
+    def limits(self) -> AxisRange | None:
         """The day; None for an experiment."""
         if self.day is None:
             return None
         ends = (self.day, self.day + timedelta(days=1))
-        return Window(*(datetime.combine(at, time()).astimezone().timestamp() for at in ends))
+        return AxisRange(*(datetime.combine(at, time()).astimezone().timestamp() for at in ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class TimelineDevice:
     def runs(self) -> int:
         return sum(map(len, self.lanes))
 
-    def busy(self, window: Window) -> float:
+    def busy(self, window: AxisRange) -> float:
         """Return the share of the window in which at least one run was there."""
         busy_s, until_s = 0.0, window.start
         for bar in sorted((bar for lane in self.lanes for bar in lane), key=_start):
@@ -107,15 +107,15 @@ class MachineTimeline:
 
     places: tuple[TimelineDevice, ...]
     runs: tuple[RunEntry, ...]
-    whole: Window
+    whole: AxisRange
     most_at_once: int
 
-    def zoomed(self, view: View) -> Window | None:
+    def zoomed(self, view: View) -> AxisRange | None:
         """Return the part of the time that a view is zoomed to; None if it shows all of it."""
         zoom, whole = view.windows.get(XAxis.WALL), self.whole
         if zoom is None:
             return None
-        return Window.of(max(zoom.start, whole.start), min(zoom.end, whole.end))
+        return AxisRange.of(max(zoom.start, whole.start), min(zoom.end, whole.end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class _Stay:
     end_s: float
 
 
-def read_days(source: Source) -> Sequence[date]:
+def read_days(source: CachedStore) -> Sequence[date]:
     """Return the days on which runs started, the newest first.
 
     Raises:
@@ -143,7 +143,7 @@ def read_days(source: Source) -> Sequence[date]:
     return source.remember("timeline-days", read)
 
 
-def read_timeline(source: Source, scope: TimelineScope) -> MachineTimeline:
+def read_timeline(source: CachedStore, scope: TimelineScope) -> MachineTimeline:
     """Return the places of the runs over time.
 
     Raises:
@@ -152,7 +152,7 @@ def read_timeline(source: Source, scope: TimelineScope) -> MachineTimeline:
     return source.remember(("timeline", scope), lambda reader: _read(source, reader, scope))
 
 
-def _read(source: Source, reader: StoreReader, scope: TimelineScope) -> MachineTimeline:
+def _read(source: CachedStore, reader: StoreReader, scope: TimelineScope) -> MachineTimeline:
     limits = scope.limits
     experiments = [scope.experiment] if limits is None else _experiments(reader, limits)
     runs: list[RunEntry] = []
@@ -189,7 +189,7 @@ def _read(source: Source, reader: StoreReader, scope: TimelineScope) -> MachineT
     return MachineTimeline(tuple(places), shown, _whole(stays, limits), _most_at_once(stays))
 
 
-def _experiments(reader: StoreReader, limits: Window) -> list[str]:
+def _experiments(reader: StoreReader, limits: AxisRange) -> list[str]:
     values = {"start_ns": round(limits.start * 1e9), "end_ns": round(limits.end * 1e9)}
     with reader.snapshot() as connection:
         return [str(row[0]) for row in connection.execute(_EXPERIMENTS, values)]
@@ -283,13 +283,13 @@ def _end(stay: _Stay) -> LaneSpan:
     return LaneSpan(BarKind.EVENT, stay.end_s, stay.end_s, told, word, key=key)
 
 
-def _whole(stays: Iterable[_Stay], limits: Window | None) -> Window:
+def _whole(stays: Iterable[_Stay], limits: AxisRange | None) -> AxisRange:
     stays = list(stays)
     start_s = min((stay.start_s for stay in stays), default=0.0)
     end_s = max((stay.end_s for stay in stays), default=0.0)
     if limits is not None:
         start_s, end_s = max(start_s, limits.start), min(end_s, limits.end)
-    return Window(start_s, max(end_s, start_s + _SHORTEST_S))
+    return AxisRange(start_s, max(end_s, start_s + _SHORTEST_S))
 
 
 def _most_at_once(stays: Iterable[_Stay]) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from radt.analysis.metric_columns import MetricColumn, MetricName, read_columns, read_names
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 
 
-def metric_names(source: Source) -> Sequence[MetricName]:
+def metric_names(source: CachedStore) -> Sequence[MetricName]:
     """Return all metrics of the store, those that scripts logged first.
 
     Raises:
@@ -17,7 +17,7 @@ def metric_names(source: Source) -> Sequence[MetricName]:
     return source.remember("metric names", read_names)
 
 
-def metric_columns(source: Source, metrics: Iterable[str]) -> Mapping[str, MetricColumn]:
+def metric_columns(source: CachedStore, metrics: Iterable[str]) -> Mapping[str, MetricColumn]:
     """Return the columns of metrics by name, without those that have no values in any run.
 
     They are read once per revision of the store, all missing ones with a single statement.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.lines import series_groups
 from radt.frontend.data.model import MetricInfo, drawn_unit
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS
 from radt.frontend.selection import SelectedRuns
 from radt.frontend.view import View
@@ -40,7 +40,9 @@ OWN_STEPS = ("step.time", "samples_per_s", "data_wait")
 _SOFTWARE_CHARTS = 2
 
 
-def series_of(source: Source, run_ids: Sequence[str]) -> Mapping[str, tuple[SeriesRecord, ...]]:
+def series_of(
+    source: CachedStore, run_ids: Sequence[str]
+) -> Mapping[str, tuple[SeriesRecord, ...]]:
     """Return all series of the runs by metric."""
     key = ("series", tuple(run_ids))
     records = source.remember(key, lambda reader: reader.series(run_ids))
@@ -77,7 +79,7 @@ def quantity_of(series: Sequence[SeriesRecord]) -> MetricInfo:
     )
 
 
-def quantities(source: Source, run_ids: Sequence[str]) -> tuple[MetricInfo, ...]:
+def quantities(source: CachedStore, run_ids: Sequence[str]) -> tuple[MetricInfo, ...]:
     """Return the metrics of the runs: logged by scripts first, then by listener and name."""
     of_metrics = (quantity_of(series) for series in series_of(source, run_ids).values())
     return tuple(sorted(of_metrics, key=lambda q: (q.listener != SOFTWARE, q.listener, q.metric)))
@@ -144,7 +146,7 @@ _OPTION = "compare.hidden"
 
 
 def hidden_keys(
-    source: Source, selection: SelectedRuns, view: View, metric: str
+    source: CachedStore, selection: SelectedRuns, view: View, metric: str
 ) -> tuple[str, ...]:
     """Return the keys of a metric's lines that are hidden because of their run or workload.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from radt.analysis.lines import Curve
-from radt.frontend.data.spec import Aggregate, Band, ChartSpec, Level, Relative, Window, XAxis
+from radt.frontend.data.spec import Aggregate, AxisRange, Band, ChartSpec, Level, Relative, XAxis
 from radt.model import MarkerKind, Scope, SeriesKind
 from radt.store.counters import rate_unit
 from radt.store.records import (
@@ -165,7 +165,7 @@ class ChartData:
     aggregate: Aggregate | None
     lines: Sequence[NamedCurve]
     ticks: Sequence[Tick]
-    window: Window
+    window: AxisRange
     relative: Relative = Relative.OFF
     smoothing_width: float = 0.0
     ema: float = 0.0

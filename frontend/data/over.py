@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from radt.analysis.lines import digest, paired
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.lines import SeriesGroup
 from radt.frontend.data.metrics import quantity_of
 from radt.frontend.data.series_cache import Ask
-from radt.frontend.data.source import Source
 from radt.model import SeriesKind
 from radt.store.cells import GAP_INTERVALS, NO_CELLS, Cells, of_points
 from radt.store.counters import increases
@@ -39,7 +39,7 @@ class OtherMetric:
     """
 
     def __init__(
-        self, source: Source, runs: Mapping[str, RunEntry], series: Sequence[SeriesRecord]
+        self, source: CachedStore, runs: Mapping[str, RunEntry], series: Sequence[SeriesRecord]
     ) -> None:
         self._source, self._runs = source, runs
         self._of_run: dict[str, list[SeriesRecord]] = {}

@@ -16,6 +16,7 @@ from radt.analysis.quantities import Statistic
 from radt.analysis.report import Report, ReportCache, read_report
 from radt.analysis.series_quantities import SeriesQuantity, joined
 from radt.analysis.window_spec import WindowSpec
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_catalog, tint
 from radt.frontend.data.report_model import (
     BY_NAME,
@@ -25,7 +26,6 @@ from radt.frontend.data.report_model import (
     Shown,
     sorted_groups,
 )
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Pick, PickKind
 from radt.frontend.selection import latest_experiment
 from radt.frontend.view import View
@@ -38,7 +38,7 @@ from radt.store.reader import StoreReader
 _REMEMBERED = 8
 
 
-def read_shown(source: Source, view: View) -> Shown:
+def read_shown(source: CachedStore, view: View) -> Shown:
     """Read the report of a view's experiment or selection.
 
     Raises:
@@ -86,7 +86,7 @@ def _items(report: Report, choices: Choices, *, with_experiment: bool) -> Iterat
         yield replace(item, label=f"{prefix}{item.label}", groups=groups)
 
 
-def _names(source: Source, view: View, choices: Choices) -> tuple[str, ...]:
+def _names(source: CachedStore, view: View, choices: Choices) -> tuple[str, ...]:
     """Return the reported experiments."""
     if choices.picked and view.picks:
         return tuple(dict.fromkeys(pick.experiment for pick in view.picks))
@@ -128,7 +128,7 @@ def sorted_items(items: Iterable[Item], choices: Choices) -> list[Item]:
     return [in_order[place] for _, place in known] + [in_order[place] for place in unknown]
 
 
-def read_advice(source: Source, experiment: str) -> Advice:
+def read_advice(source: CachedStore, experiment: str) -> Advice:
     """Return the advice on an experiment.
 
     Raises:
@@ -140,12 +140,12 @@ def read_advice(source: Source, experiment: str) -> Advice:
     )
 
 
-_caches: WeakKeyDictionary[Source, OrderedDict[Hashable, ReportCache]] = WeakKeyDictionary()
+_caches: WeakKeyDictionary[CachedStore, OrderedDict[Hashable, ReportCache]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
 def _read(
-    source: Source,
+    source: CachedStore,
     experiment: str,
     *,
     profiled: bool,
@@ -166,7 +166,7 @@ def _read(
     return source.remember(("report", *key), read)
 
 
-def _cache(source: Source, key: Hashable) -> ReportCache:
+def _cache(source: CachedStore, key: Hashable) -> ReportCache:
     with _lock:
         caches = _caches.setdefault(source, OrderedDict())
         cache = caches.setdefault(key, ReportCache())
@@ -176,7 +176,7 @@ def _cache(source: Source, key: Hashable) -> ReportCache:
     return cache
 
 
-def read_progress(source: Source, view: View) -> tuple[int, int] | None:
+def read_progress(source: CachedStore, view: View) -> tuple[int, int] | None:
     """Return the numbers of workloads read so far and in total; None if the report is complete.
 
     Raises:
@@ -200,7 +200,7 @@ _LOGGED = text(
 _SUGGESTED = (Statistic.LAST, Statistic.MAX, Statistic.MIN, Statistic.MEAN, Statistic.P95)
 
 
-def suggestions(source: Source, experiment: str) -> list[str]:
+def suggestions(source: CachedStore, experiment: str) -> list[str]:
     """Return suggested quantities of metrics that an experiment's scripts logged.
 
     Raises:
@@ -216,7 +216,7 @@ def suggestions(source: Source, experiment: str) -> list[str]:
     return [f"{statistic}({name})" for name in names for statistic in _SUGGESTED]
 
 
-def _tints(source: Source, experiment: str, _: StoreReader) -> dict[str, int]:
+def _tints(source: CachedStore, experiment: str, _: StoreReader) -> dict[str, int]:
     catalog = read_catalog(source, experiment)
     return {run_id: tint(catalog, run_id) for run_id in catalog.runs}
 

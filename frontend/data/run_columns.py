@@ -21,10 +21,10 @@ from radt.analysis.metric_columns import STATISTICS, MetricColumn
 from radt.analysis.missing import why_missing
 from radt.analysis.quantities import Direction, Quantity, Statistic, direction_of
 from radt.analysis.selection import Omission
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry, read_catalog
 from radt.frontend.data.metric_columns import metric_columns
 from radt.frontend.data.run_facts import slowdowns, time_per_epoch_s
-from radt.frontend.data.source import Source
 from radt.frontend.search.find import TEXTS, active_ns, read_params, read_tags
 from radt.frontend.search.query import as_number
 from radt.model import STATUS_WORDS
@@ -106,7 +106,7 @@ class Columns:
         runs: The runs, in the order of their indices.
     """
 
-    def __init__(self, source: Source, runs: Sequence[RunEntry]) -> None:
+    def __init__(self, source: CachedStore, runs: Sequence[RunEntry]) -> None:
         self.source = source
         self.runs = runs
         self.run_ids = tuple(run.run_id for run in runs)

@@ -8,8 +8,8 @@ from sqlalchemy import text
 
 from radt.analysis.baselines import Slowdown, read_slowdowns
 from radt.analysis.windows import read_times_per_epoch
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import Catalog
-from radt.frontend.data.source import Source
 from radt.store.reader import StoreReader
 from radt.store.tables import of_runs
 from radt.tags import STARRED, YES
@@ -17,7 +17,7 @@ from radt.tags import STARRED, YES
 _REVISIONS = of_runs("SELECT run_id, revision FROM run WHERE run_id IN :ids")
 
 
-def revisions_of(source: Source, run_ids: tuple[str, ...]) -> Mapping[str, int]:
+def revisions_of(source: CachedStore, run_ids: tuple[str, ...]) -> Mapping[str, int]:
     """Return the revisions of runs by id. Every change of a run raises its revision.
 
     Raises:
@@ -30,7 +30,7 @@ def revisions_of(source: Source, run_ids: tuple[str, ...]) -> Mapping[str, int]:
     return source.remember(("revisions", run_ids), read)
 
 
-def time_per_epoch_s(source: Source) -> Mapping[str, float]:
+def time_per_epoch_s(source: CachedStore) -> Mapping[str, float]:
     """Return the time per epoch of each run that ended one.
 
     Raises:
@@ -40,7 +40,7 @@ def time_per_epoch_s(source: Source) -> Mapping[str, float]:
 
 
 def slowdowns(
-    source: Source, catalog: Catalog, params: Mapping[str, Mapping[str, str]]
+    source: CachedStore, catalog: Catalog, params: Mapping[str, Mapping[str, str]]
 ) -> Mapping[str, Slowdown]:
     """Return the slowdowns of an experiment's runs by id. ``params`` are those of all runs.
 
@@ -55,7 +55,7 @@ def slowdowns(
     return source.remember(("slowdowns", catalog.experiment), read)
 
 
-def slowdowns_of(source: Source, catalog: Catalog, workload_id: str) -> Mapping[str, Slowdown]:
+def slowdowns_of(source: CachedStore, catalog: Catalog, workload_id: str) -> Mapping[str, Slowdown]:
     """Return the slowdowns of a workload's runs by id, reading only the runs required.
 
     Raises:
@@ -82,7 +82,7 @@ _STARRED = text("SELECT run_id FROM tag WHERE key = :key AND value = :yes").bind
 )
 
 
-def starred(source: Source) -> frozenset[str]:
+def starred(source: CachedStore) -> frozenset[str]:
     """Return the ids of runs with a star.
 
     Raises:

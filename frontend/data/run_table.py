@@ -20,6 +20,7 @@ import numpy as np
 
 from radt.analysis.estimates import CONFIDENCE, student_quantile
 from radt.analysis.quantities import Direction, Statistic, direction_of
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -40,7 +41,6 @@ from radt.frontend.data.run_columns import (
     note,
 )
 from radt.frontend.data.run_facts import time_per_epoch_s
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, ColumnChoice
 from radt.frontend.search.find import Found, find, recent
 from radt.frontend.view import View
@@ -139,7 +139,7 @@ class RunTable:
         return next((one for one in self.lines if isinstance(one, Group) and one.id == id_), None)
 
 
-def read_all(source: Source) -> AllRuns:
+def read_all(source: CachedStore) -> AllRuns:
     """Return all runs of the store.
 
     Raises:
@@ -162,7 +162,7 @@ def read_all(source: Source) -> AllRuns:
 
 
 def read_table(
-    source: Source, view: View, toggled: Collection[str] = (), *, patient: bool = True
+    source: CachedStore, view: View, toggled: Collection[str] = (), *, patient: bool = True
 ) -> RunTable:
     """Read the table for a view.
 
@@ -353,7 +353,7 @@ def group_cell(column: RunColumn, group: Group) -> str:
 
 
 def columns_of(
-    source: Source, view: View, all_runs: AllRuns, scope: Int64Array, *, patient: bool
+    source: CachedStore, view: View, all_runs: AllRuns, scope: Int64Array, *, patient: bool
 ) -> Sequence[ColumnChoice]:
     """Return the user's columns, or the dashboard's choice, without slow ones unless ``patient``.
 
@@ -375,7 +375,7 @@ _FAST = frozenset(FIELDS) - {"time_per_epoch", "vs_solo", "energy", "energy_of_r
 
 
 def _automatic(
-    source: Source, all_runs: AllRuns, scope: Int64Array, *, patient: bool
+    source: CachedStore, all_runs: AllRuns, scope: Int64Array, *, patient: bool
 ) -> Sequence[str]:
     """Return state and duration, logged metrics, differing parameters, and age."""
     runs = [all_runs.runs[place] for place in scope.tolist()]
@@ -394,7 +394,7 @@ def _automatic(
     return [*keys, "age"]
 
 
-def _metrics(source: Source, run_ids: Sequence[str]) -> list[str]:
+def _metrics(source: CachedStore, run_ids: Sequence[str]) -> list[str]:
     """Return columns of metrics that scripts of these runs logged, a loss first."""
     names = [one for one in metric_names(source) if one.is_logged and one.metric not in OWN_STEPS]
     names.sort(key=lambda one: ("loss" not in one.metric.lower(), -one.run_count, one.metric))

@@ -6,16 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from radt.errors import UsageError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.chart_data import chart_data, natural_x
 from radt.frontend.data.metrics import automatic_metrics, hidden_keys, quantities
 from radt.frontend.data.model import ChartData
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick, XAxis, with_slots
 from radt.frontend.selection import SelectedRuns
 from radt.frontend.view import View
 
 
-def pinned(source: Source, view: View, selection: SelectedRuns) -> View:
+def pinned(source: CachedStore, view: View, selection: SelectedRuns) -> View:
     """Return the view with explicit picks and charts.
 
     Raises:
@@ -29,7 +29,7 @@ def pinned(source: Source, view: View, selection: SelectedRuns) -> View:
     return replace(view, picks=picks, charts=view_charts(source, view, selection))
 
 
-def view_charts(source: Source, view: View, selection: SelectedRuns) -> tuple[ChartSpec, ...]:
+def view_charts(source: CachedStore, view: View, selection: SelectedRuns) -> tuple[ChartSpec, ...]:
     """Return the charts of a view, in order; by default the dashboard's choice.
 
     Raises:
@@ -51,7 +51,7 @@ class ShownChart:
 
 
 def shown_charts(
-    source: Source, view: View, selection: SelectedRuns, place: int | None
+    source: CachedStore, view: View, selection: SelectedRuns, place: int | None
 ) -> Iterator[ShownChart]:
     """Yield the charts of a view, or one of them, each read on demand.
 
@@ -70,7 +70,7 @@ def shown_charts(
         yield ShownChart(each, spec, data)
 
 
-def as_seen(source: Source, view: View, selection: SelectedRuns, spec: ChartSpec) -> ChartSpec:
+def as_seen(source: CachedStore, view: View, selection: SelectedRuns, spec: ChartSpec) -> ChartSpec:
     """Return the chart with its resolved x axis, and without lines that are hidden in all charts.
 
     Raises:

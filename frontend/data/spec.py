@@ -83,14 +83,14 @@ class Relative(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class AxisRange:
     """A range of an x axis: seconds (for WALL since 1970), steps or epochs."""
 
     start: float
     end: float
 
     @classmethod
-    def parse(cls, text: str) -> Window | None:
+    def parse(cls, text: str) -> AxisRange | None:
         """Parse ``12.5,60``; None for anything else."""
         try:
             start, end = (float(part) for part in text.split(","))
@@ -99,8 +99,8 @@ class Window:
         return cls.of(start, end)
 
     @classmethod
-    def of(cls, start: float, end: float) -> Window | None:
-        """Return the window; None if it is empty, reversed or not finite."""
+    def of(cls, start: float, end: float) -> AxisRange | None:
+        """Return the range; None if it is empty, reversed or not finite."""
         finite = math.isfinite(start) and math.isfinite(end)
         return cls(start, end) if finite and end > start else None
 

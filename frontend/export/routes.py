@@ -15,9 +15,9 @@ from flask import Flask, Response, current_app, request
 from radt.errors import RadtError, UsageError
 from radt.frontend.addresses import address
 from radt.frontend.answers import attached, json_answer
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.run.previews import BusyError
 from radt.frontend.data.shown import pinned, shown_charts
-from radt.frontend.data.source import Source
 from radt.frontend.export.request import (
     DATA_PATH,
     VIEW_PATH,
@@ -34,7 +34,7 @@ from radt.render.files import file_name
 from radt.units import plural
 
 
-def data_file(source: Source, asked: Asked, selection: SelectedRuns) -> Iterator[bytes]:
+def data_file(source: CachedStore, asked: Asked, selection: SelectedRuns) -> Iterator[bytes]:
     """Yield the parts of a file. The first part is made at once, so that errors are raised at once.
 
     Raises:
@@ -75,7 +75,7 @@ MAX_BODY_BYTES = MAX_QUERY * 4
 _MIME_VIEW = "application/json; charset=utf-8"
 
 
-def install(server: Flask, source: Source) -> None:
+def install(server: Flask, source: CachedStore) -> None:
     """Add the routes to the application."""
     routes = _Routes(source)
     for path, method, function in (
@@ -92,7 +92,7 @@ def install(server: Flask, source: Source) -> None:
 class _Routes:
     """The handlers of the routes."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: CachedStore) -> None:
         self._source = source
         self._turnstile = Turnstile()
 

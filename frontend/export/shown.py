@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from radt.errors import UsageError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.metrics import series_of
 from radt.frontend.data.model import ChartData, NamedCurve
 from radt.frontend.data.shown import ShownChart, as_seen
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import ID_DIGITS, ChartSpec, Level, Relative, Window, XAxis
+from radt.frontend.data.spec import ID_DIGITS, AxisRange, ChartSpec, Level, Relative, XAxis
 from radt.frontend.export.tables import label
 from radt.frontend.selection import SelectedRuns
 from radt.frontend.view import View
@@ -72,7 +72,7 @@ def shown_tables(charts: Iterator[ShownChart], view: View) -> Iterator[pa.Table]
                     yield _table(chart.place, data, line, zoom)
 
 
-def _table(place: int, data: ChartData, line: NamedCurve, zoom: Window | None) -> pa.Table:
+def _table(place: int, data: ChartData, line: NamedCurve, zoom: AxisRange | None) -> pa.Table:
     import pyarrow as pa
 
     x = line.curve.x
@@ -120,7 +120,7 @@ _SINCE = {
 }
 
 
-def python_code(source: Source, view: View, selection: SelectedRuns, place: int | None) -> str:
+def python_code(source: CachedStore, view: View, selection: SelectedRuns, place: int | None) -> str:
     """Return code that loads the samples of the charts (``place`` None: of all) into a DataFrame.
 
     Raises:
@@ -167,7 +167,7 @@ def python_code(source: Source, view: View, selection: SelectedRuns, place: int 
     )
 
 
-def _imports(source: Source) -> Iterator[str]:
+def _imports(source: CachedStore) -> Iterator[str]:
     if source.address.is_postgres:
         yield "import os"
         yield ""
@@ -190,7 +190,7 @@ def _runs(runs: Sequence[RunEntry], x: XAxis) -> Iterator[str]:
     yield "}"
 
 
-def _load(source: Source, metrics: Sequence[str], *, rates: bool) -> Iterator[str]:
+def _load(source: CachedStore, metrics: Sequence[str], *, rates: bool) -> Iterator[str]:
     yield "frame = radt.load("
     yield "    list(names),"
     yield f"    metrics={list(metrics)!r},"

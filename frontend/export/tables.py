@@ -9,8 +9,8 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from radt.errors import UsageError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.metrics import series_of
-from radt.frontend.data.source import Source
 from radt.frontend.export.request import FileFormat
 from radt.frontend.selection import SelectedRuns
 from radt.store.reader import StoreReader
@@ -162,7 +162,7 @@ class Full:
     rows: int
 
 
-def measure(source: Source, selection: SelectedRuns, metrics: Sequence[str]) -> Full:
+def measure(source: CachedStore, selection: SelectedRuns, metrics: Sequence[str]) -> Full:
     """Count the points of the metrics of the runs.
 
     Raises:

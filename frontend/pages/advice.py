@@ -14,9 +14,9 @@ from radt.analysis.advice_experiment import NextExperiment, next_experiment
 from radt.errors import RadtError, RunNotFoundError, UsageError
 from radt.frontend.addresses import address
 from radt.frontend.answers import CSV_MIME, attached, text_answer
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.report import read_advice
-from radt.frontend.data.source import Source
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, choice_field
 from radt.frontend.pages.parts import changed, followed, template
@@ -32,7 +32,7 @@ DATA_PATH, FILE_PATH = "advice/data", "advice/next.csv"
 _ALL = "advice.all"
 
 
-def layout(source: Source, view: View) -> Component:
+def layout(source: CachedStore, view: View) -> Component:
     """Return the page, whose parts `DATA_PATH` fills.
 
     Raises:
@@ -59,13 +59,13 @@ def layout(source: Source, view: View) -> Component:
     )
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the routes of the page."""
     add_json_routes(app.server, source, {DATA_PATH: answer})
     app.server.add_url_rule(f"/{FILE_PATH}", "advice-next", lambda: _file(source))
 
 
-def answer(source: Source, asked: Answer) -> Answer | None:
+def answer(source: CachedStore, asked: Answer) -> Answer | None:
     """Return the parts of the page that changed.
 
     Raises:
@@ -115,7 +115,7 @@ def _next(advice: Advice) -> tuple[NextExperiment | None, str]:
         return None, error.message
 
 
-def _file(source: Source) -> Response:
+def _file(source: CachedStore) -> Response:
     view = View.from_query(request.query_string.decode("ascii", "replace"))
     try:
         advice = read_advice(source, focused_experiment(source, view))

@@ -21,13 +21,13 @@ from radt import units
 from radt.analysis.names import differing_params
 from radt.errors import UsageError
 from radt.frontend.charts.timeseries import Look, figure
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry, Stroke, Tints
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
 from radt.frontend.data.lines import WIDTH_PX, params_of
 from radt.frontend.data.metrics import quantities, sections
 from radt.frontend.data.model import MetricInfo
 from radt.frontend.data.shown import as_seen, view_charts
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, MAX_CHARTS, Pick, XAxis
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes, chart_share_menu, share_menu
@@ -43,7 +43,7 @@ FIGURE_PATH = "compare/figure"
 _MAX_PX = 10_000
 
 
-def layout(source: Source, view: View) -> Component:
+def layout(source: CachedStore, view: View) -> Component:
     """Return the page for a view.
 
     Raises:
@@ -98,7 +98,7 @@ def _slot(slot: int) -> Component:
     )
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the routes of the page."""
     add_json_routes(app.server, source, {FACTS_PATH: facts_answer, FIGURE_PATH: figure_answer})
 
@@ -106,7 +106,7 @@ def register(app: Dash, source: Source) -> None:
 # -- routes -------------------------------------------------------------------------------------
 
 
-def known(source: Source, view: View) -> Answer:
+def known(source: CachedStore, view: View) -> Answer:
     """Return the facts that are sent with the page, to save a request.
 
     Raises:
@@ -119,7 +119,7 @@ def known(source: Source, view: View) -> Answer:
     return {"picked": picked, "revision": revision, **facts_}
 
 
-def facts_answer(source: Source, asked: Answer) -> Answer | None:
+def facts_answer(source: CachedStore, asked: Answer) -> Answer | None:
     """Return the facts of the selection; None if the browser has them (``stamp``, ``fingerprint``).
 
     Raises:
@@ -139,7 +139,7 @@ def facts_answer(source: Source, asked: Answer) -> Answer | None:
     return {**versions, "facts": None if asked.get("stamp") == versions["stamp"] else content}
 
 
-def figure_answer(source: Source, asked: Answer) -> Answer | None:
+def figure_answer(source: CachedStore, asked: Answer) -> Answer | None:
     """Return the figure of the view's chart; None if no run changed since ``fingerprint``.
 
     Raises:
@@ -182,7 +182,7 @@ def figure_answer(source: Source, asked: Answer) -> Answer | None:
     }
 
 
-def _chosen(source: Source, view: View) -> str:
+def _chosen(source: CachedStore, view: View) -> str:
     selection = read_selection(source, view)
     if len(selection.runs) == 1:
         return next(iter(selection.runs.values())).short
@@ -206,7 +206,7 @@ PAGE = Page("compare", "Compare", layout, register, _chosen)
 _LOGGED = "logged by the script"
 
 
-def facts(source: Source, view: View, selection: SelectedRuns) -> dict[str, Any]:
+def facts(source: CachedStore, view: View, selection: SelectedRuns) -> dict[str, Any]:
     """Return the facts of a view and its selection.
 
     Raises:

@@ -15,11 +15,11 @@ from dash import Dash, html
 from dash.development.base_component import Component
 
 from radt.errors import UsageError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.explore import MAX_AXES, Explored, Shown, explored
 from radt.frontend.data.importance import Importance, importance_of
 from radt.frontend.data.probe import Probe, ProbeResult
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import MAX_PICKS, Pick
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes, choice_field, subject_list
@@ -39,7 +39,7 @@ _BEST = [
 ]
 
 
-def layout(source: Source, view: View) -> Component:
+def layout(source: CachedStore, view: View) -> Component:
     """Return the page for a view.
 
     Raises:
@@ -126,14 +126,14 @@ def _best(axis: str) -> Component:
     return choice_field(f"explore-{axis}best", _BEST, "", label=label, style="explore-best")
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the routes of the page."""
     add_json_routes(
         app.server, source, {DATA_PATH: data_answer, IMPORTANCE_PATH: importance_answer}
     )
 
 
-def data_answer(source: Source, asked: Answer) -> Answer:
+def data_answer(source: CachedStore, asked: Answer) -> Answer:
     """Return the page's content, without runs and columns that the browser already has.
 
     Raises:
@@ -192,7 +192,7 @@ def _grouped(here: Explored) -> list[dict[str, Any]]:
     return [{"group": group, "items": items} for group, items in groups.items()]
 
 
-def importance_answer(source: Source, asked: Answer) -> Answer:
+def importance_answer(source: CachedStore, asked: Answer) -> Answer:
     """Return the importance of params, or a note that it is being computed.
 
     Raises:
@@ -230,7 +230,7 @@ def importance_answer(source: Source, asked: Answer) -> Answer:
 
 
 #: Importances that are computed or being computed, by source.
-_computed: WeakKeyDictionary[Source, Recent] = WeakKeyDictionary()
+_computed: WeakKeyDictionary[CachedStore, Recent] = WeakKeyDictionary()
 _COMPUTED = 16
 
 

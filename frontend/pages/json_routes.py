@@ -9,7 +9,7 @@ from flask import Flask, Response, request
 
 from radt.errors import RadtError, UsageError
 from radt.frontend.answers import json_answer
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.pages.page import sentence
 from radt.frontend.view import View
 
@@ -21,8 +21,8 @@ _UNCHANGED = 204
 
 def add_json_routes(
     server: Flask,
-    source: Source,
-    routes: Mapping[str, Callable[[Source, Answer], Answer | None]],
+    source: CachedStore,
+    routes: Mapping[str, Callable[[CachedStore, Answer], Answer | None]],
 ) -> None:
     """Add routes to a server, by path. An answer of None says that nothing changed."""
     for path, answer in routes.items():
@@ -52,7 +52,7 @@ def asked_view(asked: Answer) -> View:
 
 
 def _handler(
-    source: Source, answer: Callable[[Source, Answer], Answer | None]
+    source: CachedStore, answer: Callable[[CachedStore, Answer], Answer | None]
 ) -> Callable[[], Response]:
     bad_request = problem(UsageError("expected a request of this page", "Reload the page"))
 

@@ -11,15 +11,15 @@ from dash import Dash, html
 from dash.development.base_component import Component
 
 from radt.errors import RadtError, TrackingError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.connections import NothingRecordedError
-from radt.frontend.data.source import Source
 from radt.frontend.view import View
 from radt.store.backend import StoreAddress
 
 _RETRIES = " The dashboard retries by itself."
 
 
-def _experiment(_: Source, view: View) -> str:
+def _experiment(_: CachedStore, view: View) -> str:
     return view.experiment or ""
 
 
@@ -34,11 +34,11 @@ class Page:
 
     path: str
     title: str
-    layout: Callable[[Source, View], Component]
-    register: Callable[[Dash, Source], None]
-    chosen: Callable[[Source, View], str] = _experiment
+    layout: Callable[[CachedStore, View], Component]
+    register: Callable[[Dash, CachedStore], None]
+    chosen: Callable[[CachedStore, View], str] = _experiment
 
-    def tab_title(self, source: Source, view: View) -> str:
+    def tab_title(self, source: CachedStore, view: View) -> str:
         """Return the text of the browser's tab: ``three of quickstart · Workload · radt``."""
         try:
             chosen = self.chosen(source, view)

@@ -23,6 +23,7 @@ from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import RadtError
 from radt.frontend.addresses import address
 from radt.frontend.answers import attached, text_answer
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.report import read_progress, read_shown, suggestions
 from radt.frontend.data.report_model import (
@@ -34,7 +35,6 @@ from radt.frontend.data.report_model import (
     Choices,
     Shown,
 )
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Pick
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes
@@ -77,7 +77,7 @@ _NO_EPOCHS = (
 )
 
 
-def layout(source: Source, view: View) -> Component:
+def layout(source: CachedStore, view: View) -> Component:
     """Return the page, whose parts `DATA_PATH` fills.
 
     Raises:
@@ -108,13 +108,13 @@ def layout(source: Source, view: View) -> Component:
     )
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the routes of the page."""
     add_json_routes(app.server, source, {DATA_PATH: answer, PROGRESS_PATH: progress_answer})
     _install_files(app.server, source)
 
 
-def answer(source: Source, asked: Answer) -> Answer | None:
+def answer(source: CachedStore, asked: Answer) -> Answer | None:
     """Return the parts of the page that changed.
 
     Raises:
@@ -159,7 +159,7 @@ def answer(source: Source, asked: Answer) -> Answer | None:
     )
 
 
-def progress_answer(source: Source, asked: Answer) -> Answer | None:
+def progress_answer(source: CachedStore, asked: Answer) -> Answer | None:
     """Return the number of workloads read so far; None if no report is being read.
 
     Raises:
@@ -170,7 +170,7 @@ def progress_answer(source: Source, asked: Answer) -> Answer | None:
     return None if progress is None else {"read": progress[0], "of": progress[1]}
 
 
-def _chosen(source: Source, view: View) -> str:
+def _chosen(source: CachedStore, view: View) -> str:
     return view.experiment or latest_experiment(source)
 
 
@@ -239,7 +239,7 @@ def _runs(line: Line, cell: Cell) -> Cell:
     return Cell(text, explanation=why, tone=Tone.BAD)
 
 
-def _unknown(source: Source, shown: Shown) -> str:
+def _unknown(source: CachedStore, shown: Shown) -> str:
     """Return an experiment that is asked for and not stored; empty if all are."""
     known = {experiment.name for experiment in read_experiments(source)}
     return next((name for name in shown.experiments if name not in known), "")
@@ -325,7 +325,7 @@ def path_of(kind: ReportFormat) -> str:
     return f"report/file.{kind.suffix}"
 
 
-def _install_files(server: Flask, source: Source) -> None:
+def _install_files(server: Flask, source: CachedStore) -> None:
     """Add the routes of downloads."""
 
     def report(kind: ReportFormat) -> Callable[[Shown, Choices], Response]:

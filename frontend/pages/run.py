@@ -20,11 +20,11 @@ from radt import units
 from radt.analysis.missing import why_no_number
 from radt.errors import RunNotFoundError, StoreError
 from radt.frontend import run_routes
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.run.facts import MAX_CURVES, MetricRow, curve, differences, metric_rows
 from radt.frontend.data.run.subject import RunSubject, find_run, label_of, offered
 from radt.frontend.data.run_files import tail_of
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ChartSpec, Pick
 from radt.frontend.files import open_log, trace_address
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
@@ -46,7 +46,7 @@ _CURVE_WIDTH, _CURVE_HEIGHT = 72, 20
 _MAX_FACTS = 500
 
 
-def layout(source: Source, view: View) -> Component:
+def layout(source: CachedStore, view: View) -> Component:
     """Return the page, whose parts `DATA_PATH` fills.
 
     Raises:
@@ -88,13 +88,13 @@ def _files_panel() -> Component:
     )
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the routes of the page."""
     run_routes.register(app, source)
     add_json_routes(app.server, source, {DATA_PATH: answer, OFFERED_PATH: offered_answer})
 
 
-def _chosen(source: Source, view: View) -> str:
+def _chosen(source: CachedStore, view: View) -> str:
     subject = find_run(source, view)
     return f"{subject.run.short} of {subject.run.record.experiment}"
 
@@ -102,7 +102,7 @@ def _chosen(source: Source, view: View) -> str:
 PAGE = Page("run", "Run", layout, register, _chosen)
 
 
-def answer(source: Source, asked: Answer) -> Answer | None:
+def answer(source: CachedStore, asked: Answer) -> Answer | None:
     """Return the parts of the page that changed.
 
     Raises:
@@ -141,7 +141,7 @@ def answer(source: Source, asked: Answer) -> Answer | None:
     )
 
 
-def offered_answer(source: Source, asked: Answer) -> Answer:
+def offered_answer(source: CachedStore, asked: Answer) -> Answer:
     """Return the runs whose labels contain the words of a search.
 
     Raises:
@@ -152,7 +152,7 @@ def offered_answer(source: Source, asked: Answer) -> Answer:
     return {"choices": offered(catalog, str(asked.get("search", "")), shown)}
 
 
-def _failure(source: Source, run: RunEntry) -> str:
+def _failure(source: CachedStore, run: RunEntry) -> str:
     """Return why the run ended without finishing, and its last lines; "" for other runs."""
     status = run.record.status
     if not status.ended or status is RunStatus.FINISHED:
@@ -196,7 +196,7 @@ def _facts(subject: RunSubject) -> list[KeyFigure]:
 
 
 def _metrics(
-    source: Source, subject: RunSubject, rows: Sequence[MetricRow]
+    source: CachedStore, subject: RunSubject, rows: Sequence[MetricRow]
 ) -> list[dict[str, Any]]:
     """Return the lines of the table of metrics, the first ones with a curve."""
     pick = Pick.run(subject.run.record.experiment, subject.run.run_id)
@@ -243,7 +243,7 @@ def _total(row: MetricRow) -> tuple[str, str]:
     return f"{units.significant(row.total * scale.factor, 4)} {scale.label}".rstrip(), exact
 
 
-def _points(source: Source, run: RunEntry, row: MetricRow) -> str:
+def _points(source: CachedStore, run: RunEntry, row: MetricRow) -> str:
     """Return the points of a metric's small curve; "" without any."""
     try:
         values = curve(source, run, row)

@@ -19,6 +19,7 @@ from radt import units
 from radt.errors import RadtError, UsageError
 from radt.frontend.addresses import address
 from radt.frontend.answers import CSV_MIME, attached, text_answer
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry, WorkloadEntry, read_catalog, read_experiments
 from radt.frontend.data.metric_columns import metric_names
 from radt.frontend.data.run_columns import FIELDS, PARAM, TAG, note
@@ -37,7 +38,6 @@ from radt.frontend.data.run_table import (
     read_table,
     statuses_of,
 )
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ID_DIGITS, Pick, parse_picks
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
@@ -73,7 +73,7 @@ _INTERVAL_PX = 64
 _NS_PER_MS = 1_000_000
 
 
-def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - same signature on all pages
+def layout(source: CachedStore, view: View) -> Component:  # noqa: ARG001 - same signature on all pages
     """Return the page, which `ROWS_PATH` and static/runs.js fill.
 
     Raises:
@@ -88,7 +88,7 @@ def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - same sign
     )
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the routes of the page."""
     add_json_routes(
         app.server,
@@ -106,7 +106,7 @@ def register(app: Dash, source: Source) -> None:
 # -- rows ----------------------------------------------------------------------------------------
 
 
-def page_answer(source: Source, asked: Answer) -> Answer | None:
+def page_answer(source: CachedStore, asked: Answer) -> Answer | None:
     """Return the frame of the page and rows: the first ones without slow columns if runs are many.
 
     Raises:
@@ -119,7 +119,7 @@ def page_answer(source: Source, asked: Answer) -> Answer | None:
     return changed(asked, {"runs-frame": template("runs.html").frame()}, **rows)
 
 
-def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
+def answer(source: CachedStore, asked: Answer, *, patient: bool = True) -> Answer:
     """Return the visible rows, and everything else that the page shows about the table.
 
     ``asked`` has the ``view``, the ``start`` and ``count`` of the rows, the groups that were
@@ -166,7 +166,7 @@ def answer(source: Source, asked: Answer, *, patient: bool = True) -> Answer:
 class _AllTicks:
     """Checkbox state of every run and group."""
 
-    def __init__(self, source: Source, picks: Sequence[Pick]) -> None:
+    def __init__(self, source: CachedStore, picks: Sequence[Pick]) -> None:
         self._by_experiment = {
             name: Ticks.of(read_catalog(source, name), picks)
             for name in {pick.experiment for pick in picks}
@@ -348,7 +348,7 @@ def _count_text(table: RunTable) -> str:
     return runs if count == total else f"{count:,} of {runs}"
 
 
-def _problems(source: Source, table: RunTable, view: View) -> list[dict[str, str]]:
+def _problems(source: CachedStore, table: RunTable, view: View) -> list[dict[str, str]]:
     """Return the terms of the search that are ignored, and an unknown experiment."""
     problems = [*table.found.problems]
     if view.experiment and not table.scope_count:
@@ -366,7 +366,7 @@ def _statuses(table: RunTable, view: View) -> list[dict[str, Any]]:
     ]
 
 
-def _picked(source: Source, picks: Sequence[Pick]) -> dict[str, Any]:
+def _picked(source: CachedStore, picks: Sequence[Pick]) -> dict[str, Any]:
     """Return the number of ticked runs, and notes on those that a page cannot show."""
     if not picks:
         return {"count": 0, "text": "", "notes": [], "runs": []}
@@ -380,7 +380,7 @@ def _picked(source: Source, picks: Sequence[Pick]) -> dict[str, Any]:
     }
 
 
-def columns_to_choose(source: Source, _: Answer) -> Answer:
+def columns_to_choose(source: CachedStore, _: Answer) -> Answer:
     """Return all columns that the store's runs have, by kind.
 
     Raises:
@@ -415,7 +415,7 @@ def columns_to_choose(source: Source, _: Answer) -> Answer:
 # -- picks ---------------------------------------------------------------------------------------
 
 
-def picks_after(source: Source, asked: Answer) -> Answer:
+def picks_after(source: CachedStore, asked: Answer) -> Answer:
     """Return the picks after clicks: ``steps``, each on ``picks``, a ``group`` or ``all`` runs.
 
     Raises:
@@ -435,7 +435,7 @@ def picks_after(source: Source, asked: Answer) -> Answer:
     return {"picks": [str(pick) for pick in picks]}
 
 
-def _targets(source: Source, asked: Answer, step: Mapping[str, Any]) -> Sequence[Pick]:
+def _targets(source: CachedStore, asked: Answer, step: Mapping[str, Any]) -> Sequence[Pick]:
     if not (step.get("all") or step.get("group")):
         return parse_picks(_texts(step.get("picks")))
     view = asked_view(asked)
@@ -455,7 +455,7 @@ def found_of(table: RunTable, view: View) -> Sequence[Pick]:
     return _run_picks(table, table.order.tolist())
 
 
-def found_picks(source: Source, asked: Answer) -> Answer:
+def found_picks(source: CachedStore, asked: Answer) -> Answer:
     """Return the address of the found runs for Compare; of the first ones if there are many.
 
     Raises:
@@ -474,7 +474,7 @@ def _run_picks(table: RunTable, places: Sequence[int]) -> list[Pick]:
     return [Pick.run(run.record.experiment, run.run_id) for run in runs]
 
 
-def _csv(source: Source) -> Response:
+def _csv(source: CachedStore) -> Response:
     view = View.from_query(request.query_string.decode("ascii", "replace"))
     try:
         content = table_csv(read_table(source, view))

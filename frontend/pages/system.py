@@ -19,8 +19,8 @@ from flask import current_app
 
 from radt.frontend.addresses import address
 from radt.frontend.auth import LOGOUT_PATH, Guard
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.probe import COMMAND_LATE_S, Probe, ProbeResult, ask_radt, need_linux
-from radt.frontend.data.source import Source
 from radt.frontend.imports import ImportNews
 from radt.frontend.pages.json_routes import Answer, add_json_routes
 from radt.frontend.pages.page import Page
@@ -39,7 +39,7 @@ _PACKAGES = ("radt", "dash", "plotly", "numpy", "SQLAlchemy", "mlflow")
 _CARDS = ("cluster", "devices", "checks", "imports", "access")
 
 
-def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - same signature on all pages
+def layout(source: CachedStore, view: View) -> Component:  # noqa: ARG001 - same signature on all pages
     """Return the page, whose cards `DATA_PATH` fills."""
     cards = [html.Div(id=f"system-{name}") for name in _CARDS]
     return html.Section(
@@ -49,11 +49,11 @@ def layout(source: Source, view: View) -> Component:  # noqa: ARG001 - same sign
     )
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the route of the page."""
     probes = _probes(source)
 
-    def answer(_: Source, asked: Answer) -> Answer | None:
+    def answer(_: CachedStore, asked: Answer) -> Answer | None:
         for probe in probes.values():
             probe.look()
         read = {name: probe.look(_FIRST_WAIT_S) for name, probe in probes.items()}
@@ -62,7 +62,7 @@ def register(app: Dash, source: Source) -> None:
     add_json_routes(app.server, source, {DATA_PATH: answer})
 
 
-def _probes(source: Source) -> dict[str, Probe[Any]]:
+def _probes(source: CachedStore) -> dict[str, Probe[Any]]:
     path, late_s = source.address.path, COMMAND_LATE_S
     home = () if path is None else ("--home", str(path.parent))
     return {

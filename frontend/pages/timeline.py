@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from radt import units
 from radt.frontend.charts.layout import utc_offset_s
 from radt.frontend.charts.machine_timeline import lane_px, machine_timeline, place_px
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_experiments
 from radt.frontend.data.machine_timeline import (
     MachineTimeline,
@@ -19,8 +20,7 @@ from radt.frontend.data.machine_timeline import (
     read_days,
     read_timeline,
 )
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import AxisRange
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page
 from radt.frontend.pages.parts import KeyFigure, asked_scheme, changed, followed, template
@@ -30,7 +30,7 @@ from radt.model import STATUS_WORDS
 DATA_PATH = "timeline/data"
 
 
-def layout(source: Source, view: View) -> Component:
+def layout(source: CachedStore, view: View) -> Component:
     """Return the page, whose parts `DATA_PATH` fills.
 
     Raises:
@@ -49,12 +49,12 @@ def layout(source: Source, view: View) -> Component:
     )
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the route of the page."""
     add_json_routes(app.server, source, {DATA_PATH: answer})
 
 
-def answer(source: Source, asked: Answer) -> Answer | None:
+def answer(source: CachedStore, asked: Answer) -> Answer | None:
     """Return the parts of the page that changed.
 
     Raises:
@@ -89,7 +89,7 @@ def answer(source: Source, asked: Answer) -> Answer | None:
     )
 
 
-def _choices(source: Source, scope: TimelineScope) -> list[dict[str, Any]]:
+def _choices(source: CachedStore, scope: TimelineScope) -> list[dict[str, Any]]:
     """Return all experiments, the most recently active first, and all days."""
     names = [experiment.name for experiment in read_experiments(source)]
     scopes = {
@@ -130,7 +130,7 @@ def _facts(timeline: MachineTimeline) -> list[KeyFigure]:
     return [KeyFigure(name, text) for name, text in facts.items()]
 
 
-def _zoom_text(window: Window) -> str:
+def _zoom_text(window: AxisRange) -> str:
     start, end = (datetime.fromtimestamp(at).astimezone() for at in (window.start, window.end))
     length = units.duration(window.end - window.start)
     return f"{start.day} {start:%b %H:%M:%S} – {end:%H:%M:%S} · {length}"

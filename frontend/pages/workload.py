@@ -20,10 +20,10 @@ from radt.frontend.charts.layout import elapsed_label as clock
 from radt.frontend.charts.stacks import STRIP_PX, strip_figure
 from radt.frontend.charts.timeline import LANE_PX, frame_layout, row_px, timeline
 from radt.frontend.charts.traces import Figure
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.run_facts import revisions_of, slowdowns_of
 from radt.frontend.data.run_files import changes_of
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window, XAxis
+from radt.frontend.data.spec import AxisRange, XAxis
 from radt.frontend.data.workload.devices import devices_of
 from radt.frontend.data.workload.model import Strip
 from radt.frontend.data.workload.run_facts import (
@@ -60,7 +60,7 @@ LOG_OPTION = "workload.log"
 _MAX_BOXES = 256
 
 
-def layout(source: Source, view: View) -> Component:
+def layout(source: CachedStore, view: View) -> Component:
     """Return the page, whose parts `DATA_PATH` fills.
 
     Raises:
@@ -81,13 +81,13 @@ def layout(source: Source, view: View) -> Component:
     )
 
 
-def register(app: Dash, source: Source) -> None:
+def register(app: Dash, source: CachedStore) -> None:
     """Register the routes of the page and of the files of runs."""
     files.register(app, source)
     add_json_routes(app.server, source, {DATA_PATH: answer, OFFERED_PATH: offered_answer})
 
 
-def _chosen(source: Source, view: View) -> str:
+def _chosen(source: CachedStore, view: View) -> str:
     subject = find_subject(source, view)
     return f"{subject.title} of {subject.catalog.experiment}"
 
@@ -95,7 +95,7 @@ def _chosen(source: Source, view: View) -> str:
 PAGE = Page("workload", "Workload", layout, register, _chosen)
 
 
-def answer(source: Source, asked: Answer) -> Answer | None:
+def answer(source: CachedStore, asked: Answer) -> Answer | None:
     """Return the parts of the page that changed.
 
     Raises:
@@ -122,7 +122,7 @@ def answer(source: Source, asked: Answer) -> Answer | None:
     )
 
 
-def offered_answer(source: Source, asked: Answer) -> Answer:
+def offered_answer(source: CachedStore, asked: Answer) -> Answer:
     """Return the workloads whose labels contain the words of a search.
 
     Raises:
@@ -133,7 +133,7 @@ def offered_answer(source: Source, asked: Answer) -> Answer:
 
 
 def _sections(
-    source: Source, reading: WorkloadData, view: View, shown: int, revision: str
+    source: CachedStore, reading: WorkloadData, view: View, shown: int, revision: str
 ) -> Iterator[Section]:
     """Yield the parts. Those that also depend on other runs are made for each ``revision``."""
     subject, runs = reading.subject, reading.subject.workload.runs
@@ -175,7 +175,7 @@ def _sections(
     yield part("params", shown, lambda: macros.params(facts_of(source, subject).tables, runs))
 
 
-def _comparison(source: Source, reading: WorkloadData) -> tuple[str, ...]:
+def _comparison(source: CachedStore, reading: WorkloadData) -> tuple[str, ...]:
     """Return the parts for which the runs are compared with others of the experiment."""
     subject, lives = reading.subject, reading.lives
     slowed = slowdowns_of(source, subject.catalog, subject.workload_id)
@@ -190,7 +190,7 @@ def _comparison(source: Source, reading: WorkloadData) -> tuple[str, ...]:
     )
 
 
-def _devices(source: Source, reading: WorkloadData) -> str:
+def _devices(source: CachedStore, reading: WorkloadData) -> str:
     subject, tags = reading.subject, tags_of(source, reading.subject)
     machines: dict[str, RecordedMachine] = {}
     for run in subject.workload.runs:
@@ -202,7 +202,7 @@ def _devices(source: Source, reading: WorkloadData) -> str:
     return cast("str", html)
 
 
-def _ledger(source: Source, subject: ShownWorkload) -> str:
+def _ledger(source: CachedStore, subject: ShownWorkload) -> str:
     ledger, origin_ns = ledger_of(source, subject), subject.origin_ns
     macros: Any = template("workload.html")
     html = macros.ledger(
@@ -212,7 +212,7 @@ def _ledger(source: Source, subject: ShownWorkload) -> str:
 
 
 def _figures(
-    source: Source, reading: WorkloadData, zoom: Window | None, scheme: Scheme, shown: int
+    source: CachedStore, reading: WorkloadData, zoom: AxisRange | None, scheme: Scheme, shown: int
 ) -> Iterator[Section]:
     """Yield what is drawn over time, with the legends."""
     basis = (shown, zoom, scheme)
@@ -230,7 +230,7 @@ def _figures(
 
 
 def _draw_strip(
-    source: Source, reading: WorkloadData, strip: Strip, zoom: Window | None, scheme: Scheme
+    source: CachedStore, reading: WorkloadData, strip: Strip, zoom: AxisRange | None, scheme: Scheme
 ) -> tuple[str, Figure]:
     """Return the legend and the figure of a strip: an error alone if its samples are damaged."""
     subject = reading.subject
@@ -250,7 +250,7 @@ def _draw_strip(
     return macros.legend(drawn.readings, drawn.notes), drawn.figure
 
 
-def _machine(source: Source, subject: ShownWorkload, strip: Strip) -> RecordedMachine:
+def _machine(source: CachedStore, subject: ShownWorkload, strip: Strip) -> RecordedMachine:
     tags = tags_of(source, subject)
     for run in subject.workload.runs:
         own = tags.get(run.run_id, {})
@@ -263,7 +263,7 @@ def _machine(source: Source, subject: ShownWorkload, strip: Strip) -> RecordedMa
     return RecordedMachine(host=strip.host)
 
 
-def _zoom_text(window: Window) -> str:
+def _zoom_text(window: AxisRange) -> str:
     step_s = (window.end - window.start) / 100
     length = units.duration(window.end - window.start)
     return f"{clock(window.start, step_s)} – {clock(window.end, step_s)} · {length}"

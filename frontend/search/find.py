@@ -13,6 +13,7 @@ from typing import TypeVar, cast
 
 from radt.analysis.metric_columns import STATISTICS
 from radt.analysis.quantities import Quantity, Statistic
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import (
     Catalog,
     RunEntry,
@@ -21,7 +22,6 @@ from radt.frontend.data.catalog import (
 )
 from radt.frontend.data.metric_columns import metric_columns, metric_names
 from radt.frontend.data.run_facts import time_per_epoch_s
-from radt.frontend.data.source import Source
 from radt.frontend.search.query import (
     COMPARE,
     TIMES,
@@ -227,7 +227,7 @@ def _value_test(term: Term, *, numbers: bool) -> Callable[[Iterable[str]], bool]
     return lambda values: any(same(value) for value in values)
 
 
-def numbers_of(source: Source, query: Query, texts: Texts) -> dict[str, Numbers]:
+def numbers_of(source: CachedStore, query: Query, texts: Texts) -> dict[str, Numbers]:
     """Return the numbers that the query's terms on metrics compare, by key.
 
     A key is ``METRIC.STATISTIC``, or ``METRIC`` for its last value, unless a parameter or tag has
@@ -319,12 +319,12 @@ class Recent:
         return made
 
 
-def recent(source: Source) -> Recent:
+def recent(source: CachedStore) -> Recent:
     """Return the results for the current revision of the store."""
     return source.remember("recent", lambda _: Recent())
 
 
-def find(source: Source, text: str, statuses: frozenset[RunStatus] = frozenset()) -> Found:
+def find(source: CachedStore, text: str, statuses: frozenset[RunStatus] = frozenset()) -> Found:
     """Search all experiments. If ``statuses`` is not empty, return only runs with one of them.
 
     Raises:
@@ -338,7 +338,7 @@ def find(source: Source, text: str, statuses: frozenset[RunStatus] = frozenset()
     )
 
 
-def read_params(source: Source) -> Mapping[str, Mapping[str, str]]:
+def read_params(source: CachedStore) -> Mapping[str, Mapping[str, str]]:
     """Return the parameters of all runs, by run and key.
 
     Raises:
@@ -348,7 +348,7 @@ def read_params(source: Source) -> Mapping[str, Mapping[str, str]]:
     return source.remember("params", lambda reader: reader.params_of(ids))
 
 
-def read_tags(source: Source) -> Mapping[str, Mapping[str, str]]:
+def read_tags(source: CachedStore) -> Mapping[str, Mapping[str, str]]:
     """Return the tags of all runs, by run and key.
 
     Raises:
@@ -358,7 +358,7 @@ def read_tags(source: Source) -> Mapping[str, Mapping[str, str]]:
     return source.remember("tags", lambda reader: reader.tags_of(ids))
 
 
-def read_texts(source: Source) -> Texts:
+def read_texts(source: CachedStore) -> Texts:
     """Return the parameters and tags of all runs in the form that a search compares.
 
     Raises:
@@ -367,11 +367,11 @@ def read_texts(source: Source) -> Texts:
     return source.remember("texts", lambda _: _texts(read_params(source), read_tags(source)))
 
 
-def _run_ids(source: Source) -> Sequence[str]:
+def _run_ids(source: CachedStore) -> Sequence[str]:
     return [run_id for catalog in _catalogs(source) for run_id in catalog.runs]
 
 
-def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found:
+def _find(source: CachedStore, query: Query, statuses: frozenset[RunStatus]) -> Found:
     asks_archived = any(ALIASES.get(term.key, term.key) == ARCHIVED for term in query.terms)
     hides = not asks_archived and source.remember(
         "archived", lambda reader: reader.has_tag(ARCHIVED, YES)
@@ -404,7 +404,7 @@ def _find(source: Source, query: Query, statuses: frozenset[RunStatus]) -> Found
     return Found(runs, by_experiment, problems)
 
 
-def _catalogs(source: Source) -> Sequence[Catalog]:
+def _catalogs(source: CachedStore) -> Sequence[Catalog]:
     return [read_catalog(source, summary.name) for summary in read_experiments(source)]
 
 

@@ -27,12 +27,12 @@ from radt.cli.options import (
 )
 from radt.errors import UsageError, cut
 from radt.experiment.columns import did_you_mean
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.metric_columns import metric_names
 from radt.frontend.data.run_columns import FIELDS, PARAM, TAG
 from radt.frontend.data.run_table import NO_GROUPS, RunTable, read_table, text_of
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ColumnChoice
 from radt.frontend.view import View
 from radt.model import SHORT_ID_CHARS, SOFTWARE, RunStatus
@@ -165,7 +165,7 @@ def _listing(
         StoreError: A store cannot be read.
     """
     address, experiment, terms = _experiment(what, places)
-    source = Source(address)
+    source = CachedStore(address)
     try:
         key = (sort or "").removeprefix("-")
         view = View(
@@ -224,7 +224,7 @@ def _listing(
 
 
 def _unknown_name(
-    experiment: str | None, terms: Sequence[str], places: Places, source: Source
+    experiment: str | None, terms: Sequence[str], places: Places, source: CachedStore
 ) -> UsageError | None:
     """Return the error that the first word, which no run contains, is not an experiment either."""
     if experiment or not terms or _FIELD_TERM.search(terms[0]):

@@ -20,11 +20,11 @@ from typing import Any
 import radt
 from radt import units
 from radt.analysis.quantities import Quantity
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.explore import explored
 from radt.frontend.data.report import read_shown
 from radt.frontend.data.report_model import Choices
 from radt.frontend.data.run_table import read_table
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import ColumnChoice, Pick
 from radt.frontend.export.run_table import table_csv
 from radt.frontend.pages import compare, report, run, workload
@@ -63,8 +63,8 @@ FACTS = {"Status": "status", "Lasted": "duration"}
 _FACT = re.compile(r"<dt>(.*?)</dt>\s*<dd[^>]*>(.*?)</dd>", re.DOTALL)
 
 
-def source_of(recorded: Recorded) -> Source:
-    return Source(StoreAddress.of(recorded.bench.home / "radt.db"))
+def source_of(recorded: Recorded) -> CachedStore:
+    return CachedStore(StoreAddress.of(recorded.bench.home / "radt.db"))
 
 
 def said(text: str) -> str | None:

@@ -29,8 +29,8 @@ from waitress import wasyncore
 from radt.frontend import app
 from radt.frontend.auth import MAX_BODY_BYTES, DashboardAccess
 from radt.frontend.data import connections
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.connections import DatabaseConnection
-from radt.frontend.data.source import Source
 from radt.frontend.serve import listen, patient_server
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
@@ -316,9 +316,9 @@ def demo(store_path: Path) -> Iterator[Demo]:
 
 
 @pytest.fixture
-def source(store_path: Path) -> Iterator[Source]:
+def source(store_path: Path) -> Iterator[CachedStore]:
     """The store as the dashboard reads it."""
-    opened = Source(store_path)
+    opened = CachedStore(store_path)
     yield opened
     opened.close()
 
@@ -351,7 +351,7 @@ def running(application: WSGIApplication, listener: socket.socket) -> Iterator[N
 
 
 @contextmanager
-def served(source: Source, access: DashboardAccess) -> Iterator[str]:
+def served(source: CachedStore, access: DashboardAccess) -> Iterator[str]:
     """Serve the dashboard over a source at an address of its own; yields it."""
     listener = listen(access.host, 0)
     with running(app.create_app(source, access).server, listener):
@@ -432,10 +432,10 @@ def serve(store_path: Path, front: Front) -> Iterator[Serve]:
         def start(
             access: DashboardAccess | None = None,
             store: Path | str | None = None,
-            source: Source | None = None,
+            source: CachedStore | None = None,
         ) -> str:
             access = access or DashboardAccess()
-            opened = source or stack.enter_context(closing(Source(store or store_path)))
+            opened = source or stack.enter_context(closing(CachedStore(store or store_path)))
             if front.dashboard is None and access.host == "127.0.0.1":
                 made = app.create_app(opened, access).server
                 return stack.enter_context(front.showing(made))
@@ -450,7 +450,7 @@ class Site:
 
     url: str
     demo: Demo
-    source: Source
+    source: CachedStore
 
 
 @pytest.fixture(scope="session")
@@ -459,7 +459,7 @@ def _site(
 ) -> Iterator[tuple[Site, WSGIApplication]]:
     demo = Demo(tmp_path_factory.mktemp("site") / "radt.db").quickstart()
     demo.writer.close()
-    with closing(Source(demo.store)) as source:
+    with closing(CachedStore(demo.store)) as source:
         yield Site(front.url, demo, source), app.create_app(source, DashboardAccess()).server
 
 

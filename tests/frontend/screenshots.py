@@ -18,7 +18,7 @@ from waitress.server import create_server
 
 from radt.frontend.app import PAGES, create_app
 from radt.frontend.auth import DashboardAccess
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.serve import listen
 
 WIDTHS = (900, 1440, 1920, 3840)
@@ -33,7 +33,7 @@ STATES: Mapping[str, str] = {
 @contextmanager
 def served(store: Path) -> Iterator[str]:
     """The dashboard over a store, from a thread."""
-    source = Source(store)
+    source = CachedStore(store)
     listener = listen("127.0.0.1", 0)
     server = create_server(
         create_app(source, DashboardAccess()).server, sockets=[listener], threads=4

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from radt.cli.advise import command
 from radt.frontend.app import create_app
 from radt.frontend.auth import DashboardAccess
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.pages.advice import answer
 from radt.frontend.view import View
 from tests.advice.planting import Lab, Run
@@ -39,7 +39,7 @@ def another(lab: Lab, experiment: str) -> Lab:
     return made
 
 
-def parts_of(source: Source, **view: object) -> dict[str, str]:
+def parts_of(source: CachedStore, **view: object) -> dict[str, str]:
     found = answer(source, {"view": View(**view).to_json()})  # type: ignore[arg-type]
     assert found is not None
     parts = found["parts"]
@@ -47,7 +47,7 @@ def parts_of(source: Source, **view: object) -> dict[str, str]:
     return parts
 
 
-def test_the_page_says_what_the_command_says(lab: Lab, source: Source) -> None:
+def test_the_page_says_what_the_command_says(lab: Lab, source: CachedStore) -> None:
     told = (
         CliRunner()
         .invoke(command, [lab.experiment, "--home", str(lab.home), "--format", "json"])
@@ -61,7 +61,7 @@ def test_the_page_says_what_the_command_says(lab: Lab, source: Source) -> None:
     assert body.index("Recommendation") < body.index("Models alone") < body.index("Predictions")
 
 
-def test_every_candidate_is_shown_on_request(lab: Lab, source: Source) -> None:
+def test_every_candidate_is_shown_on_request(lab: Lab, source: CachedStore) -> None:
     few = parts_of(source)["advice-body"]
     everything = parts_of(source, options={"advice.all": "1"})["advice-body"]
     assert "more: “All candidates”" in few
@@ -69,7 +69,7 @@ def test_every_candidate_is_shown_on_request(lab: Lab, source: Source) -> None:
     assert everything.count("<tr") > few.count("<tr")
 
 
-def test_a_report_that_has_not_changed_is_not_sent_again(lab: Lab, source: Source) -> None:
+def test_a_report_that_has_not_changed_is_not_sent_again(lab: Lab, source: CachedStore) -> None:
     first = answer(source, {})
     assert first is not None
     assert answer(source, {"stamps": first["stamps"]}) is None
@@ -115,7 +115,7 @@ def test_report_leads_to_advice_and_back(lab: Lab, serve: Serve, watched: Watche
     assert watched.errors == []
 
 
-def test_without_measurements_the_page_says_what_to_run(source: Source, lab: Lab) -> None:
+def test_without_measurements_the_page_says_what_to_run(source: CachedStore, lab: Lab) -> None:
     thin = another(lab, "thin")
     thin.together("both", [Run("a"), Run("b")])
     source.revision()
@@ -126,7 +126,7 @@ def test_without_measurements_the_page_says_what_to_run(source: Source, lab: Lab
     assert "Next experiment (CSV)" in parts["advice-head"]
 
 
-def test_an_experiment_that_is_not_there_is_named(lab: Lab, source: Source) -> None:
+def test_an_experiment_that_is_not_there_is_named(lab: Lab, source: CachedStore) -> None:
     client = create_app(source, DashboardAccess()).server.test_client()
     headers = {"Host": "localhost"}
     found = client.post("/advice/data", json={"view": {"experiment": "gone"}}, headers=headers)

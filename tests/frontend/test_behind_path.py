@@ -15,7 +15,7 @@ from playwright.sync_api import Response, expect
 from radt.errors import UsageError
 from radt.frontend.app import PAGES, create_app
 from radt.frontend.auth import DashboardAccess
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.security import parse_base_path
 from radt.frontend.serve import Address
 from tests.frontend.conftest import Demo, Serve, Watched, shown
@@ -151,7 +151,7 @@ def test_logging_in_leads_to_the_page_asked_for_and_the_cookie_stays_below_the_p
 
 
 @pytest.fixture
-def below(source: Source) -> Callable[..., FlaskClient]:
+def below(source: CachedStore) -> Callable[..., FlaskClient]:
     def client(**options: str) -> FlaskClient:
         return create_app(
             source, DashboardAccess(proxies=("10.1.2.3",), **options)
@@ -204,7 +204,7 @@ def test_what_is_no_page_is_not_found(below: Callable[..., FlaskClient], path: s
 @pytest.mark.parametrize(
     "target", ["//evil.example", "../../x", "https://evil.example/", "\\\\evil"]
 )
-def test_logging_in_leads_to_pages_of_the_dashboard_only(source: Source, target: str) -> None:
+def test_logging_in_leads_to_pages_of_the_dashboard_only(source: CachedStore, target: str) -> None:
     client = create_app(source, DashboardAccess(token=TOKEN)).server.test_client()
     headers = {"Host": "localhost", "Origin": "http://localhost", "Accept": "text/html"}
     data = {"token": TOKEN, "next": target}

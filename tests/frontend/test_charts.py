@@ -15,7 +15,7 @@ from radt.frontend.data.aggregate import Member, combine, edges_of
 from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.metrics import automatic_metrics, quantities, quantity_of
 from radt.frontend.data.model import MetricInfo
-from radt.frontend.data.spec import Aggregate, BoardSpec, ChartSpec, Level, Pick, Window
+from radt.frontend.data.spec import Aggregate, AxisRange, BoardSpec, ChartSpec, Level, Pick
 from radt.frontend.selection import read_selection
 from radt.frontend.theme import HUE_COUNT, INKS, Scheme, colour, contrast
 from radt.frontend.view import View
@@ -76,7 +76,7 @@ def test_each_run_is_a_line_since_its_barrier(demo, source):
     ]
     assert all(0 < line.curve.x[0] < 3 for line in data.lines)
     # The longest run: 1.8 s, five epochs of 12.3 s, 0.6 s.
-    assert data.window == Window(0.0, pytest.approx(63.9))
+    assert data.window == AxisRange(0.0, pytest.approx(63.9))
 
 
 def test_a_metric_that_nobody_has_is_none(demo, source):
@@ -168,7 +168,7 @@ def test_zoom_brings_back_every_point(demo, source):
     assert np.nanmax(whole.high) == 50.0
     assert whole.samples_each * len(whole.curve.x) == pytest.approx(100_120)
     assert np.diff(whole.curve.x[-300:-1]) == pytest.approx(200 / 800)
-    window = Window(154.2, 154.4)
+    window = AxisRange(154.2, 154.4)
     part = draw(source, "loss", only=["solo"], window=window).lines[0].curve
     seen = (part.x >= window.start) & (part.x <= window.end)
     assert seen.sum() == 201
@@ -178,7 +178,7 @@ def test_zoom_brings_back_every_point(demo, source):
 
 def test_a_zoom_between_two_points_still_has_its_line(demo, source):
     demo.quickstart()
-    lines = draw(source, "accuracy", window=Window(8.0, 9.0)).lines
+    lines = draw(source, "accuracy", window=AxisRange(8.0, 9.0)).lines
     solo = next(line for line in lines if line.short == "solo").curve
     assert solo.x[0] < 8.0
     assert solo.x[-1] > 9.0
@@ -451,7 +451,7 @@ def test_thinning_out_a_counter_keeps_the_peak_of_its_rate(demo, source):
     assert len(whole.curve.values) < 5_000
     assert np.nanmax(whole.high) == pytest.approx(1e7)
     assert np.nanmin(whole.low) == pytest.approx(1e4)
-    part = draw(source, "gpu.pcie.rx", window=Window(54.3, 54.4)).lines[0].curve
+    part = draw(source, "gpu.pcie.rx", window=AxisRange(54.3, 54.4)).lines[0].curve
     assert np.nanmax(part.values) == pytest.approx(1e7)
     assert np.isfinite(part.values).all()
     assert part.x[0] < 54.3

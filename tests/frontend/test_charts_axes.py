@@ -15,13 +15,13 @@ from radt.frontend.data.catalog import read_catalog, tint
 from radt.frontend.data.chart_data import axes_of, chart_data, natural_x
 from radt.frontend.data.spec import (
     Aggregate,
+    AxisRange,
     Band,
     BoardSpec,
     ChartSpec,
     Level,
     Pick,
     Relative,
-    Window,
     XAxis,
 )
 from radt.frontend.selection import read_selection
@@ -108,8 +108,8 @@ def test_each_axis_has_its_own_zero_and_whole(demo, source):
     for x, data in found.items():
         assert data.x is x
         assert np.array_equal(lines[x].values, lines[XAxis.BARRIER].values)
-    assert found[XAxis.STEP].window == Window(1, 120)
-    assert found[XAxis.EPOCH].window == Window(0, 5)
+    assert found[XAxis.STEP].window == AxisRange(1, 120)
+    assert found[XAxis.EPOCH].window == AxisRange(0, 5)
     assert found[XAxis.WALL].window.start == pytest.approx(run.origin_ns / 1e9)
 
 
@@ -154,11 +154,11 @@ def test_zoom_is_in_units_of_the_axis(demo, source):
     demo.quickstart()
     barrier_s = selection_of(source).runs[demo.run_ids["solo a"]].origin_ns / 1e9
     windows = {
-        XAxis.BARRIER: Window(5.0, 8.0),
-        XAxis.START: Window(5.0, 8.0),
-        XAxis.WALL: Window(barrier_s + 5, barrier_s + 8),
-        XAxis.STEP: Window(50, 60),
-        XAxis.EPOCH: Window(1.0, 1.5),
+        XAxis.BARRIER: AxisRange(5.0, 8.0),
+        XAxis.START: AxisRange(5.0, 8.0),
+        XAxis.WALL: AxisRange(barrier_s + 5, barrier_s + 8),
+        XAxis.STEP: AxisRange(50, 60),
+        XAxis.EPOCH: AxisRange(1.0, 1.5),
     }
     for x, window in windows.items():
         for level in (Level.RUN, Level.WORKLOAD):
@@ -174,11 +174,11 @@ def test_zoom_is_in_units_of_the_axis(demo, source):
 def test_a_zoom_to_where_a_workload_was_not_shows_none_of_it(demo, source, x):
     demo.quickstart()
     whole = draw(source, x=x, level=Level.WORKLOAD).window
-    late = Window(whole.end - (whole.end - whole.start) / 100, whole.end)
+    late = AxisRange(whole.end - (whole.end - whole.start) / 100, whole.end)
     data = draw(source, x=x, level=Level.WORKLOAD, window=late)
     assert len(by_name(data)) == 3
     assert figure(data, Look())["layout"]["xaxis"]["range"] == [late.start, late.end]
-    beyond = Window(whole.end + 10, whole.end + 20)
+    beyond = AxisRange(whole.end + 10, whole.end + 20)
     data = draw(source, x=x, level=Level.WORKLOAD, window=beyond)
     is_drawn = any(np.isfinite(line.curve.values).any() for line in data.lines)
     # A zoom of other steps is of a metric that counts something else: this one is left alone.
@@ -201,10 +201,10 @@ def test_steps_that_begin_again_stay_in_order(demo, source):
 @pytest.mark.parametrize(
     ("kind", "window", "texts"),
     [
-        (XAxis.STEP, Window(0, 4000), ["0", "500", "1,000", "1,500", "2,000", "2,500", "3,000"]),
-        (XAxis.STEP, Window(3, 5), ["3", "4", "5"]),
-        (XAxis.EPOCH, Window(0, 1), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
-        (XAxis.BARRIER, Window(0, 60), ["0:00", "0:10", "0:20", "0:30", "0:40", "0:50", "1:00"]),
+        (XAxis.STEP, AxisRange(0, 4000), ["0", "500", "1,000", "1,500", "2,000", "2,500", "3,000"]),
+        (XAxis.STEP, AxisRange(3, 5), ["3", "4", "5"]),
+        (XAxis.EPOCH, AxisRange(0, 1), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]),
+        (XAxis.BARRIER, AxisRange(0, 60), ["0:00", "0:10", "0:20", "0:30", "0:40", "0:50", "1:00"]),
     ],
 )
 def test_ticks_read_well(kind, window, texts):
@@ -213,13 +213,13 @@ def test_ticks_read_well(kind, window, texts):
 
 def test_ticks_of_the_time_of_day_are_round_and_name_the_day_once():
     start_s = datetime(2026, 3, 4, 23, 40).astimezone().timestamp()
-    positions, texts = axis_ticks(XAxis.WALL, Window(start_s, start_s + 3600))
+    positions, texts = axis_ticks(XAxis.WALL, AxisRange(start_s, start_s + 3600))
     assert texts[0] == "23:40<br>4 Mar"
     assert "23:50" in texts
     assert "00:00<br>5 Mar" in texts
     assert sum("<br>" in text for text in texts) == 2
     assert len(positions) == len(texts)
-    _, seconds = axis_ticks(XAxis.WALL, Window(start_s, start_s + 0.4))
+    _, seconds = axis_ticks(XAxis.WALL, AxisRange(start_s, start_s + 0.4))
     assert seconds[1] in ("23:40:00.05", "23:40:00.1")
 
 
@@ -327,7 +327,7 @@ def test_an_exponential_mean_is_tensorboards(source, demo):
     for number, value in enumerate(raw, start=1):
         last = last * 0.9 + (1 - 0.9) * value
         expected.append(last / (1 - 0.9**number))
-    for window in (None, Window(10.0, 15.0)):
+    for window in (None, AxisRange(10.0, 15.0)):
         line = by_name(draw(source, board=BoardSpec(ema=0.9), window=window))["solo"]
         at_s = by_name(draw(source))["solo"].curve.x
         assert line.curve.values == pytest.approx(np.interp(line.curve.x, at_s, expected))
@@ -491,7 +491,7 @@ def test_phases_spans_and_events_are_marked(demo, source):
     assert texts["events"] == ["solo · late · top: 3 readings"]
     assert len(texts["epochs"]) == 5  # other processes count the same epochs
     assert len(drawn["layout"]["shapes"]) == 6
-    zoomed = figure(draw(source, selection=selection, window=Window(7.1, 7.2)), Look())
+    zoomed = figure(draw(source, selection=selection, window=AxisRange(7.1, 7.2)), Look())
     texts = {t["name"]: t["text"] for t in zoomed["data"] if t.get("yaxis") == "y2" and "text" in t}
     assert texts["spans"] == ["solo · checkpoint · 250 ms"]
 

@@ -7,10 +7,10 @@ import pytest
 
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data import series_cache as tracks
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.series_cache import DIGEST_CELLS, RAW_POINTS, Ask, Track
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Aggregate, BoardSpec, ChartSpec, Level, Pick, Window, XAxis
+from radt.frontend.data.spec import Aggregate, AxisRange, BoardSpec, ChartSpec, Level, Pick, XAxis
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import RunStatus, Scope, SeriesKind
@@ -94,13 +94,13 @@ def ten_million(tmp_path_factory):
 @pytest.mark.parametrize("smoothing_pct", [0.0, 5.0])
 def test_a_spike_in_ten_million_points_is_seen_at_every_zoom(ten_million, level, smoothing_pct):
     path, spike_s = ten_million
-    source = Source(path)
+    source = CachedStore(path)
     span_s = 10_000.0
     data = draw(source, level, smoothing_pct=smoothing_pct)
     assert highest(data) == 1000.0
     while span_s > 0.01:
         span_s /= 4
-        window = Window(spike_s - span_s / 3, spike_s + 2 * span_s / 3)
+        window = AxisRange(spike_s - span_s / 3, spike_s + 2 * span_s / 3)
         data = draw(source, level, window, smoothing_pct=smoothing_pct)
         assert highest(data) == 1000.0, span_s
         (line,) = data.lines
@@ -114,18 +114,18 @@ def test_a_spike_in_ten_million_points_is_seen_at_every_zoom(ten_million, level,
 
 
 def test_ten_million_points_are_not_decoded_to_be_seen(ten_million, decoded_points):
-    source = Source(ten_million[0])
+    source = CachedStore(ten_million[0])
     data = draw(source)
     assert len(data.lines[0].curve.values) > 500
     assert sum(decoded_points) < 10_000
-    draw(source, window=Window(5000.0, 5100.0))
+    draw(source, window=AxisRange(5000.0, 5100.0))
     assert sum(decoded_points) < 150_000
     source.close()
 
 
 def test_a_window_of_a_long_series_has_every_point(ten_million):
-    source = Source(ten_million[0])
-    (line,) = draw(source, window=Window(4321.0, 4321.5)).lines
+    source = CachedStore(ten_million[0])
+    (line,) = draw(source, window=AxisRange(4321.0, 4321.5)).lines
     inside = (line.curve.x >= 4321.0) & (line.curve.x <= 4321.5)
     assert inside.sum() == 501
     assert line.curve.x[0] < 4321.0
@@ -149,7 +149,7 @@ def test_a_series_that_grows_costs_what_is_new(demo, source, decoded_points, lev
         decoded_points.clear()
         grown = draw(source, level)
         assert sum(decoded_points) <= 3600 + 7
-    fresh = Source(source.address)
+    fresh = CachedStore(source.address)
     anew = draw(fresh, level)
     fresh.close()
     assert grown.lines[0].curve.x == pytest.approx(anew.lines[0].curve.x)
@@ -244,7 +244,7 @@ def test_a_moving_mean_is_the_same_at_every_zoom(demo, source, level):
     fill(demo, run_id, values)
     demo.writer.seal(run_id)
     whole = draw(source, level, smoothing_pct=4).lines[0].curve
-    for window in (Window(50, 150), Window(99, 101), Window(100.0, 100.05)):
+    for window in (AxisRange(50, 150), AxisRange(99, 101), AxisRange(100.0, 100.05)):
         part = draw(source, level, window, smoothing_pct=4).lines[0].curve
         inside = (part.x >= window.start) & (part.x <= window.end)
         expected = np.interp(part.x[inside], whole.x, whole.values)
@@ -261,8 +261,8 @@ def test_a_spike_is_seen_over_steps_too(demo, source):
     fill(demo, run_id, values, steps=10 * np.arange(120_000))
     demo.writer.seal(run_id)
     data = draw(source, x=XAxis.STEP)
-    assert data.window == Window(0, 1_199_990)
-    for window in (None, Window(700_000, 900_000), Window(777_700, 777_900)):
+    assert data.window == AxisRange(0, 1_199_990)
+    for window in (None, AxisRange(700_000, 900_000), AxisRange(777_700, 777_900)):
         data = draw(source, x=XAxis.STEP, window=window)
         curve, high = data.lines[0].curve, data.lines[0].high
         where = curve.x[np.nanargmax(curve.values if high is None else high)]

@@ -8,7 +8,7 @@ import pytest
 import radt
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.shown import as_seen
-from radt.frontend.data.spec import Band, BoardSpec, ChartSpec, Level, Pick, Window, XAxis
+from radt.frontend.data.spec import AxisRange, Band, BoardSpec, ChartSpec, Level, Pick, XAxis
 from radt.frontend.view import View
 from radt.model import Scope, SeriesKind
 from radt.store.records import SeriesRecord
@@ -128,7 +128,7 @@ def test_what_cannot_be_paired_is_said(demo, source):
 )
 def test_a_logarithmic_x_axis_begins_at_the_first_value_above_0(demo, source, x, texts):
     demo.quickstart()
-    window = None if x is XAxis.STEP else Window(0.0, 60.0)
+    window = None if x is XAxis.STEP else AxisRange(0.0, 60.0)
     layout = figure(draw(source, x=x, log_x=True, window=window), Look())["layout"]
     assert layout["xaxis"]["type"] == "log"
     assert layout["xaxis"]["ticktext"] == texts
@@ -145,7 +145,7 @@ def test_samples_are_spread_evenly_over_a_logarithmic_axis(demo, source):
     assert x[:20].tolist() == list(range(1, 21))
     assert draw(source, x=XAxis.STEP).lines[0].curve.x[:20].tolist() != x[:20].tolist()
     assert len(x) < 2000
-    narrow = draw(source, x=XAxis.STEP, log_x=True, window=Window(1e4, 1.5e4)).lines[0].curve.x
+    narrow = draw(source, x=XAxis.STEP, log_x=True, window=AxisRange(1e4, 1.5e4)).lines[0].curve.x
     assert 500 < len(narrow) < 2000
     assert (narrow[0], narrow[-1]) == pytest.approx((1e4, 1.5e4), rel=1e-3)
 
@@ -197,4 +197,4 @@ def test_two_metrics_need_the_same_x_axis(demo, source):
     both = draw(source, "accuracy", over=CPU, second=RSS)
     assert both.second is not None
     ends = [x for line in (*both.lines, *both.second.lines) for x in line.curve.x[[0, -1]]]
-    assert both.window == Window(min(ends), max(ends))
+    assert both.window == AxisRange(min(ends), max(ends))

@@ -17,9 +17,9 @@ import radt
 from benchmarks.dashboard.stores import EXPERIMENT, Size, searched
 from radt.errors import RunNotFoundError
 from radt.frontend.app import PAGES
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.explore import Shown, explored
 from radt.frontend.data.run_facts import time_per_epoch_s
-from radt.frontend.data.source import Source
 from radt.frontend.view import View
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
@@ -238,7 +238,7 @@ def test_ranges_by_keyboard_are_a_search_however_many_runs_are_left(
 
 
 def epochs_s(study: Path) -> dict[str, float]:
-    with closing(Source(study / "radt.db")) as source:
+    with closing(CachedStore(study / "radt.db")) as source:
         return dict(time_per_epoch_s(source))
 
 
@@ -290,7 +290,7 @@ def test_without_epochs_and_energy_the_x_axis_is_the_duration(demo, source):
 def test_an_unknown_experiment_is_said(demo, path):
     demo.sweep()
     (page,) = (page for page in PAGES if page.path == path)
-    with closing(Source(demo.store)) as source, pytest.raises(RunNotFoundError) as error:
+    with closing(CachedStore(demo.store)) as source, pytest.raises(RunNotFoundError) as error:
         page.layout(source, View(experiment="nothing"))
     assert error.value.message.startswith("no experiment nothing in ")
     assert error.value.remedy

@@ -22,9 +22,9 @@ from flask.testing import FlaskClient
 import radt
 from radt.frontend.answers import content_disposition
 from radt.frontend.auth import DashboardAccess, Guard
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.run.previews import BusyError
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import ChartSpec, Pick, Window, XAxis
+from radt.frontend.data.spec import AxisRange, ChartSpec, Pick, XAxis
 from radt.frontend.export import routes
 from radt.frontend.export import tables as full
 from radt.frontend.export.request import Turnstile
@@ -45,7 +45,7 @@ class Exports:
     """The routes, asked without a network."""
 
     client: FlaskClient
-    source: Source
+    source: CachedStore
 
     def prepare(self, share: str, view: View | None = None, status: int = 200, **more: Any) -> Any:
         """What a menu's item is answered."""
@@ -71,7 +71,7 @@ class Exports:
 
 
 @pytest.fixture
-def exports(source: Source) -> Exports:
+def exports(source: CachedStore) -> Exports:
     """Over the demo's store."""
     app = Dash("exports", add_log_handler=False)
     app.layout = html.Div()
@@ -150,7 +150,7 @@ def test_what_is_shown_is_what_is_drawn(demo: Demo, exports: Exports) -> None:
     view = View(
         picks=(Pick.run("quickstart", run_id), Pick.run("quickstart", demo.run_ids["three a"])),
         charts=(ChartSpec("process.memory.rss", 0, hidden=(f"r{demo.run_ids['three a'][:12]}",)),),
-        windows={XAxis.BARRIER: Window(20.0, 40.0)},
+        windows={XAxis.BARRIER: AxisRange(20.0, 40.0)},
     )
     found = exports.frame("shown", "parquet", view)
     assert set(found["line"]) == {"three b  cnn-small"}
@@ -175,7 +175,7 @@ def test_two_metrics_over_a_third_are_in_every_file(
     demo.quickstart()
     rss, accuracy = "process.memory.rss", "accuracy"
     view = View(charts=(ChartSpec("loss", 0, over=rss, second=accuracy),))
-    view = replace(view, windows={f"over.{rss}": Window(1.9e8, 2.1e8)})
+    view = replace(view, windows={f"over.{rss}": AxisRange(1.9e8, 2.1e8)})
     shown = exports.frame("shown", "parquet", view)
     assert set(shown["metric"]) == {"loss", accuracy}
     assert set(shown["x_axis"]) == {rss}

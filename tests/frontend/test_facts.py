@@ -11,7 +11,7 @@ import pytest
 
 import radt
 from radt.frontend.charts.stacks import strip_figure
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.workload.devices import devices_of
 from radt.frontend.data.workload.run_facts import RecordedMachine, gaps_of, tags_of
 from radt.frontend.data.workload.stacks import stack_data
@@ -81,7 +81,7 @@ def test_the_legend_of_a_counter_is_its_growth_over_the_runs_life(bench: Bench) 
     assert growth_bytes >= 4_000_000
     assert samples.elapsed_s.diff().max() > 1
 
-    with closing(Source(bench.home / "radt.db")) as source:
+    with closing(CachedStore(bench.home / "radt.db")) as source:
         subject = find_subject(source, View(workload=writing.workload_id))
         reading = read_all(source, subject)
         # A count of CPUs is no CPU's number: the run is pinned to none.

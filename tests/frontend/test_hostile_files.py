@@ -30,12 +30,12 @@ from plotly import graph_objects as go
 
 from radt.frontend.app import create_app
 from radt.frontend.auth import DashboardAccess
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.run import previews
 from radt.frontend.data.run.figure import figure_of
 from radt.frontend.data.run.images import too_large
 from radt.frontend.data.run.kinds import MEDIA_TYPES, suffix_of
 from radt.frontend.data.run.previews import BusyError, Helper, Previews
-from radt.frontend.data.source import Source
 from tests.frontend.conftest import Demo
 
 #: Of a helper with all its libraries.
@@ -620,7 +620,7 @@ VALUES = st.recursive(
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_no_request_to_change_notes_or_views_fails_here(
-    demo: Demo, source: Source, body: Any, broken: str, path: str
+    demo: Demo, source: CachedStore, body: Any, broken: str, path: str
 ) -> None:
     client = create_app(source, DashboardAccess()).server.test_client()
     text = json.dumps(body)

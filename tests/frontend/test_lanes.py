@@ -13,9 +13,9 @@ from playwright.sync_api import expect
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
 from radt.frontend.charts.timeline import AXIS_PX, LANE_PX, life_px, timeline
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_catalog
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import AxisRange
 from radt.frontend.data.workload.lanes import lanes_of
 from radt.frontend.data.workload.model import BarKind, LaneSpan, Life, binned
 from radt.frontend.data.workload.strips import read_all
@@ -67,17 +67,17 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 @pytest.fixture
-def source(recorded: Bench) -> Iterator[Source]:
-    opened = Source(recorded.home / "radt.db")
+def source(recorded: Bench) -> Iterator[CachedStore]:
+    opened = CachedStore(recorded.home / "radt.db")
     yield opened
     opened.close()
 
 
-def lives_of(source: Source) -> tuple[Life, ...]:
+def lives_of(source: CachedStore) -> tuple[Life, ...]:
     return read_all(source, find_subject(source, View())).lives
 
 
-def test_children_follow_their_parent_and_share_its_devices(source: Source) -> None:
+def test_children_follow_their_parent_and_share_its_devices(source: CachedStore) -> None:
     (workload,) = read_catalog(source, "jobs").workloads
     assert [run.record.letter for run in workload.runs] == [
         *("a", "a.resnet", "a.lenet", "b", "b.resnet", "b.lenet")
@@ -91,7 +91,7 @@ def test_children_follow_their_parent_and_share_its_devices(source: Source) -> N
         assert {run.record.letter for run in runs} == {"a", "b"}
 
 
-def test_spans_have_a_lane_each_and_epochs_of_children_a_row(source: Source) -> None:
+def test_spans_have_a_lane_each_and_epochs_of_children_a_row(source: CachedStore) -> None:
     lives = lives_of(source)
     trainer, offload = (lanes_of(lives)[row] for row in (0, 3))
     names = ["job resnet", "job lenet", "validate", "average"]
@@ -112,9 +112,9 @@ def test_spans_have_a_lane_each_and_epochs_of_children_a_row(source: Source) -> 
     assert children[1].reason == "RuntimeError: loss is NaN"
 
 
-def test_ten_thousand_spans_stay_a_small_figure(source: Source) -> None:
+def test_ten_thousand_spans_stay_a_small_figure(source: CachedStore) -> None:
     lives = lives_of(source)
-    whole = Window(0.0, max(life.end_s for life in lives))
+    whole = AxisRange(0.0, max(life.end_s for life in lives))
     figure = timeline(lives, whole, Scheme.LIGHT)
     assert figure["layout"]["meta"]["bars"] < 1_000
     assert len(json.dumps(figure)) < 200_000
@@ -127,12 +127,12 @@ def test_ten_thousand_spans_stay_a_small_figure(source: Source) -> None:
     assert figure["layout"]["height"] == AXIS_PX + rows_px
 
 
-def test_many_runs_leave_room_for_fewer_lanes_or_none(source: Source) -> None:
+def test_many_runs_leave_room_for_fewer_lanes_or_none(source: CachedStore) -> None:
     lives = lives_of(source)
     assert {len(lanes) for lanes in lanes_of(lives * 4)} == {0, 2}
     many = lives * 10
     assert {len(lanes) for lanes in lanes_of(many)} == {0}
-    figure = timeline(many, Window(0.0, 10.0), Scheme.DARK)
+    figure = timeline(many, AxisRange(0.0, 10.0), Scheme.DARK)
     traces = {trace["name"]: trace for trace in figure["data"]}
     assert traces["inside"]["x"]
     assert not traces["lanes"]["x"]
@@ -180,7 +180,7 @@ def test_a_trace_has_a_runs_children_with_it_also_alone(recorded: Bench, tmp_pat
 
 def test_a_merged_bar_says_how_much_of_it_is_busy() -> None:
     bars = [LaneSpan(BarKind.INSIDE, i, i + 0.25, "load · 250 ms", "load") for i in range(8)]
-    (merged,) = binned(bars, Window(0.0, 8.0), 10.0)
+    (merged,) = binned(bars, AxisRange(0.0, 8.0), 10.0)
     assert merged.count == 8
     assert merged.busy == pytest.approx(8 * 0.25 / 7.25)
     assert merged.text == "8 × load · mean 250 ms, 2.00 s in all"

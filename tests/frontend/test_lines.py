@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from radt.frontend.data.chart_data import chart_data
-from radt.frontend.data.spec import BoardSpec, ChartSpec, Level, Pick, Window, XAxis
+from radt.frontend.data.spec import AxisRange, BoardSpec, ChartSpec, Level, Pick, XAxis
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import SOFTWARE, MarkerKind, RunStatus, Scope, SeriesKind
@@ -217,7 +217,7 @@ def test_a_zoom_shows_every_sample_where_it_was_logged(demo, source, axis):
     truth = write_run(demo, source, paused, looked_at_meanwhile)
     x = truth.x(axis)
     near = slice(40_900, 41_100)  # the long pause is in the middle
-    line = draw(source, axis, Window(*x[near][[0, -1]]))
+    line = draw(source, axis, AxisRange(*x[near][[0, -1]]))
     inside = (line.curve.x >= x[near][0]) & (line.curve.x <= x[near][-1])
     assert line.curve.x[inside] == pytest.approx(x[near], rel=0, abs=1e-6)
     assert line.curve.values[inside].tolist() == truth.values[near].tolist()

@@ -15,14 +15,14 @@ from playwright.sync_api import Page, expect
 
 import radt
 from radt.frontend.charts.machine_timeline import CLOCK_PX, lane_px, machine_timeline, place_px
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.machine_timeline import (
     MachineTimeline,
     TimelineScope,
     read_days,
     read_timeline,
 )
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import AxisRange
 from radt.frontend.data.workload.model import BarKind, LaneSpan, binned
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
@@ -75,7 +75,7 @@ def planted_study(bench: Bench, experiment: str = "planted") -> Study:
     return Study(solo, pair, other, began_ns / 1e9)
 
 
-def timeline_of(source: Source, experiment: str = "planted") -> MachineTimeline:
+def timeline_of(source: CachedStore, experiment: str = "planted") -> MachineTimeline:
     return read_timeline(source, TimelineScope(experiment=experiment))
 
 
@@ -108,7 +108,7 @@ def test_each_run_is_on_its_device_beside_those_that_were_there(bench, source):
     assert found.whole.start == pytest.approx(study.began_s)
     assert found.whole.end == pytest.approx(study.began_s + 50)
     whole = places["bench-10", "GPU 1"].busy(found.whole)
-    first = Window(study.began_s, study.began_s + 20)
+    first = AxisRange(study.began_s, study.began_s + 20)
     assert whole == pytest.approx(20 / 50)
     assert places["bench-10", "GPU 1"].busy(first) == pytest.approx(10 / 20)
     assert places["bench-2", "GPU 0"].busy(first) == pytest.approx(1.0)  # two runs count once
@@ -150,7 +150,7 @@ def test_a_day_has_the_runs_of_all_experiments_that_reached_into_it(bench, sourc
     assert {bar.label for bar in first.places[0].lanes[0]} == {"across w", "early w"}
     assert first.whole.end == midnight.timestamp()
     assert [run.record.experiment for run in second.runs] == ["across"]
-    assert second.whole == Window(midnight.timestamp(), midnight.timestamp() + 15)
+    assert second.whole == AxisRange(midnight.timestamp(), midnight.timestamp() + 15)
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_bars_that_become_one_keep_what_all_of_them_have():
     def bar(at_s: float, key: str) -> LaneSpan:
         return LaneSpan(BarKind.ALIVE, at_s, at_s + 0.1, "", key, key=key, hue=len(key))
 
-    window = Window(0.0, 100.0)
+    window = AxisRange(0.0, 100.0)
     (same,) = binned([bar(1, "w"), bar(1.2, "w")], window, 1.0)
     assert (same.key, same.hue, same.count) == ("w", 1, 2)
     (mixed,) = binned([bar(1, "w"), bar(1.2, "xx")], window, 1.0)
@@ -211,7 +211,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_of_ten_thousand_runs_a_page_draws_what_can_be_seen(many):
-    with closing(Source(many)) as source:
+    with closing(CachedStore(many)) as source:
         found = timeline_of(source, "many")
         assert len(found.places) == 50
         figure = machine_timeline(found.places, found.whole, Scheme.LIGHT)
@@ -219,7 +219,7 @@ def test_of_ten_thousand_runs_a_page_draws_what_can_be_seen(many):
         assert meta["runs"] == MANY  # none is left out
         assert meta["bars"] == len(figure["data"][0]["y"]) <= 4000
         assert "×" in str(figure["data"][0]["customdata"][0][0])
-        zoom = Window(found.whole.start, found.whole.start + 60)
+        zoom = AxisRange(found.whole.start, found.whole.start + 60)
         near = machine_timeline(found.places, zoom, Scheme.LIGHT)
         assert near["layout"]["meta"]["bars"] == near["layout"]["meta"]["runs"] == 6 * 100
         workloads = {point[1] for point in near["data"][0]["customdata"]}
@@ -245,7 +245,7 @@ def test_bars_of_a_real_experiment_are_what_the_store_and_its_samples_say(tmp_pa
         real.script("train.py", SCRIPT)
         path = real.experiment("Workload,Name,File\n1,x,train.py\n2,y,train.py\n2,z,train.py\n")
         real.radt(path.name)
-        with closing(Source(real.home / "radt.db")) as source:
+        with closing(CachedStore(real.home / "radt.db")) as source:
             found = timeline_of(source, "experiment")
         with StoreReader(real.home / "radt.db") as reader:
             runs = reader.runs()

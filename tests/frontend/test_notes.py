@@ -18,7 +18,7 @@ from werkzeug.test import TestResponse
 from radt.cli.note import command
 from radt.frontend.app import create_app
 from radt.frontend.auth import DashboardAccess
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.store.notes import RunNotes, read_notes
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import Demo, Watched
@@ -35,7 +35,7 @@ class TestWhoMayWrite:
         return next(iter(demo.quickstart().run_ids.values()))
 
     @pytest.fixture
-    def post(self, run_id: str, source: Source) -> Callable[..., TestResponse]:
+    def post(self, run_id: str, source: CachedStore) -> Callable[..., TestResponse]:
         def post(access: DashboardAccess, body: object = None, **headers: str) -> TestResponse:
             asked = {"runs": [run_id], "starred": True} if body is None else body
             sent = {"Host": "127.0.0.1", **{k.replace("_", "-"): v for k, v in headers.items()}}
@@ -70,7 +70,7 @@ class TestWhoMayWrite:
         )
 
     def test_no_page_of_another_site(
-        self, post: Callable[..., TestResponse], run_id: str, source: Source
+        self, post: Callable[..., TestResponse], run_id: str, source: CachedStore
     ) -> None:
         for headers in ({"Sec_Fetch_Site": "cross-site"}, {"Origin": "https://evil.example"}):
             assert post(DashboardAccess(), **headers).status_code == 403
@@ -182,7 +182,7 @@ def test_a_team_store_changes_mlflow_itself(
         record = replace(reader.run(run_id), tracking_uri=uri, mlflow_run_id=mlflow_id)
     with demo.writer:
         demo.writer.put_run(record)
-    with closing(Source(database)) as source:
+    with closing(CachedStore(database)) as source:
         client = create_app(source, DashboardAccess(write_token=TOKEN)).server.test_client()
 
         def post(**edit: object) -> TestResponse:

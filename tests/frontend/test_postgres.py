@@ -12,9 +12,9 @@ from sqlalchemy import make_url
 
 from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
 from radt.frontend.data import source as sources
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.connections import NothingRecordedError
-from radt.frontend.data.source import Source
 from radt.model import RunStatus
 from tests.frontend.conftest import Demo, patient, shown
 from tests.support import servers
@@ -55,7 +55,7 @@ def team(database):
     return database
 
 
-def look_again(source: Source) -> str:
+def look_again(source: CachedStore) -> str:
     """The revision, without the pause between two questions."""
     source._ask_at = source._hold_until = 0.0
     return source.revision()
@@ -94,7 +94,7 @@ def test_pages_read_what_all_machines_brought_there(reader, serve, watched):
 
 
 def test_runs_of_several_machines_are_told_apart(team):
-    source = Source(team)
+    source = CachedStore(team)
     catalog = read_catalog(source, "quickstart")
     assert catalog.hosts == ("bench-1", "bench-2")
     names = [run.short for run in catalog.runs.values()]
@@ -110,7 +110,7 @@ def test_one_machine_is_not_named(demo, source):
 
 
 def test_news_of_another_machine_change_the_revision(team):
-    source = Source(team)
+    source = CachedStore(team)
     before = source.revision()
     assert look_again(source) == before
     demo = Demo(team, "bench-3")
@@ -138,7 +138,7 @@ def test_a_role_without_rights_is_told_whom_to_ask(team):
     role = f"stranger_{make_url(team).database}"
     execute(team, f"CREATE ROLE {role} LOGIN PASSWORD 'nothing'")
     uri = make_url(team).set(username=role, password="nothing")
-    source = Source(uri.render_as_string(hide_password=False))
+    source = CachedStore(uri.render_as_string(hide_password=False))
     try:
         assert source.revision().startswith("!")
         with pytest.raises(StoreError) as caught:
@@ -156,14 +156,14 @@ def test_another_version_is_a_clear_page_and_ends_without_a_restart(team, serve,
     change = f"UPDATE schema_version SET version = version + {{}} WHERE {newest}"
     execute(team, change.format(1000))
     with pytest.raises(SchemaTooNewError) as caught:
-        _ = Source(team).reader
+        _ = CachedStore(team).reader
     assert "Upgrade radt" in caught.value.remedy
     execute(team, change.format(-1000))
 
     execute(team, "CREATE TABLE kept AS SELECT * FROM schema_version")
     execute(team, f"DELETE FROM schema_version WHERE {newest}")
     with pytest.raises(SchemaTooOldError):
-        _ = Source(team).reader
+        _ = CachedStore(team).reader
     watched.page.goto(serve(store=team) + "/compare")
     expect(watched.page.locator(".state h1")).to_contain_text("has schema version")
     expect(watched.page.locator(".state p").first).to_contain_text("radt db upgrade")
@@ -263,7 +263,7 @@ def test_every_page_keeps_what_it_shows_while_the_server_is_away(serve, watched)
 
 def test_a_failed_read_between_two_questions_is_tried_again(team):
     """A restart that is over before the store is asked for news leaves no page in trouble."""
-    source = Source(team)
+    source = CachedStore(team)
     before = source.revision()
 
     def fails(_):
@@ -277,7 +277,7 @@ def test_a_failed_read_between_two_questions_is_tried_again(team):
 
 
 def test_nobody_waits_for_somebody_elses_connection(team):
-    source = Source(team)
+    source = CachedStore(team)
     known = source.revision()
     with source._asking:
         assert source.revision() == known
@@ -286,7 +286,7 @@ def test_nobody_waits_for_somebody_elses_connection(team):
 
 def test_an_empty_store_is_no_experiment(database):
     Demo(database).writer.close()
-    source = Source(database)
+    source = CachedStore(database)
     from radt.frontend.pages.compare import layout
     from radt.frontend.view import View
 

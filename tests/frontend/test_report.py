@@ -18,9 +18,9 @@ from radt.cli import report as terminal
 from radt.errors import StoreError
 from radt.frontend.app import create_app
 from radt.frontend.auth import DashboardAccess
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.report import read_progress, read_shown, suggestions
 from radt.frontend.data.report_model import BY_ORDER, Choices, Shown
-from radt.frontend.data.source import Source
 from radt.frontend.data.spec import Pick
 from radt.frontend.pages.report import answer, table_of
 from radt.frontend.theme import Scheme, colour
@@ -51,7 +51,7 @@ def options(**given: str) -> View:
     return View(experiment="study", options={f"report.{k}": v for k, v in given.items()})
 
 
-def shown_of(source: Source, **given: str) -> tuple[Shown, Choices]:
+def shown_of(source: CachedStore, **given: str) -> tuple[Shown, Choices]:
     view = options(**given)
     return read_shown(source, view), Choices.of(view.options)
 
@@ -67,14 +67,14 @@ def written(style: str, svg: str) -> list[str]:
     return re.findall(rf'class="{style}".*?>(.*?)<', svg)
 
 
-def part(source: Source, name: str, **given: str) -> str:
+def part(source: CachedStore, name: str, **given: str) -> str:
     """A part of the page."""
     found = answer(source, {"view": options(**given).to_json()})
     assert found is not None
     return str(found["parts"][f"report-{name}"])
 
 
-def labels(source: Source, **given: str) -> list[str]:
+def labels(source: CachedStore, **given: str) -> list[str]:
     return [entry.name for entry in shown_of(source, **given)[0].items]
 
 
@@ -93,7 +93,7 @@ def collocated(study: Study) -> None:
     study.workload("lost", [Planted("a", 6.0, status=RunStatus.KILLED)])
 
 
-def test_page_and_terminal_agree_to_the_digit(study: Study, source: Source) -> None:
+def test_page_and_terminal_agree_to_the_digit(study: Study, source: CachedStore) -> None:
     collocated(study)
     said = CliRunner().invoke(
         terminal.command,
@@ -135,7 +135,9 @@ def test_page_and_terminal_agree_to_the_digit(study: Study, source: Source) -> N
     assert f"{energy:,.0f}"[:3] in said.output
 
 
-def test_the_window_is_chosen_and_what_makes_no_sense_is_said(study: Study, source: Source) -> None:
+def test_the_window_is_chosen_and_what_makes_no_sense_is_said(
+    study: Study, source: CachedStore
+) -> None:
     study.workload("solo", [Planted("a", 2.0)])
     shown, _ = shown_of(source)
     (entry,) = shown.items
@@ -149,7 +151,7 @@ def test_the_window_is_chosen_and_what_makes_no_sense_is_said(study: Study, sour
     assert shown.window.endswith("while all runs of the workload ran")
 
 
-def test_order_is_the_experiments_or_as_chosen(study: Study, source: Source) -> None:
+def test_order_is_the_experiments_or_as_chosen(study: Study, source: CachedStore) -> None:
     collocated(study)
     assert labels(source) == ["solo", "pair", "seven", "lost"]
     # What has no value comes last either way.
@@ -160,20 +162,22 @@ def test_order_is_the_experiments_or_as_chosen(study: Study, source: Source) -> 
     assert labels(source, sort="nonsense") == ["solo", "pair", "seven", "lost"]
 
 
-def test_workloads_with_numbers_in_their_names_sort_by_them(study: Study, source: Source) -> None:
+def test_workloads_with_numbers_in_their_names_sort_by_them(
+    study: Study, source: CachedStore
+) -> None:
     for label in ("run 10", "run 2", "run", ""):
         study.workload(label, [Planted("a", 2.0, name="7x")])
     assert labels(source, sort="workload") == ["7x", "run", "run 2", "run 10"]
 
 
-def test_columns_are_those_that_are_asked_for(study: Study, source: Source) -> None:
+def test_columns_are_those_that_are_asked_for(study: Study, source: CachedStore) -> None:
     collocated(study)
     shown, _ = shown_of(source, columns="cpu,disk_read,memory,nonsense")
     assert shown.columns == (Quantity.CPU, Quantity.MEMORY)  # of what is measured
     assert shown_of(source, columns="-")[0].columns == ()
 
 
-def test_profiled_are_left_out_and_can_be_shown(study: Study, source: Source) -> None:
+def test_profiled_are_left_out_and_can_be_shown(study: Study, source: CachedStore) -> None:
     study.workload("plain", [Planted("a", 2.0)])
     study.workload("slowed", [Planted("a", 9.0)], tags={PROFILED: "nsys"})
     shown, _ = shown_of(source)
@@ -185,7 +189,7 @@ def test_profiled_are_left_out_and_can_be_shown(study: Study, source: Source) ->
 
 
 def test_what_is_picked_of_several_experiments(
-    store_path: Path, study: Study, source: Source
+    store_path: Path, study: Study, source: CachedStore
 ) -> None:
     first = study.workload("solo", [Planted("a", 2.0)])
     study.workload("pair", [Planted("a", 3.0), Planted("b", 3.0)])
@@ -202,7 +206,7 @@ def test_what_is_picked_of_several_experiments(
     other.writer.close()
 
 
-def test_quantities_of_series_are_those_of_the_terminal(study: Study, source: Source) -> None:
+def test_quantities_of_series_are_those_of_the_terminal(study: Study, source: CachedStore) -> None:
     repeats(study, "some", [[0.5, 0.7], [0.5, 0.6]])
     repeats(study, "all", [[0.8, 0.9]])
     series = "last(accuracy); time_to(accuracy >= 0.65);last(accuracy);nonsense"
@@ -226,7 +230,7 @@ def test_quantities_of_series_are_those_of_the_terminal(study: Study, source: So
     assert suggestions(source, "study")[:2] == ["last(accuracy)", "max(accuracy)"]
 
 
-def test_negative_values_hang_from_zero(study: Study, source: Source) -> None:
+def test_negative_values_hang_from_zero(study: Study, source: CachedStore) -> None:
     for label, value in (("down", -3.0), ("up", 1.0)):
         workload_id = study.workload(label, [Planted("a", 2.0)])
         add_metric(study, study.run_id(workload_id, "a"), "reward", [value])
@@ -242,7 +246,9 @@ def test_negative_values_hang_from_zero(study: Study, source: Source) -> None:
     assert below == pytest.approx(3 * above)
 
 
-def test_a_value_that_diverged_is_a_word_in_place_of_its_bar(study: Study, source: Source) -> None:
+def test_a_value_that_diverged_is_a_word_in_place_of_its_bar(
+    study: Study, source: CachedStore
+) -> None:
     for label, value in (("good", 0.5), ("bad", math.inf)):
         workload_id = study.workload(label, [Planted("a", 2.0)])
         add_metric(study, study.run_id(workload_id, "a"), "loss", [1.0, value])
@@ -253,7 +259,7 @@ def test_a_value_that_diverged_is_a_word_in_place_of_its_bar(study: Study, sourc
     assert re.findall(r'class="end".*?>(.*?)<', bars_svg(chart)) == ["inf"]
 
 
-def test_peaks_are_drawn_into_the_bars_of_means(study: Study, source: Source) -> None:
+def test_peaks_are_drawn_into_the_bars_of_means(study: Study, source: CachedStore) -> None:
     collocated(study)
     shown, choices = shown_of(source)
     chart = chart_of(shown, Quantity.MEMORY, choices)
@@ -265,7 +271,7 @@ def test_peaks_are_drawn_into_the_bars_of_means(study: Study, source: Source) ->
 
 
 def test_experiments_of_a_selection_agree_on_the_unit(
-    study: Study, source: Source, store_path: Path
+    study: Study, source: CachedStore, store_path: Path
 ) -> None:
     repeats(study, "solo", [[0.5]])
     for name, unit in (("same", ""), ("percent", "%")):
@@ -284,7 +290,7 @@ def test_experiments_of_a_selection_agree_on_the_unit(
         assert [problem.error.message for problem in shown.problems] == problems
 
 
-def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: Source) -> None:
+def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: CachedStore) -> None:
     collocated(study)
     shown, choices = shown_of(source)
     chart = chart_of(shown, Quantity.TIME_PER_EPOCH, choices)
@@ -315,7 +321,7 @@ def test_bars_stand_in_blocks_by_how_many_share(study: Study, source: Source) ->
     assert written("value", svg) == ["6.00", "3.30", "2.00"]
 
 
-def test_estimates_are_paler_and_named(study: Study, source: Source) -> None:
+def test_estimates_are_paler_and_named(study: Study, source: CachedStore) -> None:
     study.workload("pair", [Planted(letter, 2.0, watts=200.0, share_w=80.0) for letter in "ab"])
     shown, choices = shown_of(source, columns="energy,energy_of_runs")
     assert Quantity.ENERGY_OF_RUNS in charted(shown.quantities)
@@ -324,7 +330,7 @@ def test_estimates_are_paler_and_named(study: Study, source: Source) -> None:
     assert rows(shown, choices)[0][-1].startswith("~")
 
 
-def test_names_are_only_text(study: Study, source: Source) -> None:
+def test_names_are_only_text(study: Study, source: CachedStore) -> None:
     study.workload(HOSTILE, [Planted("a", 2.0, name=HOSTILE)])
     study.workload("other", [Planted("a", 3.0)])
     shown, choices = shown_of(source)
@@ -338,7 +344,7 @@ def test_names_are_only_text(study: Study, source: Source) -> None:
 
 
 def test_files_are_those_of_the_terminal_in_the_order_of_the_page(
-    study: Study, source: Source
+    study: Study, source: CachedStore
 ) -> None:
     collocated(study)
     study.workload("=1+1", [Planted("a", 5.0, params={"lr": "1"})])
@@ -359,7 +365,7 @@ def test_files_are_those_of_the_terminal_in_the_order_of_the_page(
     assert "| lost | resnet26 | – | KILLED | – |" in lines
 
 
-def test_long_experiments_have_pages_and_charts_an_end(study: Study, source: Source) -> None:
+def test_long_experiments_have_pages_and_charts_an_end(study: Study, source: CachedStore) -> None:
     sweep(study, 101)
     shown, choices = shown_of(source)
     assert len(rows(shown, choices)) == 100
@@ -386,13 +392,13 @@ def test_numbers_stand_with_their_points_below_each_other() -> None:
     ],
 )
 def test_empty_reports_say_what_is_missing(
-    study: Study, source: Source, planted: list[Planted], says: str
+    study: Study, source: CachedStore, planted: list[Planted], says: str
 ) -> None:
     study.workload("solo", planted)
     assert says in part(source, "table")
 
 
-def test_runs_without_epochs_say_what_is_missing(study: Study, source: Source) -> None:
+def test_runs_without_epochs_say_what_is_missing(study: Study, source: CachedStore) -> None:
     study.workload("solo", [Planted("a", 2.0, epochs=0)])
     shown, _ = shown_of(source)
     assert "no epochs are marked" in part(source, "table")
@@ -409,7 +415,7 @@ def test_runs_without_epochs_say_what_is_missing(study: Study, source: Source) -
         View(experiment=HOSTILE),
     ],
 )
-def test_parts_have_no_markup_of_an_address(study: Study, source: Source, view: View) -> None:
+def test_parts_have_no_markup_of_an_address(study: Study, source: CachedStore, view: View) -> None:
     study.workload("w", [Planted("a", 2.0)])
     found = answer(source, {"view": view.to_json()})
     assert found is not None
@@ -418,7 +424,7 @@ def test_parts_have_no_markup_of_an_address(study: Study, source: Source, view: 
     assert "<img" not in parts
 
 
-def test_an_unknown_experiment_has_no_files(study: Study, source: Source) -> None:
+def test_an_unknown_experiment_has_no_files(study: Study, source: CachedStore) -> None:
     study.workload("w", [Planted("a", 2.0)])
     client = create_app(source, DashboardAccess()).server.test_client()
     asked = answer(source, {"view": View(experiment="typo").to_json()})
@@ -431,7 +437,7 @@ def test_an_unknown_experiment_has_no_files(study: Study, source: Source) -> Non
 
 
 def test_a_read_that_fails_is_not_in_progress(
-    study: Study, source: Source, monkeypatch: pytest.MonkeyPatch
+    study: Study, source: CachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study.workload("w", [Planted("a", 2.0)])
 

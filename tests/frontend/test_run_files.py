@@ -24,13 +24,13 @@ from radt.delivery.archive.locations import MlflowLocation
 from radt.errors import ArchiveError
 from radt.frontend import app
 from radt.frontend.auth import DashboardAccess
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.remote_files import RemoteFiles
 from radt.frontend.data.run import log
 from radt.frontend.data.run.kinds import MEDIA_TYPES, FileKind
 from radt.frontend.data.run.media import is_copy, sequences_of
 from radt.frontend.data.run.preview import MAX_ROWS, Preview, preview
 from radt.frontend.data.run_files import shown_line
-from radt.frontend.data.source import Source
 from radt.store.reader import StoreReader
 from tests.frontend.workload_support import Bench, Planted
 from tests.support.bench import mlflow_database
@@ -181,7 +181,7 @@ def test_tables_are_shown_as_they_are_written(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def client(store_path: Path, source: Source) -> FlaskClient:
+def client(store_path: Path, source: CachedStore) -> FlaskClient:
     bench = Bench(store_path, host=platform.node())
     run = Planted("a", run_id="0123456789abcdef")
     artifacts = store_path.parent / "runs" / run.run_id / "artifacts"
@@ -231,7 +231,7 @@ def test_pictures_are_shown_in_a_sandbox_and_nothing_else_is(client: FlaskClient
     ],
 )
 def test_unknown_runs_other_sites_and_strangers_get_nothing(
-    client: FlaskClient, source: Source, address: str
+    client: FlaskClient, source: CachedStore, address: str
 ) -> None:
     assert get(client, address.format("0" * 32)).status_code == 404
     embedded = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}
@@ -251,7 +251,7 @@ def test_unknown_runs_other_sites_and_strangers_get_nothing(
 
 
 def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
-    tmp_path: Path, store_path: Path, source: Source, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, store_path: Path, source: CachedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copy(mlflow_database(), tmp_path / "far.db")
     uri = f"sqlite:///{tmp_path / 'far.db'}"

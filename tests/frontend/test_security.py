@@ -18,7 +18,7 @@ from radt.frontend import app
 from radt.frontend import serve as serving
 from radt.frontend.app import PAGES, create_app
 from radt.frontend.auth import MAX_BODY_BYTES, DashboardAccess
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.spec import Pick, PickKind
 from radt.frontend.selection import read_selection
 from radt.frontend.serve import listen, patient_server
@@ -248,7 +248,7 @@ def test_the_dashboard_cannot_write_into_postgres_even_as_its_owner(database):
     demo = Demo(database)
     demo.quickstart()
     demo.writer.close()
-    source = Source(database)
+    source = CachedStore(database)
     try:
         assert_cannot_write(source)
         with source.reader.snapshot() as connection:

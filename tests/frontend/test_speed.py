@@ -16,8 +16,8 @@ from werkzeug.test import TestResponse
 
 from radt.frontend.app import create_app
 from radt.frontend.auth import DashboardAccess
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.lines import LINE_POINTS, points_each
-from radt.frontend.data.source import Source
 from radt.frontend.static_files import FOLDER, PLOTLY, SCHEME, SCRIPTS, STYLES, stripped
 from tests.frontend.conftest import Demo, Site, shown
 
@@ -55,7 +55,7 @@ class TestCompressed:
 
     @staticmethod
     def get(
-        source: Source, path: str, *, address: str = "192.0.2.7", encoding: str = "br, gzip"
+        source: CachedStore, path: str, *, address: str = "192.0.2.7", encoding: str = "br, gzip"
     ) -> TestResponse:
         return (
             create_app(source, DashboardAccess())
@@ -67,7 +67,7 @@ class TestCompressed:
             )
         )
 
-    def test_scripts_are(self, source: Source) -> None:
+    def test_scripts_are(self, source: CachedStore) -> None:
         answer = self.get(source, SCRIPTS.address)
         assert answer.headers["Content-Encoding"] == "gzip"
         assert gzip.decompress(answer.data) == SCRIPTS.content
@@ -75,26 +75,26 @@ class TestCompressed:
         assert "Accept-Encoding" in answer.headers["Vary"]
 
     def test_also_for_clients_on_this_machine_who_may_come_through_a_tunnel(
-        self, source: Source
+        self, source: CachedStore
     ) -> None:
         answer = self.get(source, SCRIPTS.address, address="127.0.0.1")
         assert answer.headers["Content-Encoding"] == "gzip"
 
     @pytest.mark.parametrize("encoding", ["br", "gzip;q=0"])
-    def test_not_for_those_who_cannot_read_it(self, source: Source, encoding: str) -> None:
+    def test_not_for_those_who_cannot_read_it(self, source: CachedStore, encoding: str) -> None:
         answer = self.get(source, SCRIPTS.address, encoding=encoding)
         assert "Content-Encoding" not in answer.headers
         assert answer.data == SCRIPTS.content
 
     @pytest.mark.parametrize("path", ["/", "/_dash-dependencies"])
-    def test_so_is_what_is_made_for_one_visitor(self, source: Source, path: str) -> None:
+    def test_so_is_what_is_made_for_one_visitor(self, source: CachedStore, path: str) -> None:
         answer = self.get(source, path)
         assert answer.headers["Content-Encoding"] == "gzip"
         plain = self.get(source, path, encoding="identity")
         assert "Content-Encoding" not in plain.headers
         assert len(answer.data) < len(plain.data) / 2
 
-    def test_what_a_browser_has_is_not_sent_again(self, source: Source) -> None:
+    def test_what_a_browser_has_is_not_sent_again(self, source: CachedStore) -> None:
         client = create_app(source, DashboardAccess()).server.test_client()
         known = client.get(f"/{SCRIPTS.path}", headers={"Host": "127.0.0.1"}).headers["ETag"]
         asked = {"Host": "127.0.0.1", "If-None-Match": known}

@@ -16,8 +16,8 @@ from playwright.sync_api import expect
 from radt.delivery.problems import EVERYTHING, MLFLOW, ProblemLog
 from radt.errors import RadtError, StoreError
 from radt.frontend.data import probe as probes
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.probe import COMMAND_LATE_S, Probe, ProbeResult, ask_radt
-from radt.frontend.data.source import Source
 from radt.frontend.imports import ImportNews
 from radt.frontend.pages import system as system_page
 from radt.frontend.pages.parts import template
@@ -215,9 +215,9 @@ def check(watched, subject):
 def test_every_card_has_something_to_say(demo, serve, watched, monkeypatch):
     uri = "http://ada:secret@mlflow.example:5000"
     workload_id = demo.workload("live", "now", [demo.run("a", "n", 2.0)])
-    workload = Source(demo.store).reader.workload(workload_id)
+    workload = CachedStore(demo.store).reader.workload(workload_id)
     demo.writer.put_workload(replace(workload, workload_id="e" * 32, tracking_uri=uri))
-    run = Source(demo.store).reader.runs(workload_id=workload_id)[0]
+    run = CachedStore(demo.store).reader.runs(workload_id=workload_id)[0]
     new = {"run_id": "f" * 32, "workload_id": "e" * 32, "tracking_uri": uri}
     demo.writer.put_run(replace(run, **new))
     ProblemLog(demo.store, MLFLOW, uri).note(EVERYTHING, "no connection")

@@ -12,12 +12,12 @@ from radt.errors import UsageError
 from radt.frontend.data.spec import (
     OVER,
     Aggregate,
+    AxisRange,
     BoardSpec,
     ChartSpec,
     Level,
     Pick,
     Relative,
-    Window,
     XAxis,
     with_slots,
 )
@@ -56,7 +56,7 @@ views = st.builds(
         monochrome=st.booleans(),
     ),
     windows=st.dictionaries(
-        axes | texts.map(OVER.__add__), st.just(Window(0.5, 12.25)), max_size=2
+        axes | texts.map(OVER.__add__), st.just(AxisRange(0.5, 12.25)), max_size=2
     ),
     options=st.dictionaries(st.sampled_from(["select.sort", "report.sort"]), texts, max_size=2),
 )

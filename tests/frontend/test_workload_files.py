@@ -18,6 +18,7 @@ from radt.errors import RunNotFoundError
 from radt.frontend import app
 from radt.frontend.answers import content_disposition
 from radt.frontend.auth import DashboardAccess
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.run_files import (
     MAX_LISTED,
     list_artifacts,
@@ -26,7 +27,6 @@ from radt.frontend.data.run_files import (
     spool_of,
     tail_of,
 )
-from radt.frontend.data.source import Source
 from radt.frontend.files import artifact_address, trace_address
 from radt.model import RunStatus
 from radt.store.backend import StoreAddress
@@ -59,7 +59,7 @@ def run(bench: Bench, store_path: Path) -> Planted:
 
 
 @pytest.fixture
-def client(run: Planted, source: Source) -> FlaskClient:
+def client(run: Planted, source: CachedStore) -> FlaskClient:
     return app.create_app(source, DashboardAccess()).server.test_client()
 
 
@@ -90,7 +90,7 @@ def test_log_and_artifacts_come_as_downloads_that_no_browser_shows(
 
 
 @pytest.mark.parametrize("kind", ["svg", "html"])
-def test_markup_among_artifacts_runs_nowhere(run: Planted, source: Source, kind: str) -> None:
+def test_markup_among_artifacts_runs_nowhere(run: Planted, source: CachedStore, kind: str) -> None:
     """Over HTTP, as the server sends it, behind all that adds headers: one policy, its own."""
     file = Path(run.spool) / "artifacts" / f"evil.{kind}"
     file.write_text("<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>")
@@ -179,7 +179,7 @@ def test_a_run_of_another_machine_or_with_a_strange_id_has_no_files_here(
 
 
 def test_names_of_all_kinds_are_listed_and_come_back(
-    client: FlaskClient, run: Planted, source: Source
+    client: FlaskClient, run: Planted, source: CachedStore
 ) -> None:
     artifacts = Path(run.spool) / "artifacts"
     names = [
@@ -208,7 +208,7 @@ def test_names_of_all_kinds_are_listed_and_come_back(
 
 
 def test_links_and_pipes_are_not_listed_and_many_files_are_counted(
-    run: Planted, source: Source
+    run: Planted, source: CachedStore
 ) -> None:
     artifacts = Path(run.spool) / "artifacts"
     (artifacts / "link").symlink_to("/etc/passwd")
@@ -292,7 +292,7 @@ def torch_trace(spool: Path, event: str) -> Path:
 
 
 def test_a_trace_reads_only_folders_that_are_of_the_runs(
-    bench: Bench, source: Source, store_path: Path, tmp_path: Path
+    bench: Bench, source: CachedStore, store_path: Path, tmp_path: Path
 ) -> None:
     """Neighbours' folders are named by the store, too, and a link leads anywhere."""
     runs = store_path.parent / "runs"
@@ -321,7 +321,7 @@ def test_a_trace_reads_only_folders_that_are_of_the_runs(
     "address", [log_address, trace_address, lambda r: artifact_address(r, "x")]
 )
 def test_unknown_runs_other_sites_and_strangers_get_nothing(
-    client: FlaskClient, run: Planted, source: Source, address
+    client: FlaskClient, run: Planted, source: CachedStore, address
 ) -> None:
     assert get(client, address("0" * 32)).status_code == 404
     assert get(client, address("' OR 1=1 --")).status_code == 404

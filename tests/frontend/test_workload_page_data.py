@@ -15,11 +15,11 @@ from radt.analysis.report import read_report
 from radt.errors import RunNotFoundError
 from radt.frontend.charts.stacks import strip_figure, y_ticks
 from radt.frontend.charts.timeline import timeline
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.lines import series_groups
 from radt.frontend.data.metrics import series_of
 from radt.frontend.data.run_facts import slowdowns_of
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import AxisRange
 from radt.frontend.data.workload import run_facts
 from radt.frontend.data.workload.devices import UsedDevices, devices_of, pinned_cores
 from radt.frontend.data.workload.model import BarKind, LaneSpan, StackData, binned
@@ -53,16 +53,16 @@ def bench(store_path: Path) -> Iterator[Bench]:
     made.close()
 
 
-def subject_of(source: Source, workload_id: str) -> ShownWorkload:
+def subject_of(source: CachedStore, workload_id: str) -> ShownWorkload:
     return find_subject(source, View(workload=workload_id))
 
 
 def stack(
-    source: Source,
+    source: CachedStore,
     subject: ShownWorkload,
     key: str,
     *,
-    window: Window | None = None,
+    window: AxisRange | None = None,
     cores: int | None = 4,
 ) -> StackData:
     """The strip of one resource as it is drawn."""
@@ -73,18 +73,18 @@ def stack(
         subject,
         strip,
         gaps_of(source, subject.run_ids),
-        window=window or Window(0.0, 32.0),
+        window=window or AxisRange(0.0, 32.0),
         zoomed=window is not None,
         cores=cores,
     )
 
 
-def slowdowns(source: Source, subject: ShownWorkload) -> Mapping[str, Slowdown]:
+def slowdowns(source: CachedStore, subject: ShownWorkload) -> Mapping[str, Slowdown]:
     return slowdowns_of(source, subject.catalog, subject.workload_id)
 
 
 def test_a_workload_is_found_by_the_beginning_of_its_id_and_the_newest_without_one(
-    bench: Bench, source: Source
+    bench: Bench, source: CachedStore
 ) -> None:
     first = bench.workload("first", [Planted("a")])
     second = bench.workload("second", [Planted("a")])
@@ -99,7 +99,9 @@ def test_a_workload_is_found_by_the_beginning_of_its_id_and_the_newest_without_o
     assert [one["value"] for one in offered(newest, "firs")] == [second, first]
 
 
-def test_slowdowns_are_those_of_the_report(bench: Bench, source: Source, store_path: Path) -> None:
+def test_slowdowns_are_those_of_the_report(
+    bench: Bench, source: CachedStore, store_path: Path
+) -> None:
     workload_id, runs = planted_three(bench)
 
     found = slowdowns(source, subject_of(source, workload_id))
@@ -116,7 +118,7 @@ def test_slowdowns_are_those_of_the_report(bench: Bench, source: Source, store_p
 
 
 def test_runs_of_nodes_with_the_same_hardware_are_baselines_and_it_is_said(
-    bench: Bench, source: Source, store_path: Path
+    bench: Bench, source: CachedStore, store_path: Path
 ) -> None:
     tags = {CLUSTER_HARDWARE: "64 CPUs"}
     for bench.host, epoch_s in (("node1", 4.1), ("node2", 4.3)):
@@ -142,7 +144,9 @@ def test_runs_of_nodes_with_the_same_hardware_are_baselines_and_it_is_said(
     assert any("alone on node2, a node with the same" in note for note in report.footnotes)
 
 
-def test_a_run_of_other_parameters_or_device_is_no_baseline(bench: Bench, source: Source) -> None:
+def test_a_run_of_other_parameters_or_device_is_no_baseline(
+    bench: Bench, source: CachedStore
+) -> None:
     bench.workload("other", [Planted("a", params={"Params": "--large"})])
     bench.workload("gpu", [Planted("a", devices="1")])
     pair = bench.workload("pair", [Planted("a"), Planted("b")])
@@ -151,7 +155,7 @@ def test_a_run_of_other_parameters_or_device_is_no_baseline(bench: Bench, source
 
 
 def test_a_run_with_a_service_is_alone_and_a_service_is_not_compared(
-    bench: Bench, source: Source, store_path: Path
+    bench: Bench, source: CachedStore, store_path: Path
 ) -> None:
     def service() -> Planted:
         return Planted("z", name="loader", tags={ROLE: Role.SERVICE})
@@ -171,7 +175,7 @@ def test_a_run_with_a_service_is_alone_and_a_service_is_not_compared(
     assert [group.mean(Quantity.SLOWDOWN) for group in pair.groups] == [pytest.approx(1.5), None]
 
 
-def test_lives_say_when_how_long_and_how_they_ended(bench: Bench, source: Source) -> None:
+def test_lives_say_when_how_long_and_how_they_ended(bench: Bench, source: CachedStore) -> None:
     workload_id, _ = planted_three(bench)
     subject = subject_of(source, workload_id)
 
@@ -188,7 +192,9 @@ def test_lives_say_when_how_long_and_how_they_ended(bench: Bench, source: Source
     assert devices_text(subject.workload.runs) == "GPU 0 · 3× MPS:40"
 
 
-def test_the_overlap_of_one_run_and_of_runs_that_never_met(bench: Bench, source: Source) -> None:
+def test_the_overlap_of_one_run_and_of_runs_that_never_met(
+    bench: Bench, source: CachedStore
+) -> None:
     alone = bench.workload("alone", [Planted("a")])
     apart = bench.workload("apart", [Planted("a", end_s=5.0), Planted("b", start_s=6.0)])
 
@@ -196,25 +202,27 @@ def test_the_overlap_of_one_run_and_of_runs_that_never_met(bench: Bench, source:
     assert read_all(source, subject_of(source, apart)).overlap == 0.0
 
 
-def test_thin_neighbours_become_one_bar_that_says_how_many(bench: Bench, source: Source) -> None:
+def test_thin_neighbours_become_one_bar_that_says_how_many(
+    bench: Bench, source: CachedStore
+) -> None:
     epochs = [LaneSpan(BarKind.EPOCH, i, i + 0.9, f"epoch {i}", str(i)) for i in range(1000)]
 
-    found = binned(epochs, Window(0.0, 1000.0), shortest_s=10.0)
+    found = binned(epochs, AxisRange(0.0, 1000.0), shortest_s=10.0)
 
     assert len(found) <= 101
     assert sum(bar.count for bar in found) == 1000
     assert found[0].text.startswith("epochs 0 to 9 · mean 900 ms")
-    assert [one.count for one in binned(epochs, Window(3.0, 5.0), 0.1)] == [1] * len(
+    assert [one.count for one in binned(epochs, AxisRange(3.0, 5.0), 0.1)] == [1] * len(
         [bar for bar in epochs if bar.end_s >= 3 and bar.start_s <= 5]
     )
     many = bench.workload("many", [Planted("a", epoch_s=0.05, epochs=900)])
     lives = read_all(source, subject_of(source, many)).lives
-    figure = timeline(lives, Window(0.0, 50.0), Scheme.LIGHT)
+    figure = timeline(lives, AxisRange(0.0, 50.0), Scheme.LIGHT)
     assert figure["layout"]["meta"]["bars"] < 800
 
 
 def test_shares_stack_to_the_sum_and_are_missing_where_one_is_not_known(
-    bench: Bench, source: Source
+    bench: Bench, source: CachedStore
 ) -> None:
     workload_id, _ = planted_three(bench)
 
@@ -234,7 +242,7 @@ def test_shares_stack_to_the_sum_and_are_missing_where_one_is_not_known(
 
 
 def test_a_device_has_its_own_line_and_estimated_shares_are_said_to_be(
-    bench: Bench, source: Source
+    bench: Bench, source: CachedStore
 ) -> None:
     workload_id, _ = planted_three(bench)
     subject = subject_of(source, workload_id)
@@ -252,10 +260,10 @@ def test_a_device_has_its_own_line_and_estimated_shares_are_said_to_be(
     assert "cannot be divided" in busy.notes[0]
 
 
-def test_a_zoom_reads_its_stretch_only(bench: Bench, source: Source) -> None:
+def test_a_zoom_reads_its_stretch_only(bench: Bench, source: CachedStore) -> None:
     workload_id, _ = planted_three(bench)
 
-    data = stack(source, subject_of(source, workload_id), "cpu", window=Window(7.0, 9.0))
+    data = stack(source, subject_of(source, workload_id), "cpu", window=AxisRange(7.0, 9.0))
 
     assert data.edges_s[0] == 6.75  # readings every half second are in the middle of cells
     assert data.known.all()
@@ -275,7 +283,9 @@ def test_readings_of_the_same_device_count_once_and_one_run_s_gap_is_filled_by_a
     assert np.isnan(on_grid(broken, inside).mean).all()
 
 
-def test_a_stack_s_cells_are_means_of_the_readings_in_them(bench: Bench, source: Source) -> None:
+def test_a_stack_s_cells_are_means_of_the_readings_in_them(
+    bench: Bench, source: CachedStore
+) -> None:
     """Also of more readings than are kept singly, read at an uneven pace."""
     noise = np.random.default_rng(2)
     at_s = np.cumsum(0.001 + noise.exponential(0.001, 60_000)).round(6)
@@ -288,7 +298,7 @@ def test_a_stack_s_cells_are_means_of_the_readings_in_them(bench: Bench, source:
     ):
         bench.series(run, metric, "cores", scope, BEGAN_NS, at_s, values)
 
-    data = stack(source, subject_of(source, workload_id), "cpu", window=Window(0.0, at_s[-1]))
+    data = stack(source, subject_of(source, workload_id), "cpu", window=AxisRange(0.0, at_s[-1]))
 
     cell = np.searchsorted(data.edges_s, at_s, "right") - 1
     assert 200 < len(data.at_s) <= 401
@@ -303,7 +313,7 @@ def test_a_stack_s_cells_are_means_of_the_readings_in_them(bench: Bench, source:
     assert total.mean == pytest.approx(4 * values.mean())
 
 
-def test_the_ledger_says_what_is_missing_of_whom_and_why(bench: Bench, source: Source) -> None:
+def test_the_ledger_says_what_is_missing_of_whom_and_why(bench: Bench, source: CachedStore) -> None:
     workload_id, _ = planted_three(bench)
 
     ledger = ledger_of(source, subject_of(source, workload_id))
@@ -318,7 +328,7 @@ def test_the_ledger_says_what_is_missing_of_whom_and_why(bench: Bench, source: S
     assert b.late_s == pytest.approx(0.0001)
 
 
-def test_series_of_two_nodes_stand_by_themselves(bench: Bench, source: Source) -> None:
+def test_series_of_two_nodes_stand_by_themselves(bench: Bench, source: CachedStore) -> None:
     part = RunPart(1, "node2", "node2", -2 * SECOND_NS, error_ns=40_000, drift_ns=-1_000)
     run = Planted("a", gap_s=(5.0, 7.0), tags={CLUSTER_PARTS: to_tag([part])})
     workload_id = bench.workload("wide", [run])
@@ -350,7 +360,7 @@ def test_series_of_two_nodes_stand_by_themselves(bench: Bench, source: Source) -
     assert about["other nodes"] == ("node2: clock offset −2.00 s, error 40.0 µs, drift −1.00 µs",)
 
 
-def test_cards_show_who_sat_where(bench: Bench, source: Source) -> None:
+def test_cards_show_who_sat_where(bench: Bench, source: CachedStore) -> None:
     mps, runs = planted_three(bench)
     mig = bench.workload(
         "mig",
@@ -445,7 +455,7 @@ def test_a_count_of_cpus_is_not_the_number_of_one(
     assert pinned_cores(tags) == cores
 
 
-def test_what_differs_between_runs_comes_first(bench: Bench, source: Source) -> None:
+def test_what_differs_between_runs_comes_first(bench: Bench, source: CachedStore) -> None:
     workload_id, _ = planted_three(bench)
 
     params = facts_of(source, subject_of(source, workload_id)).params
@@ -457,7 +467,7 @@ def test_what_differs_between_runs_comes_first(bench: Bench, source: Source) -> 
     ]
 
 
-def test_what_the_kernel_counted_is_a_table_and_no_curve(bench: Bench, source: Source) -> None:
+def test_what_the_kernel_counted_is_a_table_and_no_curve(bench: Bench, source: CachedStore) -> None:
     workload_id, _ = planted_three(bench)
     run = StoreReader(bench.store).runs(workload_id=workload_id)[0]
     series = SeriesRecord(

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window, XAxis
+from radt.frontend.data.cached_store import CachedStore
+from radt.frontend.data.spec import AxisRange, XAxis
 from radt.frontend.pages import workload
 from radt.frontend.view import View
 from radt.model import Scope
@@ -32,7 +32,7 @@ def bench(store_path: Path) -> Iterator[Bench]:
 class Asker:
     """A browser that shows the page, and the functions that its requests called."""
 
-    source: Source
+    source: CachedStore
     view: View
     made: list[str] = field(default_factory=list)
     stamps: Mapping[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Asker:
 
 
 @pytest.fixture
-def asker(source: Source, monkeypatch: pytest.MonkeyPatch) -> Asker:
+def asker(source: CachedStore, monkeypatch: pytest.MonkeyPatch) -> Asker:
     browser = Asker(source, View())
 
     def noted(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,7 +74,7 @@ def test_a_change_of_the_view_concerns_some_parts_only(
     made, whole = asker.ask(workload=workload_id)
     assert made == {*MADE}
     assert asker.ask() == (set(), set())
-    made, sent = asker.ask(windows={XAxis.BARRIER: Window(7.0, 9.0)})
+    made, sent = asker.ask(windows={XAxis.BARRIER: AxisRange(7.0, 9.0)})
     assert made == {"_draw_strip"}
     drawn = {name for name in whole if name.startswith(("plot ", "legend "))}
     assert {"workload-timeline", "workload-zoom-text"} < sent

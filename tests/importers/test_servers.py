@@ -20,7 +20,7 @@ from playwright.sync_api import expect
 
 from radt.cli import main
 from radt.delivery.archive.spool import ArchiveSpool
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.imports import MlflowImports
 from radt.importers import mlflow
 from radt.masking import with_driver
@@ -269,7 +269,7 @@ def test_the_dashboard_imports_and_compares(
     run_id = on_server.run("theirs", loss=[3.0, 2.0, 1.0])
     Demo(store_path).writer.close()
     imports = MlflowImports(on_server.uri, StoreAddress.of(store_path))
-    source = Source(store_path, imports)
+    source = CachedStore(store_path, imports)
     try:
         url = serve(source=source)
         page = watched.page
@@ -295,7 +295,7 @@ def test_a_server_that_is_away_is_on_the_system_page(
 ) -> None:
     Demo(store_path).writer.close()
     imports = MlflowImports("http://me:secret@127.0.0.1:1", StoreAddress.of(store_path))
-    source = Source(store_path, imports)
+    source = CachedStore(store_path, imports)
     try:
         page = watched.page
         page.goto(f"{serve(source=source)}/system")

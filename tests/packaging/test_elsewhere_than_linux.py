@@ -50,13 +50,13 @@ from radt.frontend.auth import DashboardAccess
 from radt.frontend.charts.timeseries import Look, figure
 from radt.frontend.data.chart_data import chart_data
 from radt.frontend.data.metrics import automatic_metrics, quantities
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.spec import BoardSpec, ChartSpec
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 
 home = Path(sys.argv[1])
-source = Source(home / "radt.db")
+source = CachedStore(home / "radt.db")
 app = create_app(source, DashboardAccess())
 with app.server.test_request_context():
     for page in PAGES:

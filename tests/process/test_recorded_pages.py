@@ -12,7 +12,7 @@ import pytest
 from radt import units
 from radt.frontend.app import PAGES, create_app
 from radt.frontend.auth import DashboardAccess
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.pages import workload as workload_page
 from radt.frontend.pages.report import path_of
 from radt.frontend.view import View
@@ -42,7 +42,7 @@ def test_every_page_and_file_opens_on_a_real_experiment(bench: Bench) -> None:
         f"Workload,Name,Cpus,File\n1,pinned,#{core},train.py\n1,free,,train.py\n2,alone,,train.py\n"
     )
     console = bench.radt(path.name).stdout
-    source = Source(bench.home / "radt.db")
+    source = CachedStore(bench.home / "radt.db")
     try:
         app = create_app(source, DashboardAccess())
         client = app.server.test_client()

@@ -21,7 +21,7 @@ from absl import flags
 from ml_collections import ConfigDict, FrozenConfigDict
 from omegaconf import OmegaConf
 
-from radt.frontend.data.source import Source
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.search.find import find
 from radt.run import notices
 from radt.run.parameters import first_level, read_parameters
@@ -325,7 +325,7 @@ def test_runs_of_scripts_and_their_children_are_found_by_nested_parameters(alone
     alone.run(CONFIG.format(lr=0.01) + "radt.init(name='min', config={'opt': {'min': 0, 'lr': 1}})")
     reader = alone.reader
     assert {run.name for run in reader.runs()} == {"big", "small", "bad", "min"}
-    source_of_runs = Source(StoreAddress.of(alone.home / "radt.db"))
+    source_of_runs = CachedStore(StoreAddress.of(alone.home / "radt.db"))
     try:
         for text, names in (
             ("opt.lr<0.1", {"small", "bad"}),

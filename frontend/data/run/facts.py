@@ -10,12 +10,12 @@ import numpy as np
 
 from radt.analysis.lines import reduced
 from radt.errors import RunNotFoundError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.model import SCOPE_WORDS
 from radt.frontend.data.run.subject import RunSubject
 from radt.frontend.data.run_files import folders_of, opened
 from radt.frontend.data.series_cache import Ask
-from radt.frontend.data.source import Source
 from radt.frontend.data.workload.run_facts import Fact, facts_table
 from radt.model import SOFTWARE, SeriesKind
 from radt.store.counters import rate_unit
@@ -76,7 +76,7 @@ class MetricRow:
         return max(known, default=0.0)
 
 
-def metric_rows(source: Source, run_id: str) -> list[MetricRow]:
+def metric_rows(source: CachedStore, run_id: str) -> list[MetricRow]:
     """Return all series of a run in numbers, those that the script logged first.
 
     Raises:
@@ -112,7 +112,7 @@ def _row(record: SeriesSummary) -> MetricRow:
     return MetricRow(series, name, explanation, rate.unit, record.count, *nothing, mean, total)
 
 
-def curve(source: Source, run: RunEntry, row: MetricRow) -> Float64Array:
+def curve(source: CachedStore, run: RunEntry, row: MetricRow) -> Float64Array:
     """Return values of a series for a small curve, including extremes; rates of a counter.
 
     Raises:
@@ -127,7 +127,7 @@ def curve(source: Source, run: RunEntry, row: MetricRow) -> Float64Array:
     return extremes
 
 
-def differences(source: Source, subject: RunSubject) -> Mapping[str, Sequence[Fact]]:
+def differences(source: CachedStore, subject: RunSubject) -> Mapping[str, Sequence[Fact]]:
     """Return parameters, execution, tags and packages of the run beside those of the other run.
 
     Raises:
@@ -163,7 +163,7 @@ def _execution(run: RunEntry) -> dict[str, str]:
     return {name: value for name, value in facts.items() if value}
 
 
-def packages_of(source: Source, run: RunEntry) -> Mapping[str, str]:
+def packages_of(source: CachedStore, run: RunEntry) -> Mapping[str, str]:
     """Return the versions of the packages that the run was started with; empty if unknown."""
 
     def read(_: object) -> Mapping[str, str]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from radt.errors import RunNotFoundError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import Catalog, RunEntry, read_catalog, tint
-from radt.frontend.data.source import Source
 from radt.frontend.data.workload.subject import experiment_of
 from radt.frontend.selection import choices_of
 from radt.frontend.view import View
@@ -37,7 +37,7 @@ class RunSubject:
         return tint(self.catalog, self.run.run_id, self.run)
 
 
-def find_run(source: Source, view: View) -> RunSubject:
+def find_run(source: CachedStore, view: View) -> RunSubject:
     """Return the run of a view, by default the newest of the experiment in focus.
 
     It is compared with the run that the view names, by default the previous one.

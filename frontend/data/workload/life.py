@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from radt.analysis.windows import after_first
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import AxisRange
 from radt.frontend.data.workload.model import BarKind, LaneSpan, Life
 from radt.frontend.data.workload.subject import ShownWorkload
 from radt.model import STATUS_WORDS, MarkerKind
@@ -25,7 +25,7 @@ _SHORTEST_S = 1.0
 _SETUP_SHARE = 0.14
 
 
-def markers_of(source: Source, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]:
+def markers_of(source: CachedStore, run_ids: tuple[str, ...]) -> Sequence[MarkerRecord]:
     """Return the markers of runs.
 
     Raises:
@@ -119,9 +119,9 @@ def _bar(kind: BarKind, marker: MarkerRecord, at: Any, end_ns: int) -> LaneSpan:
     return LaneSpan(kind, start_s, end_s, f"{name} · {length}".rstrip(" ·"), label, is_open=is_open)
 
 
-def whole_window(lives: Sequence[Life]) -> Window:
+def whole_window(lives: Sequence[Life]) -> AxisRange:
     """Return the range from set-up to the end of the longest run; a long set-up is cut."""
     end_s = max((life.end_s for life in lives), default=_SHORTEST_S)
     end_s = max(end_s, _SHORTEST_S)
     setup_s = max((-bar.start_s for life in lives for bar in life.bars), default=0.0)
-    return Window(-min(max(setup_s, 0.0), _SETUP_SHARE * end_s), end_s * 1.005)
+    return AxisRange(-min(max(setup_s, 0.0), _SETUP_SHARE * end_s), end_s * 1.005)

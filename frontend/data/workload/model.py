@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from radt.frontend.data.model import MetricInfo, NamedCurve
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import AxisRange
 from radt.model import STATUS_WORDS, RunStatus
 from radt.store.records import BoolArray, Float64Array, SeriesRecord
 from radt.units import duration
@@ -81,7 +81,7 @@ class Life:
         return "" if record.exit_code is None else f"exit code {record.exit_code}"
 
 
-def binned(bars: Iterable[LaneSpan], window: Window, shortest_s: float) -> list[LaneSpan]:
+def binned(bars: Iterable[LaneSpan], window: AxisRange, shortest_s: float) -> list[LaneSpan]:
     """Return the bars of one kind in a window, by start, with thin neighbours merged."""
     bins: list[LaneSpan] = []
     group: list[LaneSpan] = []
@@ -178,7 +178,7 @@ class StackData:
     bands: tuple[Band, ...]
     known: BoolArray
     totals: tuple[Total, ...]
-    window: Window
+    window: AxisRange
 
     @property
     def at_s(self) -> Float64Array:

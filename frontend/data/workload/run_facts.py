@@ -10,9 +10,9 @@ from typing import Any
 from radt import units
 from radt.analysis.recording import ListenerOverhead, TrackerOverhead, read_overhead
 from radt.errors import RunNotFoundError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.run_files import folders_of, opened
-from radt.frontend.data.source import Source
 from radt.frontend.data.workload.subject import ShownWorkload
 from radt.masking import masked
 from radt.model import MissingReason
@@ -77,7 +77,7 @@ class Facts:
         return {"Parameters": self.params, **totals, "Execution": self.about, "Tags": self.tags}
 
 
-def facts_of(source: Source, subject: ShownWorkload) -> Facts:
+def facts_of(source: CachedStore, subject: ShownWorkload) -> Facts:
     """Return parameters and tags of the runs, their commands, and their total use of resources.
 
     Raises:
@@ -126,7 +126,7 @@ _TOTALS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def _totals_of(source: Source, subject: ShownWorkload) -> Mapping[str, Mapping[str, str]]:
+def _totals_of(source: CachedStore, subject: ShownWorkload) -> Mapping[str, Mapping[str, str]]:
     def read(reader: StoreReader) -> Mapping[str, Mapping[str, str]]:
         texts = {}
         records = [run.record for run in subject.runs.values()]
@@ -145,7 +145,7 @@ def _totals_of(source: Source, subject: ShownWorkload) -> Mapping[str, Mapping[s
     return source.remember(("workload-totals", subject.run_ids), read)
 
 
-def tags_of(source: Source, subject: ShownWorkload) -> Mapping[str, Mapping[str, str]]:
+def tags_of(source: CachedStore, subject: ShownWorkload) -> Mapping[str, Mapping[str, str]]:
     """Return tags by run id, without runs that have none.
 
     Raises:
@@ -175,14 +175,14 @@ def _shortened(text: str | None) -> str | None:
     return text if text is None or len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…"
 
 
-def machine_of(source: Source, record: RunRecord, tags: Mapping[str, str]) -> RecordedMachine:
+def machine_of(source: CachedStore, record: RunRecord, tags: Mapping[str, str]) -> RecordedMachine:
     """Return the machine of a run: from its inventory if readable here, else from its tags."""
     facts = _hardware(source, record, HARDWARE_FILE)
     return _described(record.host or tags.get(HOST, ""), facts, tags)
 
 
 def machine_on(
-    source: Source, record: RunRecord, tags: Mapping[str, str], node: str
+    source: CachedStore, record: RunRecord, tags: Mapping[str, str], node: str
 ) -> RecordedMachine:
     """Return the machine of another node of a run that is spread over several."""
     for part in from_tag(tags.get(CLUSTER_PARTS, "")):
@@ -211,7 +211,7 @@ def _described(host: str, facts: Mapping[str, Any], tags: Mapping[str, str]) -> 
     )
 
 
-def _hardware(source: Source, record: RunRecord, path: str) -> Mapping[str, Any]:
+def _hardware(source: CachedStore, record: RunRecord, path: str) -> Mapping[str, Any]:
     def read(_: object) -> Mapping[str, Any]:
         for folder in folders_of(record, source.address):
             try:
@@ -231,7 +231,7 @@ def _count(value: object) -> int | None:
     return value if is_count and isinstance(value, int) else None
 
 
-def workload_overhead(source: Source, subject: ShownWorkload) -> TrackerOverhead:
+def workload_overhead(source: CachedStore, subject: ShownWorkload) -> TrackerOverhead:
     """Return the overhead of recording the workload, as in a report.
 
     Raises:
@@ -311,7 +311,7 @@ def reason_of(gap: GapRecord) -> str:
     return gap.detail or gap.reason.value
 
 
-def ledger_of(source: Source, subject: ShownWorkload) -> WorkloadLedger:
+def ledger_of(source: CachedStore, subject: ShownWorkload) -> WorkloadLedger:
     """Return the ledger of a workload, by listener, then by run.
 
     Raises:
@@ -326,7 +326,7 @@ def ledger_of(source: Source, subject: ShownWorkload) -> WorkloadLedger:
     return WorkloadLedger(tuple(_entries(subject.runs, records, by_listener)))
 
 
-def gaps_of(source: Source, run_ids: tuple[str, ...]) -> Sequence[GapRecord]:
+def gaps_of(source: CachedStore, run_ids: tuple[str, ...]) -> Sequence[GapRecord]:
     """Return the gaps of the runs.
 
     Raises:

@@ -15,10 +15,10 @@ import numpy as np
 
 from radt.analysis.lines import Shift, grid, on_grid
 from radt.frontend.data.axes import Axis
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry, Stroke
 from radt.frontend.data.lines import SeriesGroup, ViewWindow, read, run_line
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window, XAxis
+from radt.frontend.data.spec import AxisRange, XAxis
 from radt.frontend.data.workload.model import Band, DeviceSeries, Share, StackData, Strip, Total
 from radt.frontend.data.workload.subject import ShownWorkload
 from radt.store.cells import Cells
@@ -34,7 +34,7 @@ MAX_BANDS = 16
 _TOTAL_POINTS = 1200
 
 
-def summaries_of(source: Source, run_ids: tuple[str, ...]) -> Summaries:
+def summaries_of(source: CachedStore, run_ids: tuple[str, ...]) -> Summaries:
     """Return summaries of the series, without reading their points.
 
     Raises:
@@ -54,10 +54,10 @@ class _Visible:
     ``window`` is the visible part; ``zoomed``: only that part is read.
     """
 
-    source: Source
+    source: CachedStore
     subject: ShownWorkload
     gaps: Sequence[GapRecord]
-    window: Window
+    window: AxisRange
     zoomed: bool
 
     def read(self, parts: tuple[tuple[RunEntry, SeriesRecord], ...]) -> Cells:
@@ -84,12 +84,12 @@ class _Visible:
 
 
 def stack_data(
-    source: Source,
+    source: CachedStore,
     subject: ShownWorkload,
     strip: Strip,
     gaps: Sequence[GapRecord],
     *,
-    window: Window,
+    window: AxisRange,
     zoomed: bool,
     cores: int | None,
 ) -> StackData:

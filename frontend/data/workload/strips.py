@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from radt.analysis.windows import overlap_share
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import RunEntry
 from radt.frontend.data.metrics import quantity_of, series_of
-from radt.frontend.data.source import Source
-from radt.frontend.data.spec import Window
+from radt.frontend.data.spec import AxisRange
 from radt.frontend.data.workload.life import lives, markers_of, newest_ns, whole_window
 from radt.frontend.data.workload.model import DeviceSeries, Life, Share, StackedResource, Strip
 from radt.frontend.data.workload.stacks import Summaries, summaries_of
@@ -264,11 +264,11 @@ class WorkloadData:
         return len({strip.host for strip in self.strips} | {*self.subject.workload.hosts}) > 1
 
     @property
-    def whole(self) -> Window:
+    def whole(self) -> AxisRange:
         return whole_window(self.lives)
 
 
-def read_all(source: Source, subject: ShownWorkload) -> WorkloadData:
+def read_all(source: CachedStore, subject: ShownWorkload) -> WorkloadData:
     """Read the data that several parts need, once.
 
     Raises:
@@ -278,7 +278,7 @@ def read_all(source: Source, subject: ShownWorkload) -> WorkloadData:
     return source.remember(key, lambda _: _read_all(source, subject))
 
 
-def _read_all(source: Source, subject: ShownWorkload) -> WorkloadData:
+def _read_all(source: CachedStore, subject: ShownWorkload) -> WorkloadData:
     run_ids = subject.run_ids
     summaries = summaries_of(source, run_ids)
     markers = markers_of(source, run_ids)

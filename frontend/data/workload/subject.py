@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from sqlalchemy import text
 
 from radt.errors import RunNotFoundError
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import Catalog, RunEntry, WorkloadEntry, read_catalog, tint
-from radt.frontend.data.source import Source
 from radt.frontend.selection import choices_of, focused_experiment, latest_experiment
 from radt.frontend.view import View
 from radt.model import RunStatus
@@ -82,7 +82,7 @@ class ShownWorkload:
         return self.catalog.workloads[place] if 0 <= place < len(self.catalog.workloads) else None
 
 
-def find_subject(source: Source, view: View) -> ShownWorkload:
+def find_subject(source: CachedStore, view: View) -> ShownWorkload:
     """Return the workload of a view, by default the newest of the experiment in focus.
 
     Raises:
@@ -129,7 +129,7 @@ def option_label(workload: WorkloadEntry) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def experiment_of(source: Source, view: View) -> str:
+def experiment_of(source: CachedStore, view: View) -> str:
     """Return the experiment in focus: the chosen one, or that of the workload or the last pick.
 
     Raises:
@@ -146,7 +146,7 @@ def experiment_of(source: Source, view: View) -> str:
     return latest_experiment(source)
 
 
-def _newest(catalog: Catalog, source: Source) -> WorkloadEntry:
+def _newest(catalog: Catalog, source: CachedStore) -> WorkloadEntry:
     begun = [
         workload
         for workload in catalog.workloads
@@ -173,7 +173,7 @@ def _subject(
     return ShownWorkload(catalog, shortened, automatic, left_out)
 
 
-def _place(source: Source, beginning: str) -> tuple[str, str] | None:
+def _place(source: CachedStore, beginning: str) -> tuple[str, str] | None:
     """Return experiment and id of the workload whose id has this prefix."""
 
     def read(reader: StoreReader) -> tuple[str, str] | None:

@@ -5,8 +5,8 @@ memory and an open page costs one ``PRAGMA`` (with Postgres: one short query) pe
 reads the next revision is delayed. For a store of thousands of runs that is written every second,
 the dashboard then uses a tenth of a core instead of re-reading it every second.
 
-While a database is unreachable, pages keep their content and show a note (`Source.outage`). Data
-that are not in memory cannot be shown until it is reachable again, which is detected here.
+While a database is unreachable, pages keep their content and show a note (`CachedStore.outage`).
+Data that are not in memory cannot be shown until it is reachable again, which is detected here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UNKNOWN = "!"
 _ENDED_RECHECK_S = 60.0
 
 
-class Source:
+class CachedStore:
     """Reads one store for all pages and browsers. Thread-safe.
 
     Args:

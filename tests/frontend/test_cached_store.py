@@ -9,10 +9,10 @@ import pytest
 
 from radt.errors import StoreError
 from radt.frontend.data import source as sources
+from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.series_cache import Ask
-from radt.frontend.data.source import Source
 from radt.store import points
 
 
@@ -89,7 +89,7 @@ def test_what_is_no_store_is_an_error_with_a_remedy(store_path):
     store_path.parent.mkdir(parents=True)
     store_path.write_bytes(b"no database at all" * 100)
     with pytest.raises(StoreError) as caught:
-        _ = Source(store_path).reader
+        _ = CachedStore(store_path).reader
     assert caught.value.remedy
 
 
@@ -99,5 +99,5 @@ def test_a_store_of_a_later_radt_is_refused(demo, store_path):
     with sqlite3.connect(store_path) as connection:
         connection.execute("UPDATE schema_version SET version = version + 1000")
     with pytest.raises(StoreError) as caught:
-        _ = Source(store_path).reader
+        _ = CachedStore(store_path).reader
     assert caught.value.remedy
