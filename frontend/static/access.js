@@ -21,7 +21,7 @@
     if (note.dataset.cause === cause) return;
     note.dataset.cause = cause;
     note.replaceChildren(h("strong", {}, cause), h("span", {}, remedy), again ? h("button", {
-      type: "button", class: "button", onclick: () => window.location.reload(),
+      class: "button", onclick: () => window.location.reload(),
     }, "Reload") : "");
   }
 

@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, post, setPart } = radt;
+  const { h, change, onScheme, option, PLAIN, post, scheme, setOptions, setPart } = radt;
 
   const BOARD = {
     level: "auto",
@@ -63,8 +63,7 @@
       const text = (page.view().windows || {})[x];
       return text ? text.split(",").map(Number) : null;
     },
-    option: (name) => (page.view().options || {})[name] || "",
-    hidden: () => page.option(HIDDEN).split(",").filter(Boolean),
+    hidden: () => option(HIDDEN).split(",").filter(Boolean),
 
     setBoard: (name, value) =>
       change((view) => setPart(view, "board", { [name]: value === BOARD[name] ? null : value })),
@@ -93,8 +92,7 @@
       page.unfilter(metrics);
     },
     freeSlot,
-    setOption: (name, text) => change((view) => setPart(view, "options", { [name]: text })),
-    setHidden: (keys) => page.setOption(HIDDEN, keys.slice(0, MAX_HIDDEN).join(",")),
+    setHidden: (keys) => setOptions({ [HIDDEN]: keys.slice(0, MAX_HIDDEN).join(",") }),
     say: (text) => {
       const status = document.getElementById("compare-status");
       if (status) status.textContent = text;
@@ -326,9 +324,9 @@
         board,
         charts: [spec],
         windows: window_ ? { [x]: window_ } : undefined,
-        options: { [HIDDEN]: page.option(HIDDEN) },
+        options: { [HIDDEN]: option(HIDDEN) },
       },
-      scheme: document.documentElement.dataset.theme,
+      scheme: scheme(),
       small: small || undefined,
       width_px: Math.round((body.offsetWidth - AXES_PX) / STEP_PX) * STEP_PX,
       height_px: Math.round(body.offsetHeight / STEP_PX) * STEP_PX,
@@ -428,15 +426,6 @@
     if (figure && page.cards.get(card.slot) === card && isHere()) paint(card, figure);
   }
 
-  const CONFIG = {
-    displayModeBar: false,
-    displaylogo: false,
-    showSendToCloud: false,
-    showTips: false,
-    doubleClick: "autosize",
-    responsive: false,
-  };
-
   function paint(card, figure) {
     delete figure.layout.height;
     figure.layout.autosize = true;
@@ -447,7 +436,7 @@
     card.drawn = true;
     card.meta = figure.layout.meta || {};
     try {
-      page.busy(graph, window.Plotly.react(graph, figure.data, figure.layout, CONFIG))
+      page.busy(graph, window.Plotly.react(graph, figure.data, figure.layout, PLAIN))
         .catch((error) => card.graph === graph && page.cards.get(card.slot) === card && broken(card, error));
     } catch (error) {
       return broken(card, error);
@@ -487,6 +476,5 @@
   page.renderers.push(cards);
   document.addEventListener("visibilitychange", () => page.cards.forEach(refresh));
 
-  new MutationObserver(() => isHere() && page.render())
-    .observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  onScheme(() => isHere() && page.render());
 })();

@@ -3,7 +3,7 @@
 
 (function () {
   const page = window.radt.compare;
-  const { h, setText } = window.radt;
+  const { drag, h, setText } = window.radt;
   const { icon } = page;
 
   const LEVELS = { auto: "auto", run: "runs", workload: "workloads", group: "groups" };
@@ -47,25 +47,23 @@
     card.title = h("h2", {});
     card.unit = h("span", { class: "unit" });
     card.subtitle = h("span", { class: "unit subtitle" });
-    card.how = h("button", { class: "how", type: "button", hidden: true }, "how");
+    card.how = h("button", { class: "how", hidden: true }, "how");
     card.how.addEventListener("click", () => page.openHow(card));
     card.chips = h("span", { class: "chips" });
     card.grip = h("button", {
       class: "quiet square grip",
-      type: "button",
       title: "Drag or use the arrow keys to move",
       onkeydown: (event) => moveByKey(event, slot),
     }, icon("grip"));
     card.menu = h("button", {
       class: "quiet square",
-      type: "button",
       title: "Settings of this chart",
       "aria-haspopup": "dialog",
       onclick: () => page.openChartMenu(card),
     }, icon("more"));
     if (card.small) {
       card.menu = h("button", {
-        class: "quiet square", type: "button", title: "Show at the top, with settings of its own",
+        class: "quiet square", title: "Show at the top, with settings of its own",
         onclick: () => page.addCharts([slot]),
       }, icon("pin"));
       card.head = h("header", { class: "card-head" }, card.title, card.unit, card.subtitle, card.how,
@@ -77,7 +75,6 @@
       h("span", { class: "push" }), card.menu);
     card.corner = h("button", {
       class: "corner",
-      type: "button",
       title: "Drag or use the arrow keys to resize",
       onpointerdown: (event) => stretch(event, card),
       onkeydown: (event) => sizeByKey(event, slot),
@@ -120,7 +117,6 @@
         ...special.map(({ text, names }) =>
           h("button", {
             class: "chip",
-            type: "button",
             title: "Differs from the page; click to reset",
             "aria-label": `Reset ${text}`,
             onclick: () =>
@@ -177,25 +173,6 @@
     page.say(`Chart ${place + 1} of ${order.length}`);
   }
 
-  /* Follow the pointer until its button is released, or Escape is pressed. */
-  function drag(move, end) {
-    const stop = new AbortController();
-    const on = (type, act) => window.addEventListener(type, act, { capture: true, signal: stop.signal });
-    const finish = (isDropped) => {
-      stop.abort();
-      document.documentElement.classList.remove("dragging");
-      end(isDropped);
-    };
-    on("pointermove", move);
-    on("pointerup", () => finish(true));
-    on("pointercancel", () => finish(false));
-    on("keydown", (event) => {
-      if (event.key !== "Escape") return;
-      event.stopPropagation();
-      finish(false);
-    });
-  }
-
   /* Until the card has been moved a little, a press on the head is a click. */
   function grab(event, card) {
     const onButton = event.target.closest("button");
@@ -234,6 +211,7 @@
       });
     };
     drag(move, (isDropped) => {
+      document.documentElement.classList.remove("dragging");
       card.dragged = false;
       card.element.classList.remove("dragged");
       if (isDropped && began && order.join() !== before.join()) reorder(order);
@@ -284,6 +262,7 @@
       style.gridRow = `span ${size[1]}`;
     };
     drag(move, (isDropped) => {
+      document.documentElement.classList.remove("dragging");
       card.element.classList.remove("stretched");
       page.describe(card);
       if (isDropped) page.setSize(card.slot, ...size);

@@ -3,7 +3,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, refill, swatch: coloured } = radt;
+  const { h, refill, searchField, swatch: coloured } = radt;
   const page = radt.compare;
   const { icon } = page;
   const SEARCHED_FROM = 10;
@@ -44,13 +44,9 @@
       facts.units.flatMap((unit) => (unit.collocated || level === "workload"
         ? [unitRow(unit)] : unit.runs.map((run) => runRow(unit, run, run.short)))));
     const none = h("p", { class: "none", hidden: true }, "No run matches.");
-    const search = many && h("input", {
-      class: "field", type: "search", placeholder: "Find in the list", "data-focus": "find",
-      "aria-label": "Find in the list", value: filter,
-      oninput: (event) => {
-        filter = event.target.value;
-        narrow();
-      },
+    const search = many && searchField("Find in the list", filter, (text) => {
+      filter = text;
+      narrow();
     });
     if (!many) filter = "";
     const narrow = () => { none.hidden = page.narrow(rows, filter) || !facts.units.length; };
@@ -58,7 +54,7 @@
       h("div", { class: "list-head" },
         h("h1", { title: facts.names.join(", ") }, facts.names.join(", ") || "Compare"),
         h("button", {
-          class: "quiet list-toggle", type: "button", "data-focus": "toggle",
+          class: "quiet list-toggle", "data-focus": "toggle",
           "aria-expanded": String(holder.dataset.open === "yes"),
           onclick: (event) => {
             const open = holder.dataset.open !== "yes";
@@ -74,7 +70,7 @@
         h("a", { href: radt.address(), "data-keep": true, "data-focus": "change" }, "Change selection"),
         page.hidden().length
           ? h("button", {
-              class: "quiet", type: "button", "data-focus": "show-all",
+              class: "quiet", "data-focus": "show-all",
               onclick: () => page.setHidden([]),
             }, "Show all") : ""));
     narrow();
@@ -187,13 +183,13 @@
       h("span", { class: "pick-name", title }, name),
       h("span", { class: "pick-note", "data-status": item.status }, note),
       !keys.length ? "" : h("button", {
-        class: "quiet square eye", type: "button", "data-focus": `eye ${item.key}`,
+        class: "quiet square eye", "data-focus": `eye ${item.key}`,
         "aria-pressed": String(!hidden), "aria-label": `Show ${words}`,
         title: hidden ? "Show in all charts" : "Hide in all charts",
         onclick: () => hide(keys, !hidden),
       }, icon(hidden ? "closed" : "eye")),
       h("button", {
-        class: "quiet square", type: "button", "data-focus": `remove ${item.key}`,
+        class: "quiet square", "data-focus": `remove ${item.key}`,
         "aria-label": `Remove ${words}`, title: "Remove from the selection",
         onclick: remove,
       }, icon("cross")));

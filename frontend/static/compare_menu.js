@@ -3,7 +3,7 @@
 
 (function () {
   const page = window.radt.compare;
-  const { h, swatch } = window.radt;
+  const { h, searchField, swatch } = window.radt;
 
   const AS_PAGE = "";
   let wanted = "";
@@ -97,7 +97,7 @@
 
   const action = (text, act, label) =>
     h("button", {
-      class: "quiet", type: "button", "data-focus": text, "aria-label": label, onclick: act,
+      class: "quiet", "data-focus": text, "aria-label": label, onclick: act,
     }, text);
 
   function reset(slot) {
@@ -179,14 +179,10 @@
       h("div", { class: "lines-head" }, h("h3", {}, "Lines"),
         action("all", () => change({ hidden: null }), "Show all lines"),
         action("none", () => change({ hidden: all.map((line) => line.key) }), "Hide all lines")),
-      all.length > 8 ? h("input", {
-        class: "field", type: "search", placeholder: "Find a line", "aria-label": "Find a line",
-        "data-focus": "find line", value: wanted,
-        oninput: (event) => {
-          wanted = event.target.value;
-          page.narrow(rows, wanted);
-        },
-      }) : "",
+      all.length > 8 && searchField("Find a line", wanted, (text) => {
+        wanted = text;
+        page.narrow(rows, wanted);
+      }),
       rows);
   }
 })();

@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h } = radt;
+  const { debounced, h, option, searchField, setOptions } = radt;
   const page = radt.compare;
   const FIND = "compare.find";
   const CLOSED = "compare.closed";
@@ -14,8 +14,6 @@
   page.begun.push(() => {
     made = new Map();
   });
-
-  const { option, setOption } = page;
 
   page.found = (metric) =>
     option(FIND).toLowerCase().split(/\s+/).every((word) => metric.toLowerCase().includes(word));
@@ -35,13 +33,13 @@
   function toggle(title) {
     const closed = new Set(option(CLOSED).split(",").filter(Boolean));
     if (!closed.delete(title)) closed.add(title);
-    setOption(CLOSED, [...closed].join(","));
+    setOptions({ [CLOSED]: [...closed].join(",") });
   }
 
   function make(title) {
     const count = h("span", { class: "unit" });
     const button = h("button", {
-      class: "section-toggle", type: "button", onclick: () => toggle(title),
+      class: "section-toggle", onclick: () => toggle(title),
     }, page.icon("chevron"), h("span", {}, title), count);
     const body = h("div", { class: "charts small" });
     return { element: h("section", {}, h("h2", {}, button), body), button, count, body };
@@ -69,20 +67,11 @@
     fill(holder, sections.map(({ title }) => made.get(title).element));
   };
 
-  page.filterField = () => {
-    let timer;
-    return h("input", {
-      class: "field find", type: "search", placeholder: "Filter charts", "aria-label": "Filter charts",
-      "data-focus": "filter", value: option(FIND), maxlength: LONGEST,
-      oninput: (event) => {
-        const text = event.target.value.trim();
-        clearTimeout(timer);
-        timer = setTimeout(() => setOption(FIND, text), 120);
-      },
-    });
-  };
+  const find = debounced((text) => setOptions({ [FIND]: text.trim() }), 120);
+  page.filterField = () =>
+    searchField("Filter charts", option(FIND), find, { class: "field find", maxlength: LONGEST });
   page.unfilter = (metrics) => {
-    if (!metrics.every(page.found)) setOption(FIND, "");
+    if (!metrics.every(page.found)) setOptions({ [FIND]: "" });
   };
   page.filtered = () => option(FIND);
 })();

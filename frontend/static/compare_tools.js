@@ -3,7 +3,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, clock, setPart } = radt;
+  const { h, change, clock, searchField, setPart } = radt;
   const page = radt.compare;
   const { icon } = page;
 
@@ -58,7 +58,7 @@
   function build(holder) {
     const made = {};
     made.add = h("button", {
-      class: "button add", type: "button", id: "compare-add", "aria-haspopup": "dialog",
+      class: "button add", id: "compare-add", "aria-haspopup": "dialog",
       "aria-expanded": "false",
       onclick: () => page.openPanel(made.add, "Metrics", metricPanel, "metrics"),
     }, icon("plus"), "Metric");
@@ -99,7 +99,7 @@
     made.relative = page.choice("Values", [], "", (value) => relate(value));
     made.baseline = page.choice("to", [], "", (value) => page.setBoard("baseline", value));
     const toggle = (name, text, title) => h("button", {
-      class: "button", type: "button", "aria-pressed": "false", title,
+      class: "button", "aria-pressed": "false", title,
       onclick: () => page.setBoard(name, !page.board()[name]),
     }, text);
     made.robust = toggle("robust", "Ignore outliers",
@@ -195,13 +195,11 @@
               [unitText(one.unit), count > 1 ? `${count} charts` : ""].filter(Boolean).join(" · ")));
         })));
     }
-    const search = h("input", {
-      class: "field", type: "search", placeholder: `Search ${metrics.length.toLocaleString("en")} metrics`,
-      "aria-label": "Search metrics", "data-focus": "search", autofocus: true, value: wanted,
-      oninput: (event) => {
-        wanted = event.target.value;
-        none.hidden = page.narrow(rows, wanted);
-      },
+    const search = searchField("Search metrics", wanted, (text) => {
+      wanted = text;
+      none.hidden = page.narrow(rows, wanted);
+    }, {
+      placeholder: `Search ${metrics.length.toLocaleString("en")} metrics`, autofocus: true,
       onkeydown: (event) => {
         if (event.key !== "Enter") return;
         const first = [...rows.querySelectorAll(".metric-row")].find((one) => !one.hidden);
@@ -264,7 +262,7 @@
     holder.replaceChildren(...(shown.length ? [
       h("span", { id: "zoom-text" }, `Zoom ${text} · full resolution`),
       h("button", {
-        class: "quiet", type: "button", id: "zoom-reset",
+        class: "quiet", id: "zoom-reset",
         onclick: () => change((view) =>
           setPart(view, "windows", Object.fromEntries(shown.map((x) => [x, null])))),
       }, "Reset"),
@@ -283,7 +281,7 @@
 
   const automatic = (text, part) =>
     h("button", {
-      class: "button", type: "button", onclick: () => change((view) => { delete view[part]; }),
+      class: "button", onclick: () => change((view) => { delete view[part]; }),
     }, text);
   const EMPTY = {
     runs: () => [

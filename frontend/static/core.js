@@ -9,9 +9,10 @@
   /* ---- elements ------------------------------------------------------------------------------ */
 
   /* Create an element. Attributes that begin with "on" are listeners; strings become text
-     nodes. */
+     nodes. Buttons send no form unless their type says so. */
   function h(tag, attributes, ...children) {
     const element = document.createElement(tag);
+    if (tag === "button") element.type = "button";
     for (const [name, value] of Object.entries(attributes || {})) {
       if (value === undefined || value === null || value === false) continue;
       if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
@@ -31,6 +32,13 @@
       element.removeAttribute(name);
     else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, value);
   }
+
+  /* Return a field whose text `search` gets after each change. */
+  const searchField = (label, text, search, more) =>
+    h("input", {
+      class: "field", type: "search", placeholder: label, "aria-label": label, "data-focus": label, value: text,
+      oninput: ({ target }) => search(target.value), ...more,
+    });
 
   /* Return a short line in the colour of a run, for both schemes. */
   function swatch(className, light, dark) {
@@ -55,6 +63,37 @@
     if (again) again.focus({ preventScroll: true });
     return Boolean(again);
   }
+
+  /* Follow the pointer until its button is released, or Escape is pressed. */
+  function drag(move, end) {
+    const stop = new AbortController();
+    const on = (type, act) => window.addEventListener(type, act, { capture: true, signal: stop.signal });
+    const finish = (isDropped) => {
+      stop.abort();
+      end(isDropped);
+    };
+    on("pointermove", move);
+    on("pointerup", () => finish(true));
+    on("pointercancel", () => finish(false));
+    on("keydown", (event) => {
+      if (event.key !== "Escape") return;
+      event.stopPropagation();
+      finish(false);
+    });
+  }
+
+  /* Return a function that calls `act` with its newest arguments once no call has come for a time. */
+  function debounced(act, ms) {
+    let timer = 0;
+    return (...given) => {
+      clearTimeout(timer);
+      timer = setTimeout(act, ms, ...given);
+    };
+  }
+
+  const scheme = () => document.documentElement.dataset.theme;
+  const onScheme = (act) => new MutationObserver(() => act())
+    .observe(document.documentElement, { attributeFilter: ["data-theme"] });
 
   /* ---- texts --------------------------------------------------------------------------------- */
 
@@ -98,7 +137,10 @@
     return response.json();
   }
 
-  /* Plotly, loaded on first use. */
+  /* Plotly, loaded on first use, and its settings for charts without buttons. */
+  const PLAIN = {
+    displayModeBar: false, displaylogo: false, showSendToCloud: false, showTips: false, doubleClick: "autosize",
+  };
   let library = null;
   async function plotly() {
     library = library || new Promise((resolve, reject) => {
@@ -186,6 +228,10 @@
     else delete view[part];
   }
 
+  /* Options of single pages are texts, "" if not set. */
+  const option = (name) => (radt.view.options || {})[name] || "";
+  const setOptions = (options) => change((view) => setPart(view, "options", options));
+
   /* Zoom all charts with the x axis `x` to a range; null shows everything. */
   const setWindow = (x, range) =>
     change((view) => setPart(view, "windows", {
@@ -203,8 +249,9 @@
     /* Scripts that draw a page from its route's data instead of parts (parts.js), by route. They
        are called with the element and the store's revision, which is null until it is known. */
     drawn: {},
-    send, h, setText, setAttribute, swatch, refill, clock, number,
-    address, here, open, follow, post, request, plotly, change, setPart, setWindow, register,
+    send, h, setText, setAttribute, searchField, swatch, refill, drag, debounced, scheme, onScheme, clock, number,
+    address, here, open, follow, post, request, plotly, PLAIN,
+    change, setPart, option, setOptions, setWindow, register,
   });
 
   /* Poll at once when the page comes to the front, as browsers slow down background pages. */

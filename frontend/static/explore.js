@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, post, setAttribute, setPart, setText, refill, open, tip, canvas: plot } = radt;
+  const { h, change, onScheme, option, post, scheme, setAttribute, setOptions, setPart, setText, refill, open, tip, canvas: plot } = radt;
 
   const RETRY_MS = 2000;
   const POLL_MS = 500;
@@ -22,12 +22,11 @@
 
   const byId = (name) => document.getElementById(`explore-${name}`);
   const isHere = () => Boolean(root && root.isConnected);
-  const options = () => radt.view.options || {};
 
   /* Return the part of the view that determines the data, without brushes and picks. */
   function viewOfData() {
-    const { experiment, search } = radt.view;
-    const chosen = Object.entries(options())
+    const { experiment, options = {}, search } = radt.view;
+    const chosen = Object.entries(options)
       .filter(([name]) => name.startsWith("explore.") && name !== BRUSH);
     return { experiment, search, options: Object.fromEntries(chosen) };
   }
@@ -78,7 +77,7 @@
 
   function brushes() {
     const found = {};
-    for (const part of (options()[BRUSH] || "").split(";")) {
+    for (const part of option(BRUSH).split(";")) {
       const [key, range] = part.split("=");
       const ends = (range || "").split("..").map(Number);
       if (ends.length === 2 && ends.every(Number.isFinite)) found[decodeURIComponent(key)] = ends;
@@ -129,10 +128,9 @@
 
   function look() {
     const style = getComputedStyle(document.documentElement);
-    const scheme = document.documentElement.dataset.theme;
     const of = (name) => style.getPropertyValue(`--radt-${name}`).trim();
     return {
-      scheme, hues: data.hues[scheme], accent: of("accent"), dim: of("dim"), text: of("text"),
+      scheme: scheme(), hues: data.hues[scheme()], accent: of("accent"), dim: of("dim"), text: of("text"),
       grid: of("hover"), axis: of("line"), paper: of("paper"),
     };
   }
@@ -164,7 +162,7 @@
         ? column.texts.filter((_, place) => place >= low && place <= high).join(", ")
         : `${scale.text(Math.max(low, scale.low))} – ${scale.text(Math.min(high, scale.high))}`;
       return h("button", {
-        type: "button", class: "explore-chip", "data-focus": key, title: "Remove this range",
+        class: "explore-chip", "data-focus": key, title: "Remove this range",
         onclick: () => brush({ [key]: null }),
       }, `${column.title} ${text}`, h("span", { "aria-hidden": "true" }, "✕"));
     }).filter(Boolean);
@@ -487,9 +485,8 @@
         delete view.picks;
         setPart(view, "options", { [BRUSH]: null });
       });
-    else change((view) => setPart(view, "options", { [`explore.${name}`]: detail || "none" }));
+    else setOptions({ [`explore.${name}`]: detail || "none" });
   });
 
-  new MutationObserver(draw)
-    .observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  onScheme(draw);
 })();

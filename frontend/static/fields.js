@@ -70,7 +70,7 @@
     function draw() {
       chips.replaceChildren(...(isMany ? values : []).map((value) =>
         h("span", { class: "choice-chip" }, labelOf(value), h("button", {
-          type: "button", tabindex: "-1", "aria-label": `Remove ${labelOf(value)}`,
+          tabindex: "-1", "aria-label": `Remove ${labelOf(value)}`,
           onclick: () => setValues(values.filter((one) => one !== value)),
         }))));
       input.placeholder = isMany && values.length ? "" : placeholder || "";

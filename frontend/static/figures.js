@@ -3,12 +3,8 @@
 "use strict";
 
 (function () {
-  const { h, plotly, setAttribute } = window.radt;
-  const CONFIG = { displayModeBar: false, displaylogo: false, showTips: false, doubleClick: "autosize" };
-  const PLOT = {
-    displaylogo: false, showSendToCloud: false, showTips: false, doubleClick: false,
-    modeBarButtons: [["toImage"]],
-  };
+  const { h, onScheme, plotly, PLAIN, scheme, setAttribute } = window.radt;
+  const WITH_IMAGE = { ...PLAIN, displayModeBar: "hover", doubleClick: false, modeBarButtons: [["toImage"]] };
   const drawn = new Map(); /* redraw function of each figure on the page */
 
   /* Draw a figure as soon as its box has a size, and follow its size until it leaves the page. */
@@ -24,7 +20,7 @@
     const filename = `radt ${box.closest("[aria-label]").ariaLabel}`;
     follow(box, async () => {
       try {
-        await (await plotly()).react(box, data, layout, { ...PLOT, toImageButtonOptions: { format: "svg", filename } });
+        await (await plotly()).react(box, data, layout, { ...WITH_IMAGE, toImageButtonOptions: { format: "svg", filename } });
         box.dispatchEvent(new CustomEvent("plotted", { bubbles: true }));
       } catch (error) {
         console.warn(error);
@@ -41,9 +37,9 @@
     setAttribute(box, "aria-label", label);
     follow(box, async () => {
       const { data, layout } = JSON.parse(read.figure);
-      const template = read.templates[document.documentElement.dataset.theme];
+      const template = read.templates[scheme()];
       try {
-        await (await plotly()).react(box, data, { ...layout, template, autosize: true }, CONFIG);
+        await (await plotly()).react(box, data, { ...layout, template, autosize: true }, PLAIN);
       } catch (error) {
         console.warn(error);
         box.replaceWith(h("p", { class: "workload-dim" }, "Plotly cannot draw this figure. ", link));
@@ -62,8 +58,7 @@
       else if (target.offsetWidth) drawn.get(target)();
   });
 
-  new MutationObserver(() => drawn.forEach((draw, box) => box._fullLayout && draw()))
-    .observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  onScheme(() => drawn.forEach((draw, box) => box._fullLayout && draw()));
 
   Object.assign(window.radt, { figure, drawFigure });
 })();

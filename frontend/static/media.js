@@ -6,7 +6,7 @@
 "use strict";
 
 (function () {
-  const { change, figure, h, refill, setAttribute, setPart, setText, swatch } = window.radt;
+  const { figure, h, option, refill, setAttribute, setOptions, setText, swatch } = window.radt;
   const FIRST = 12; /* cards shown until the user asks for all */
 
   /* Fetch JSON from a route of a run; null if nothing has changed. */
@@ -169,8 +169,7 @@
     const at = Number(event.target.value);
     chosen = at >= steps.length - 1 ? null : steps[at];
     drawAll();
-    if (event.type === "change")
-      change((view) => setPart(view, "options", { "run.step": chosen === null ? null : String(chosen) }));
+    if (event.type === "change") setOptions({ "run.step": chosen === null ? null : String(chosen) });
   }
 
   function card(name) {
@@ -188,14 +187,14 @@
         h("input", { ...range, "data-focus": "step", oninput: slid, onchange: slid }),
         h("output", { id: "run-step-text", for: "run-step" })),
       h("div", { class: "run-cards", "data-runs": runs.length }, shownNames().map(card)),
-      hidden > 0 && h("button", { type: "button", class: "quiet", onclick: () => { all = true; arrange(); } },
+      hidden > 0 && h("button", { class: "quiet", onclick: () => { all = true; arrange(); } },
         `show ${hidden.toLocaleString("en")} more`));
     drawAll();
   }
 
   function begin(element) {
-    const wanted = (window.radt.view.options || {})["run.step"];
-    chosen = /^-?\d+$/.test(wanted || "") ? Number(wanted) : null;
+    const wanted = option("run.step");
+    chosen = /^-?\d+$/.test(wanted) ? Number(wanted) : null;
     box = element;
     runs = names = steps = [];
     all = false;

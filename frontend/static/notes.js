@@ -47,7 +47,7 @@
     }, h("input", {
       type: "password", name: "token", required: true, autocomplete: "off",
       placeholder: "Token for changes", "aria-label": "Token for changes",
-    }), h("button", { class: "quiet" }, "Unlock"));
+    }), h("button", { class: "quiet", type: "submit" }, "Unlock"));
 
   /* Return true while someone types or presses a button: a click on a replaced one is lost. */
   const isUsed = (card) => Boolean(card.querySelector(":is(input, textarea):focus, button:active"));
@@ -74,16 +74,16 @@
     };
     const mark = (name, text, title) =>
       h("button", {
-        type: "button", class: "quiet", title, disabled: locked, "aria-label": title,
+        class: "quiet", title, disabled: locked, "aria-label": title,
         "aria-pressed": String(notes[name]), "data-focus": name,
         onclick: () => save({ [name]: !notes[name] }),
       }, text);
     const tag = ([key, value]) =>
       h("li", {}, h("button", {
-        type: "button", class: "notes-tag", disabled: locked, title: locked ? null : "Change this tag",
+        class: "notes-tag", disabled: locked, title: locked ? null : "Change this tag",
         onclick: () => write(card, `${key}=${value}`),
       }, h("span", {}, key), value), !locked && h("button", {
-        type: "button", class: "quiet", "aria-label": `Take away the tag ${key}`,
+        class: "quiet", "aria-label": `Take away the tag ${key}`,
         onclick: () => save({ tags: { [key]: "" } }),
       }, "×"));
     const added = h("input", {
@@ -155,11 +155,11 @@
           change({ name: event.target.elements.name.value, address: here() });
         },
       }, h("input", { name: "name", required: true, maxlength: 100, placeholder: "Name for this page", "aria-label": "Name of the view" }),
-      h("button", { class: "quiet" }, "Save")) : tokenForm(again),
+      h("button", { class: "quiet", type: "submit" }, "Save")) : tokenForm(again),
       h("ul", {}, found.views.map(([name]) => h("li", {},
         h("a", { href: window.radt.address(`view/${name.split("/").map(encodeURIComponent).join("/")}`), title: "Share this link" }, name),
         found.may_write && h("button", {
-          type: "button", class: "quiet", "aria-label": `Forget ${name}`,
+          class: "quiet", "aria-label": `Forget ${name}`,
           onclick: () => change({ name }),
         }, "×")))),
       !found.views.length && h("p", { class: "notes-result" }, "No saved views yet"),

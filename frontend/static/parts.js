@@ -4,7 +4,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, post, refill, setText } = radt;
+  const { h, onScheme, post, refill, scheme, setText } = radt;
   const RETRY_MS = 2000;
   /* Callbacks of pages by route: when the route is requested, which may return more to send, and
      after the parts are filled with its answer, which is null if nothing changed. */
@@ -24,7 +24,7 @@
     let next_ms = Number(root.dataset.every) * 1000;
     let found;
     try {
-      const asked = { view: radt.view, stamps: root.stamps, scheme: document.documentElement.dataset.theme, ...more };
+      const asked = { view: radt.view, stamps: root.stamps, scheme: scheme(), ...more };
       found = await post(follow, asked, mine.signal);
     } catch (error) {
       if (error.name === "AbortError") return;
@@ -89,9 +89,9 @@
   });
 
   /* Figures have the colours of the scheme. */
-  new MutationObserver(() => document.querySelectorAll("[data-follow]").forEach((root) => {
+  onScheme(() => document.querySelectorAll("[data-follow]").forEach((root) => {
     if (root.querySelector(".plot")) fill(root);
-  })).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+  }));
 
   document.addEventListener("visibilitychange", () => document.querySelectorAll("[data-follow]").forEach((root) => {
     if (root.isLate) fill(root);

@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const { change, filled, h, post, setAttribute, setPart, setText } = window.radt;
+  const { change, debounced, filled, h, option, post, setAttribute, setOptions, setPart, setText } = window.radt;
   const ASK_MS = 700, TYPING_MS = 500;
   const SWITCHES = { picked: "can_pick", profiled: "can_profile" };
   /* The value that each field last exchanged with the view, by option. */
@@ -12,12 +12,8 @@
   let state = {};
 
   /* Set an option. Another order or filter starts on the first page. */
-  function choose(name, value, alsoFirstPage) {
-    change((view) => {
-      setPart(view, "options", { [name]: value });
-      if (alsoFirstPage) setPart(view, "options", { "report.page": null });
-    });
-  }
+  const choose = (name, value, alsoFirstPage) =>
+    setOptions({ [name]: value, ...(alsoFirstPage && { "report.page": null }) });
 
   /* Apply the option that the user sets with a field. */
   function fromField(name, text) {
@@ -29,13 +25,13 @@
   /* Show an option in its field. The user may have changed the field since this view, so set
      it only if the view's option was changed elsewhere. */
   function toField(name, set) {
-    const text = (window.radt.view.options || {})[name] || "";
+    const text = option(name);
     if (known[name] === text) return;
     known[name] = text;
     set(text);
   }
 
-  const isOn = (name) => (window.radt.view.options || {})[name] === "1";
+  const isOn = (name) => option(name) === "1";
 
   function columnList() {
     const set = (value, on) => {
@@ -51,7 +47,7 @@
 
   /* Cycle through ascending, descending, and the order of the experiment. */
   function sort(name) {
-    const now = (window.radt.view.options || {})["report.sort"] || "";
+    const now = option("report.sort");
     const next = now === name ? "-" + name : now === "-" + name ? "" : name;
     choose("report.sort", next, true);
   }
@@ -94,11 +90,9 @@
     }
   });
 
-  let typing = 0;
+  const typed = debounced((text) => fromField("report.window", text.trim()), TYPING_MS);
   document.addEventListener("input", ({ target }) => {
-    if (target.id !== "report-window") return;
-    clearTimeout(typing);
-    typing = setTimeout(() => fromField("report.window", target.value.trim()), TYPING_MS);
+    if (target.id === "report-window") typed(target.value);
   });
 
   document.addEventListener("choice", ({ target, detail }) => {
@@ -112,9 +106,8 @@
 
   /* Update the controls on every change of the view. */
   filled["report/data"] = (root, found) => {
-    const { options } = window.radt.view;
     for (const button of root.querySelectorAll("[data-report-switch]"))
-      button.setAttribute("aria-pressed", String((options || {})[button.dataset.reportSwitch] === "1"));
+      button.setAttribute("aria-pressed", String(isOn(button.dataset.reportSwitch)));
     if (!found) return;
     state = found;
     const series = root.querySelector("#report-series");

@@ -3,11 +3,9 @@
 "use strict";
 
 (function () {
-  const { change, drawNotes, filled, h, refill, setAttribute, setPart } = window.radt;
+  const { change, debounced, drawNotes, filled, h, option, refill, searchField, setAttribute, setOptions, setPart } = window.radt;
   const LISTED = 500;
-  const FOLLOW_MS = 1000;
-  /* A running run's files are polled at every third poll of its log. */
-  const FILES_EVERY = 3;
+  const FILES_MS = 3000; /* interval of polling a running run's files */
   const TYPING_MS = 150;
 
   const state = { shown: {}, root: null, digest: "", files: [], chosen: "", filter: "" };
@@ -55,7 +53,7 @@
   }
 
   function choose(path) {
-    change((view) => setPart(view, "options", { "run.file": path.slice(0, 300) }));
+    setOptions({ "run.file": path.slice(0, 300) });
     show(path);
   }
 
@@ -67,20 +65,15 @@
     const matching = listing.files.filter(([path]) => readable(path).toLowerCase().includes(state.filter));
     const items = matching.slice(0, LISTED).map(([path, size]) =>
       h("li", {}, h("button", {
-        type: "button", class: "quiet", "data-path": path, "data-focus": path,
+        class: "quiet", "data-path": path, "data-focus": path,
         "aria-current": path === state.chosen && "true", onclick: () => choose(path),
       }, h("span", {}, readable(path)), h("span", { class: "workload-number" }, size))));
     const hidden = matching.length - items.length + listing.left_out;
-    const search = h("input", {
-      type: "search", class: "run-search", placeholder: "Find a file", "aria-label": "Find a file",
-      "data-focus": " search", value: state.filter,
-      oninput: (event) => {
-        state.filter = event.target.value.toLowerCase();
-        list(listing);
-      },
-    });
     refill(box,
-      listing.files.length > 8 && search,
+      listing.files.length > 8 && searchField("Find a file", state.filter, (text) => {
+        state.filter = text.toLowerCase();
+        list(listing);
+      }, { class: "run-search" }),
       items.length > 0 && h("ul", { "aria-label": "Files" }, items),
       !items.length && listing.files.length > 0 && h("p", { class: "workload-dim" }, "No file matches."),
       listing.place && h("p", { class: "workload-dim" }, listing.place),
@@ -97,7 +90,7 @@
     list(listing);
     const names = window.radt.media.fill([{ id: shown.id, sequences: listing.sequences }]);
     document.getElementById("run-media-panel").hidden = !names;
-    const wanted = (window.radt.view.options || {})["run.file"];
+    const wanted = option("run.file");
     if (first && wanted && listing.files.some(([path]) => path === wanted)) show(wanted);
   }
 
@@ -110,23 +103,19 @@
   /* Show a run from its beginning. */
   function begin(root, id, live) {
     clearTimeout(state.timer);
-    Object.assign(state, { shown: { id, live }, root, polls: 0, digest: "", files: [], chosen: "", filter: "" });
+    Object.assign(state, { shown: { id, live }, root, digest: "", files: [], chosen: "", filter: "" });
     for (const name of ["run-files", "run-preview"]) document.getElementById(name).replaceChildren();
     window.radt.media.begin(document.getElementById("run-media"));
     quietly(readFiles());
     quietly(window.radt.runLog.begin(state.shown));
-    if (live) state.timer = setTimeout(() => follow(state.shown), FOLLOW_MS);
+    if (live) state.timer = setTimeout(() => follow(state.shown), FILES_MS);
   }
 
-  /* Read what a running run adds, and once more after it has ended. */
+  /* Read the files of a running run, and once more after it has ended. */
   function follow(shown) {
     if (!state.root.isConnected || state.shown !== shown) return;
-    if (!document.hidden) {
-      state.polls += 1;
-      quietly(window.radt.runLog.follow());
-      if (!shown.live || state.polls % FILES_EVERY === 0) quietly(readFiles());
-    }
-    if (shown.live || document.hidden) state.timer = setTimeout(() => follow(shown), FOLLOW_MS);
+    if (!document.hidden) quietly(readFiles());
+    if (shown.live || document.hidden) state.timer = setTimeout(() => follow(shown), FILES_MS);
   }
 
   filled["run/data"] = (root, found) => {
@@ -134,7 +123,7 @@
     else if (found) state.shown.live = found.live;
     const field = document.getElementById("run-filter");
     if (document.activeElement !== field)
-      field.value = (window.radt.view.options || {})["run.metric"] || "";
+      field.value = option("run.metric");
     drawNotes(document.getElementById("run-notes"), state.shown.id);
   };
 
@@ -145,14 +134,11 @@
         setPart(view, "options", { "run.other": null, "run.file": null, "run.step": null });
       });
     else if (target.id === "run-other")
-      change((view) => setPart(view, "options", { "run.other": detail.slice(0, 12) }));
+      setOptions({ "run.other": detail.slice(0, 12) });
   });
 
-  let typing = 0;
+  const typed = debounced((text) => setOptions({ "run.metric": text }), TYPING_MS);
   document.addEventListener("input", ({ target }) => {
-    if (target.id !== "run-filter") return;
-    clearTimeout(typing);
-    typing = setTimeout(() =>
-      change((view) => setPart(view, "options", { "run.metric": target.value })), TYPING_MS);
+    if (target.id === "run-filter") typed(target.value);
   });
 })();

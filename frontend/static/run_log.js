@@ -3,17 +3,21 @@
 "use strict";
 
 (function () {
-  const { address, h, refill, setText } = window.radt;
+  const { address, debounced, h, refill, searchField, setText } = window.radt;
   /* Maximum number of parts kept on the page, of up to 64 KB each; others are fetched on
      scrolling. */
   const MOST = 24;
   const FULL = 64 * 1024;
   const NEAR_PX = 400;
+  const FOLLOW_MS = 1000;
+  const TYPING_MS = 250;
 
   let run = null; /* { id, live } */
+  let home = null; /* the log's box when the run was shown */
   let log = null; /* { size, rest }: size of the log, and its incomplete last line */
   let found = null; /* { text, matches, scanned, lines, size } */
   let busy = false;
+  let follows = false;
 
   const byId = (id) => document.getElementById(id);
   const parts = () => [...byId("run-log").querySelectorAll(".run-part")];
@@ -149,11 +153,11 @@
     refill(box,
       h("p", { class: "workload-dim", role: "status" },
         `${count} ${found.matches.length === 1 ? "line" : "lines"} with “${text}”${share}`,
-        more && h("button", { type: "button", class: "quiet", "data-focus": "more", onclick: () => search(text).catch(fail) }, "search on")),
+        more && h("button", { class: "quiet", "data-focus": "more", onclick: () => search(text).catch(fail) }, "search on")),
       found.matches.length > 0 && h("ol", { class: "run-found", "aria-label": "Lines found" },
         found.matches.map((match) =>
           h("li", {}, h("button", {
-            type: "button", class: "quiet", "data-focus": match.start,
+            class: "quiet", "data-focus": match.start,
             onclick: () => alone(() => goTo(match)).catch(fail),
           }, h("span", { class: "workload-number" }, match.number.toLocaleString("en")),
           h("span", {}, marked(match.line, text)))))));
@@ -163,27 +167,22 @@
     if (error.name !== "AbortError") setText(byId("run-log-note"), error.message);
   }
 
-  let typing = 0;
-  function typed(event) {
-    clearTimeout(typing);
-    const text = event.target.value;
-    typing = setTimeout(() => {
-      found = null;
-      if (text) search(text).catch(fail);
-      else show();
-    }, event.type === "change" ? 0 : 250);
-  }
+  const typed = debounced((text) => {
+    found = null;
+    if (text) search(text).catch(fail);
+    else show();
+  }, TYPING_MS);
 
   async function begin(shown) {
     run = shown;
     log = found = null;
     busy = false;
-    const box = byId("run-log");
+    const box = (home = byId("run-log"));
     box.replaceChildren();
     show();
     byId("run-log-tools").replaceChildren(
-      h("button", { type: "button", class: "quiet", id: "run-log-last", hidden: true, onclick: () => quietly(last) }, "latest"),
-      h("input", { type: "search", class: "run-search", placeholder: "Search the log", "aria-label": "Search the log", oninput: typed }),
+      h("button", { class: "quiet", id: "run-log-last", hidden: true, onclick: () => quietly(last) }, "latest"),
+      searchField("Search the log", "", typed, { class: "run-search" }),
       h("a", { href: address(`files/${encodeURIComponent(run.id)}/log`), download: "" }, "whole log"));
     try {
       await last();
@@ -196,11 +195,13 @@
     box.onscroll = scrolled;
   }
 
-  /* Append new lines, if the end is on the page. */
-  async function follow() {
-    if (!log) return begin(run); // the log did not exist yet
-    if (isWhole()) await alone(later);
-  }
+  /* Append new lines of a running run if the end is on the page, and once more after its end. */
+  setInterval(() => {
+    if (document.hidden || !home || !home.isConnected || !(run.live || follows)) return;
+    follows = run.live;
+    if (!log) begin(run).catch(() => {}); // it did not exist yet
+    else if (isWhole()) quietly(later);
+  }, FOLLOW_MS);
 
-  window.radt.runLog = { begin, follow };
+  window.radt.runLog = { begin };
 })();

@@ -5,7 +5,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, setText, setAttribute, refill, address, follow, open, post, change, setPart } = radt;
+  const { h, setText, setAttribute, refill, address, follow, open, post, change, option, setOptions } = radt;
 
   const ON = 1;
   const OFF = 0;
@@ -53,8 +53,6 @@
 
   /* ---- user actions -------------------------------------------------------------------------- */
 
-  const setOptions = (options) => change((view) => setPart(view, "options", options));
-
   function typed() {
     clearTimeout(page.timer);
     page.timer = setTimeout(search, TYPING_PAUSE_MS);
@@ -89,8 +87,7 @@
   });
 
   function toggleStatus(value) {
-    const { options = {} } = radt.view;
-    const on = new Set((options["runs.status"] || "").split(",").filter(Boolean));
+    const on = new Set(option("runs.status").split(",").filter(Boolean));
     if (!on.delete(value)) on.add(value);
     setOptions({ "runs.status": [...on].join(",") });
   }
@@ -98,8 +95,7 @@
   /* Cycle through best first, worst first, and the default order, newest first. `add` keeps
      the columns by which the table is already sorted, even if it is not drawn yet. */
   function sort(column, add) {
-    const { options = {} } = radt.view;
-    const sorted = (options["runs.sort"] || "").split(",")
+    const sorted = option("runs.sort").split(",")
       .map((text) => ({ key: decodeURIComponent(text.replace(/^-/, "")), descending: text.startsWith("-") }))
       .filter(({ key }) => page.answer.columns.some((one) => one.key === key));
     const known = sorted.find((one) => one.key === column.key);
@@ -126,10 +122,7 @@
     change((view) => { view.columns = px ? [`run name~${px}`, ...columns] : columns; });
   }
 
-  const isOpen = () => {
-    const { options = {} } = radt.view;
-    return (options["runs.open"] || (options["runs.group"] ? "no" : "yes")) !== "no";
-  };
+  const isOpen = () => (option("runs.open") || (option("runs.group") ? "no" : "yes")) !== "no";
 
   function toggle(row) {
     if (!page.toggled.delete(row.id)) page.toggled.add(row.id);
@@ -302,7 +295,7 @@
     page.chipsKnown = known;
     refill(page.chips, statuses.map(({ value, word, count, on }) =>
       h("button", {
-        type: "button", class: "runs-chip", "data-focus": value, "aria-pressed": String(on),
+        class: "runs-chip", "data-focus": value, "aria-pressed": String(on),
         onclick: () => toggleStatus(value),
       }, h("span", {}, word), h("span", { class: "runs-chip-count" }, count.toLocaleString("en")))));
   }

@@ -2,19 +2,16 @@
 "use strict";
 
 (function () {
-  const { h, setText } = window.radt;
+  const { h, searchField, setText } = window.radt;
 
   const STATISTICS = ["last", "min", "max", "mean"];
 
   /* Open the list beside its button. It follows the table. */
   window.radt.chooseColumns = async (page) => {
     let offered = null;
-    const filter = h("input", {
-      type: "search", placeholder: "Filter columns", "aria-label": "Filter columns",
-      oninput: () => draw(),
-    });
+    const filter = searchField("Filter columns", "", () => draw());
     const list = h("div", { class: "runs-offer" });
-    const reset = h("button", { type: "button", class: "quiet", onclick: () => page.setColumns(null) },
+    const reset = h("button", { class: "quiet", onclick: () => page.setColumns(null) },
       "Automatic");
 
     const chosen = () => page.answer.columns.map(({ key, width_px: px }) => [key, px]);

@@ -7,7 +7,7 @@
 "use strict";
 
 (function () {
-  const { h, setText, setAttribute, swatch, clock } = window.radt;
+  const { drag, h, setText, setAttribute, swatch, clock } = window.radt;
 
   const ROW_PX = 24;
   const BOX_PX = 32;
@@ -179,7 +179,7 @@
       const order = column.sort ? (column.descending ? "descending" : "ascending") : undefined;
       const several = this.columns.filter((one) => one.sort).length > 1;
       const button = h("button", {
-        type: "button", "data-focus": column.key,
+        "data-focus": column.key,
         title: `${column.title}\nClick to sort, Shift-click to sort by it as well. Drag to move. `
           + "Alt+← → moves, Shift+← → resizes, Delete removes.",
         onclick: (event) => this.moved || this.actions.sort(column, event.shiftKey),
@@ -201,17 +201,15 @@
       handle.addEventListener("dblclick", () => this.resize(place, null));
       handle.addEventListener("pointerdown", (event) => {
         event.preventDefault();
-        handle.setPointerCapture(event.pointerId);
         const [startX, startPx] = [event.clientX, width()];
         let px = startPx;
-        handle.onpointermove = (move) => {
+        drag((move) => {
           px = clipped(startPx + move.clientX - startX);
           this.setTracks(place, px);
-        };
-        handle.onpointerup = handle.onpointercancel = () => {
-          handle.onpointermove = handle.onpointerup = handle.onpointercancel = null;
-          if (px !== startPx) this.resize(place, px);
-        };
+        }, (isDropped) => {
+          if (!isDropped) this.setTracks();
+          else if (px !== startPx) this.resize(place, px);
+        });
       });
       return handle;
     }
@@ -236,24 +234,20 @@
       this.moved = false;
       if (event.button) return;
       const heads = [...this.head.children].slice(2);
-      const button = event.currentTarget;
       const startX = event.clientX;
       let target = place;
-      button.onpointermove = (move) => {
+      drag((move) => {
         if (!this.moved && Math.abs(move.clientX - startX) < DRAG_PX) return;
-        if (!this.moved) button.setPointerCapture(event.pointerId);
         this.moved = true;
         target = heads.findIndex((one) => move.clientX < one.getBoundingClientRect().right);
         if (target < 0) target = heads.length - 1;
         heads.forEach((one, index) => setAttribute(one, "data-drop",
           index === target && index !== place && (index < place ? "before" : "after")));
-      };
-      button.onpointerup = button.onpointercancel = () => {
-        button.onpointermove = button.onpointerup = button.onpointercancel = null;
+      }, (isDropped) => {
         heads.forEach((one) => setAttribute(one, "data-drop", null));
-        if (this.moved) this.move(place, target);
+        if (isDropped && this.moved) this.move(place, target);
         setTimeout(() => { this.moved = false; }); // after the click that follows
-      };
+      });
     }
 
     columnKey(event, place) {
@@ -310,7 +304,7 @@
       const arrow = h("span", { class: "runs-arrow", "aria-hidden": "true" });
       const name = h("a", { class: "runs-link", tabindex: -1, "data-keep": "yes" });
       const edit = h("button", {
-        type: "button", class: "runs-edit", tabindex: -1, "aria-label": "Edit name, notes and tags",
+        class: "runs-edit", tabindex: -1, "aria-label": "Edit name, notes and tags",
         title: "Edit name, notes and tags (F2)",
         onfocus: () => this.element.focus({ preventScroll: true }),
       }, "✎");

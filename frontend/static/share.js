@@ -111,7 +111,7 @@
       { class: "share-note", role: bad ? "alert" : "status", "data-bad": Boolean(bad) },
       h("div", {}, lines.filter(Boolean).map((line) => h("p", {}, line)), field),
       h("button", {
-        type: "button", class: "quiet", "aria-label": "Close", onclick: () => box.remove(),
+        class: "quiet", "aria-label": "Close", onclick: () => box.remove(),
       }, "×")));
     document.body.append(box);
     if (field) setTimeout(() => field.select());
@@ -126,7 +126,7 @@
 
   const item = (row, [text, share, format], subject, className, name) =>
     h("button", {
-      type: "button", class: `share-item ${className}`, role: "menuitem", tabindex: -1,
+      class: `share-item ${className}`, role: "menuitem", tabindex: -1,
       "aria-label": name,
       onclick: () => {
         beside.close();

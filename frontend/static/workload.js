@@ -3,7 +3,7 @@
 "use strict";
 
 (function () {
-  const { change, clock, filled, number, open, runLog, setPart, setWindow, tip } = window.radt;
+  const { change, clock, filled, number, open, runLog, setOptions, setPart, setWindow, tip } = window.radt;
   const frameOf = () => document.querySelector(".workload-time");
   const axis = () => frameOf().dataset.axis;
   /* The newest answer of the page's route. */
@@ -250,21 +250,18 @@
   function followLog() {
     const tab = document.querySelector("#workload-log-tabs [aria-pressed=true]");
     if (!tab) return;
-    const live = (answer.live || []).includes(tab.dataset.run);
+    const id = tab.dataset.run;
+    const live = (answer.live || []).includes(id);
     const box = document.getElementById("run-log");
-    const isNew = logged.id !== tab.dataset.run || logged.box !== box;
-    if (isNew) logged = { id: tab.dataset.run, box, live };
-    else if (!logged.live) return;
-    logged.live = live; // once more after it has ended
-    (isNew ? runLog.begin(logged) : runLog.follow()).catch(() => {}); // retried a second later
+    if (logged.id === id && logged.box === box) logged.live = live;
+    else runLog.begin(logged = { id, box, live }).catch(() => {}); // another run was chosen meanwhile
   }
-  setInterval(() => document.hidden || followLog(), 1000);
 
   document.addEventListener("click", (event) => {
     const tab = event.target.closest("#workload-log-tabs button");
     if (!tab) return;
     for (const one of tab.parentElement.children) one.setAttribute("aria-pressed", String(one === tab));
     followLog();
-    change((view) => setPart(view, "options", { "workload.log": tab.dataset.run.slice(0, 12) }));
+    setOptions({ "workload.log": tab.dataset.run.slice(0, 12) });
   });
 })();
