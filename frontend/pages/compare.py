@@ -31,7 +31,7 @@ from radt.frontend.data.shown import as_seen, view_charts
 from radt.frontend.data.spec import ID_DIGITS, MAX_CHARTS, Pick, XAxis
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes, chart_share_menu, share_menu
-from radt.frontend.pages.parts import followed
+from radt.frontend.pages.parts import asked_scheme, followed
 from radt.frontend.selection import SelectedRuns, Unit, read_selection, selection_notes
 from radt.frontend.theme import DASHES, Scheme, colour
 from radt.frontend.view import View
@@ -164,9 +164,8 @@ def figure_answer(source: CachedStore, asked: Answer) -> Answer | None:
     if data is None:
         text = "The selected runs do not have this metric"
         return {"fingerprint": now, "missing": text if selection.runs else "No run is selected"}
-    scheme = Scheme.DARK if asked.get("scheme") == Scheme.DARK else Scheme.LIGHT
     look = Look(
-        scheme,
+        asked_scheme(asked),
         view.board.monochrome,
         spec.rows,
         spec.columns,

@@ -23,7 +23,7 @@ from radt.frontend.data.probe import Probe, ProbeResult
 from radt.frontend.data.spec import MAX_PICKS, Pick
 from radt.frontend.pages.json_routes import Answer, add_json_routes, asked_view
 from radt.frontend.pages.page import Page, attributes, choice_field, subject_list
-from radt.frontend.pages.parts import followed
+from radt.frontend.pages.parts import followed, template
 from radt.frontend.search.find import Recent
 from radt.frontend.theme import HUE_COUNT, Scheme, colour
 from radt.frontend.view import View
@@ -219,14 +219,9 @@ def importance_answer(source: CachedStore, asked: Answer) -> Answer:
         raise UsageError(reading.error.message, reading.error.remedy)
     found = reading.value
     if found is None:
-        return {"target": target, "computing": True}
-    return {
-        "target": target,
-        "runs": found.run_count,
-        "left_out": found.left_out,
-        "r2": found.r2,
-        "params": [[each.param, each.mean, each.deviation] for each in found.params],
-    }
+        return {"computing": True}
+    macros: Any = template("explore.html")
+    return {"html": macros.importance(found)}
 
 
 #: Importances that are computed or being computed, by source.

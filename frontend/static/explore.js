@@ -162,7 +162,7 @@
         ? column.texts.filter((_, place) => place >= low && place <= high).join(", ")
         : `${scale.text(Math.max(low, scale.low))} – ${scale.text(Math.min(high, scale.high))}`;
       return h("button", {
-        class: "explore-chip", "data-focus": key, title: "Remove this range",
+        class: "filter-chip", "data-focus": key, title: "Remove this range",
         onclick: () => brush({ [key]: null }),
       }, `${column.title} ${text}`, h("span", { "aria-hidden": "true" }, "✕"));
     }).filter(Boolean);
@@ -435,31 +435,11 @@
       if (!isHere() || key !== importanceOf) return;
       if (found && !found.computing) {
         if (found.problem) refill(byId("importance"), h("p", {}, found.problem.cause));
-        else drawImportance(found);
+        else byId("importance").innerHTML = found.html;
         return;
       }
       await new Promise((done) => setTimeout(done, POLL_MS));
     }
-  }
-
-  function drawImportance(found) {
-    const most = Math.max(...found.params.map(([, mean]) => mean), 1e-9);
-    const row = ([param, mean, deviation]) => {
-      const share = h("span", { class: "explore-share", style: `width: ${(100 * Math.max(mean, 0)) / most}%` });
-      return h("tr", { "data-param": param }, h("th", { scope: "row" }, param),
-        h("td", {}, share), h("td", {}, mean.toFixed(3).replace("-", "−")),
-        h("td", {}, `± ${deviation.toFixed(3)}`));
-    };
-    const without = found.left_out
-      ? ` ${found.left_out.toLocaleString("en")} without this metric are left out.` : "";
-    refill(byId("importance"),
-      h("p", {}, h("strong", {}, `n = ${found.runs.toLocaleString("en")}`), ", ",
-        h("strong", {}, `R² = ${found.r2.toFixed(3).replace("-", "−")}`), " of runs that the trees have not seen.",
-        without, found.r2 < 0.3 && " The params explain little: do not trust the order."),
-      h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, "param"), h("th", {}, ""),
-        h("th", {}, "R² lost"), h("th", {}, ""))), h("tbody", {}, found.params.map(row))),
-      h("p", { class: "explore-how" },
-        "By how much R² of a random forest falls when the param's values are shuffled among the runs."));
   }
 
   radt.drawn["explore/data"] = (here, revision) => {

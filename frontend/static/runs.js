@@ -295,9 +295,9 @@
     page.chipsKnown = known;
     refill(page.chips, statuses.map(({ value, word, count, on }) =>
       h("button", {
-        class: "runs-chip", "data-focus": value, "aria-pressed": String(on),
+        class: "filter-chip", "data-focus": value, "aria-pressed": String(on),
         onclick: () => toggleStatus(value),
-      }, h("span", {}, word), h("span", { class: "runs-chip-count" }, count.toLocaleString("en")))));
+      }, h("span", {}, word), h("span", {}, count.toLocaleString("en")))));
   }
 
   function drawPicked() {

@@ -320,7 +320,7 @@ def test_groups_by_a_parameter_and_the_experiment_as_a_filter(demo, serve, watch
     expect(names(watched)).to_have_text(["cnn-large", "mix b", "mix b", "cnn-small"])
     page.get_by_label("Experiment", exact=True).select_option("older")
     expect(page.locator("#runs-count")).to_have_text("6 runs")
-    expect(page.locator(".runs-chip")).to_have_text(["finished5", "failed1"])
+    expect(page.locator(".filter-chip")).to_have_text(["finished5", "failed1"])
     wait_until(
         lambda: query(watched) == {"e": ["older"], "o.runs.group": ["param.model"]}, "the address"
     )
@@ -355,7 +355,7 @@ def test_unknown_experiments_and_windows_are_named(site, watched):
     expect(problems).to_contain_text("quickstrat is not an experiment in")
     expect(page.locator(".address-problems")).to_contain_text("“t.barrier=10-20” is ignored")
     expect(page.locator("#runs-count")).to_have_text("0 runs")
-    expect(page.locator(".runs-chip")).to_have_count(0)
+    expect(page.locator(".filter-chip")).to_have_count(0)
     for path, selector in (("/run", "#run-facts dd"), ("/workload", "#workload-facts dd")):
         page.goto(f"{site.url}{path}?e=quickstrat")
         expect(page.locator("#content")).to_contain_text("No experiment quickstrat in")
