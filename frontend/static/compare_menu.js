@@ -3,7 +3,7 @@
 
 (function () {
   const page = window.radt.compare;
-  const { h, searchField, swatch } = window.radt;
+  const { checkLine, h, searchField, swatch } = window.radt;
 
   const AS_PAGE = "";
   let wanted = "";
@@ -164,15 +164,13 @@
     const rows = h("div", { class: "line-rows", "data-scroll": "" }, all.map((line) => {
       const mark = swatch("swatch", line.colour, line.colour);
       page.dashed(mark, line.stroke);
-      return h("label", { class: "metric-row", "data-words": line.label.toLowerCase() },
-        h("input", {
-          type: "checkbox", checked: !hidden.has(line.key), "data-focus": `line ${line.key}`,
-          onchange: (event) => {
-            if (event.target.checked) hidden.delete(line.key);
-            else hidden.add(line.key);
-            change({ hidden: hidden.size ? [...hidden] : null });
-          },
-        }), mark, h("span", { class: "metric-name" }, line.label));
+      const show = (isShown) => {
+        if (isShown) hidden.delete(line.key);
+        else hidden.add(line.key);
+        change({ hidden: hidden.size ? [...hidden] : null });
+      };
+      return checkLine(`line ${line.key}`, !hidden.has(line.key), show,
+        [mark, h("span", { class: "metric-name" }, line.label)], { "data-words": line.label.toLowerCase() });
     }));
     page.narrow(rows, wanted);
     return h("div", { class: "lines" },

@@ -3,7 +3,7 @@
 
 (function () {
   const { radt } = window;
-  const { h, change, clock, searchField, setPart } = radt;
+  const { h, change, checkLine, clock, searchField, setPart } = radt;
   const page = radt.compare;
   const { icon } = page;
 
@@ -182,17 +182,14 @@
       rows.append(h("section", { "data-group": group.toLowerCase() }, h("h3", {}, group),
         found.map((one) => {
           const count = counts.get(one.metric) || 0;
-          return h("label", {
-            class: "metric-row", title: one.how,
-            "data-words": [group, one.metric, unitText(one.unit), one.subtitle].join(" ").toLowerCase(),
-          },
-            h("input", {
-              type: "checkbox", checked: count > 0, "data-focus": one.metric,
-              onchange: (event) => toggle(one.metric, event.target.checked),
-            }),
+          const notes = [unitText(one.unit), count > 1 ? `${count} charts` : ""].filter(Boolean);
+          return checkLine(one.metric, count > 0, (isShown) => toggle(one.metric, isShown), [
             h("span", { class: "metric-name" }, one.metric),
-            h("span", { class: "metric-unit" },
-              [unitText(one.unit), count > 1 ? `${count} charts` : ""].filter(Boolean).join(" · ")));
+            h("span", { class: "metric-unit" }, notes.join(" · ")),
+          ], {
+            title: one.how,
+            "data-words": [group, one.metric, unitText(one.unit), one.subtitle].join(" ").toLowerCase(),
+          });
         })));
     }
     const search = searchField("Search metrics", wanted, (text) => {

@@ -40,6 +40,12 @@
       oninput: ({ target }) => search(target.value), ...more,
     });
 
+  /* Return a line of a list with a checkbox, whose new state `check` gets. */
+  const checkLine = (name, isChecked, check, content, more) =>
+    h("label", { class: "metric-row", ...more }, h("input", {
+      type: "checkbox", checked: isChecked, "data-focus": name, onchange: ({ target }) => check(target.checked),
+    }), content);
+
   /* Return a short line in the colour of a run, for both schemes. */
   function swatch(className, light, dark) {
     const element = h("span", { class: className });
@@ -249,7 +255,7 @@
     /* Scripts that draw a page from its route's data instead of parts (parts.js), by route. They
        are called with the element and the store's revision, which is null until it is known. */
     drawn: {},
-    send, h, setText, setAttribute, searchField, swatch, refill, drag, debounced, scheme, onScheme, clock, number,
+    send, h, setText, setAttribute, searchField, checkLine, swatch, refill, drag, debounced, scheme, onScheme, clock, number,
     address, here, open, follow, post, request, plotly, PLAIN,
     change, setPart, option, setOptions, setWindow, register,
   });

@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const { change, debounced, filled, h, option, post, setAttribute, setOptions, setPart, setText } = window.radt;
+  const { change, checkLine, debounced, filled, h, option, post, setAttribute, setOptions, setPart, setText } = window.radt;
   const ASK_MS = 700, TYPING_MS = 500;
   const SWITCHES = { picked: "can_pick", profiled: "can_profile" };
   /* The value that each field last exchanged with the view, by option. */
@@ -38,11 +38,8 @@
       state.columns = state.columns.filter((one) => one !== value).concat(on ? [value] : []);
       choose("report.columns", state.columns.join(",") || "-");
     };
-    return state.measured.map(([value, title]) => h("label", { class: "metric-row" },
-      h("input", {
-        type: "checkbox", checked: state.columns.includes(value), "data-focus": value,
-        onchange: (event) => set(value, event.target.checked),
-      }), h("span", {}, title)));
+    return state.measured.map(([value, title]) =>
+      checkLine(value, state.columns.includes(value), (on) => set(value, on), h("span", {}, title)));
   }
 
   /* Cycle through ascending, descending, and the order of the experiment. */

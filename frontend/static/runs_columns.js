@@ -2,7 +2,7 @@
 "use strict";
 
 (function () {
-  const { h, searchField, setText } = window.radt;
+  const { checkLine, h, searchField, setText } = window.radt;
 
   const STATISTICS = ["last", "min", "max", "mean"];
 
@@ -22,11 +22,8 @@
       page.setColumns(on ? [...others, [key, 0]] : others);
     }
 
-    const box = (key, label, title) => h("label", { title: title || label },
-      h("input", {
-        type: "checkbox", checked: has(key), "data-focus": key,
-        onchange: (event) => set(key, event.target.checked),
-      }), h("span", {}, label));
+    const box = (key, label, title) =>
+      checkLine(key, has(key), (on) => set(key, on), h("span", { class: "metric-name" }, label), { title: title || label });
 
     const item = ({ key, label, title, metric }) => (metric ? h("div", {
       class: "runs-offer-metric", role: "group", "aria-label": label,
