@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radt.analysis.baselines import Slowdown
+from radt.analysis.baselines import Slowdown, mean_ratio
 from radt.analysis.lines import on_grid, union
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
@@ -113,8 +113,7 @@ def test_slowdowns_are_those_of_the_report(
     with StoreReader(store_path) as reader:
         report = {one.label: one for one in read_report(reader, "planted").workloads}
     finished = next(g for g in report["three"].groups if g.status is RunStatus.FINISHED)
-    mean = np.mean([one.ratio for one in found.values()])
-    assert finished.mean(Quantity.SLOWDOWN) == pytest.approx(mean)
+    assert finished.mean(Quantity.SLOWDOWN) == pytest.approx(mean_ratio(found.values()))
 
 
 def test_runs_of_nodes_with_the_same_hardware_are_baselines_and_it_is_said(
@@ -169,7 +168,10 @@ def test_a_run_with_a_service_is_alone_and_a_service_is_not_compared(
     assert {run_id: one.ratio for run_id, one in found.items()} == {
         run.run_id: pytest.approx(1.5) for run in runs[:2]
     }
+    assert mean_ratio(found.values()) == pytest.approx(1.5)
+    assert mean_ratio([]) is None
     assert subject.workload.runs[2].second_name == "loader (service)"
+    assert read_all(source, subject).overlap == 1.0  # the service ended before the others
     with StoreReader(store_path) as reader:
         pair = next(one for one in read_report(reader, "planted").workloads if one.label == "pair")
     assert [group.mean(Quantity.SLOWDOWN) for group in pair.groups] == [pytest.approx(1.5), None]

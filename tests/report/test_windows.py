@@ -12,11 +12,12 @@ from radt.analysis.measures import WorkloadMeasures, measure
 from radt.analysis.quantities import Quantity
 from radt.analysis.selection import attempts_of, current_attempts
 from radt.analysis.window_spec import WindowKind, WindowSpec
-from radt.analysis.windows import Window, window_notes
+from radt.analysis.windows import Window, overlap_share, window_notes
 from radt.errors import UsageError
 from radt.model import MarkerKind, RunStatus
 from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
 from tests.report.windows_support import BEGAN_NS, Planted, S, Study
 
 CPU, DISK, RATE = "process.cpu.utilization", "process.disk.read", "samples_per_s"
@@ -348,6 +349,26 @@ def test_what_ran_out_of_memory_ends_the_overlap(local: Study) -> None:
         Planted("b", (0.0, 38.0), status=RunStatus.OOM),
     )
     assert local.one(overlap=True).window.epochs_s == (20.0,)
+
+
+def test_the_share_of_the_overlap_ends_with_the_newest_sample_of_runs_that_run() -> None:
+    def run(start_s: float | None, end_s: float | None) -> RunRecord:
+        start_ns, end_ns = (None if s is None else round(s * S) for s in (start_s, end_s))
+        status = RunStatus.RUNNING if end_ns is None else RunStatus.FINISHED
+        return RunRecord(
+            *("r", "w", "e", "pair", "a", "model", 0, status), started_ns=start_ns, ended_ns=end_ns
+        )
+
+    def share(*runs: RunRecord) -> float | None:
+        return overlap_share(runs, 20 * S)
+
+    assert share(run(0, 10), run(2, 8)) == 0.6
+    assert share(run(0, None), run(5, None)) == 0.75
+    assert share(run(0, 10), run(5, None)) == 0.25
+    assert share(run(0, 4), run(5, 10)) == 0.0
+    assert share(run(0, 4)) is None
+    assert share(run(0, None), run(None, None)) is None  # it may start yet
+    assert share(run(0, 4), run(None, 4)) == 0.0
 
 
 # -- energy ----------------------------------------------------------------------------------------
