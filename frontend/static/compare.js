@@ -431,15 +431,22 @@
     figure.layout.autosize = true;
     const first = !card.drawn;
     const { graph } = card;
+    const failed = (error) => {
+      if (card.graph !== graph || page.cards.get(card.slot) !== card) return;
+      console.warn(error);
+      discard(card);
+      if (first) broken(card, error);
+      else paint(card, figure); // Plotly cannot add an axis while a chart moves to another range
+    };
     note(card, "");
     card.range = page.rangeOf(figure.layout);
     card.drawn = true;
     card.meta = figure.layout.meta || {};
     try {
-      page.busy(graph, window.Plotly.react(graph, figure.data, figure.layout, PLAIN))
-        .catch((error) => card.graph === graph && page.cards.get(card.slot) === card && broken(card, error));
+      page.busy(graph, window.Plotly.react(graph, figure.data, figure.layout, PLAIN)).catch(failed);
     } catch (error) {
-      return broken(card, error);
+      failed(error);
+      return;
     }
     if (first) {
       sized.observe(graph);
@@ -449,13 +456,10 @@
     page.painted(card);
     page.listed();
     page.zoomed();
-    return undefined;
   }
 
   /* The other charts stay. This one is requested again with the next revision of the store. */
   function broken(card, error) {
-    console.warn(error);
-    discard(card);
     card.meta = card.fingerprint = undefined;
     trouble(card, { cause: "This chart cannot be drawn.", remedy: error.message });
     page.describe(card);

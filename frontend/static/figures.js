@@ -10,8 +10,9 @@
   /* Draw a figure as soon as its box has a size, and follow its size until it leaves the page. */
   function follow(box, draw) {
     drawn.set(box, draw);
-    if (box._fullLayout) draw();
-    else sized.observe(box);
+    if (box._fullLayout) return void draw();
+    sized.unobserve(box); // a figure that could not be drawn is observed already
+    sized.observe(box);
   }
 
   /* Draw a figure of a page's part. The box then sends the event "plotted". */
@@ -20,6 +21,7 @@
     const filename = `radt ${box.closest("[aria-label]").ariaLabel}`;
     follow(box, async () => {
       try {
+        if (!box._fullLayout) box.replaceChildren(); // it says why it could not be drawn
         await (await plotly()).react(box, data, layout, { ...WITH_IMAGE, toImageButtonOptions: { format: "svg", filename } });
         box.dispatchEvent(new CustomEvent("plotted", { bubbles: true }));
       } catch (error) {

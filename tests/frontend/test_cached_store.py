@@ -8,7 +8,7 @@ import sqlite3
 import pytest
 
 from radt.errors import StoreError
-from radt.frontend.data import source as sources
+from radt.frontend.data import cached_store
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.connections import NothingRecordedError
@@ -46,7 +46,7 @@ def test_dear_reads_put_the_next_revision_off(demo, source):
 
 def test_series_of_ended_runs_are_kept_over_revisions(demo, source, monkeypatch):
     # They are read again with every new minute, which may begin at any moment.
-    monkeypatch.setattr(sources, "_ENDED_RECHECK_S", math.inf)
+    monkeypatch.setattr(cached_store, "_ENDED_RECHECK_S", math.inf)
     demo.quickstart()
     source.revision()
     read = points.grown

@@ -11,7 +11,7 @@ from playwright.sync_api import expect
 from sqlalchemy import make_url
 
 from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
-from radt.frontend.data import source as sources
+from radt.frontend.data import cached_store
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.connections import NothingRecordedError
@@ -179,7 +179,7 @@ def test_a_page_outlives_a_crash_of_the_server(serve, watched, wait_until, monke
     """Down at first; killed and started again while a page is open, and read meanwhile."""
     # Once a minute the points of ended runs are read again, which fails while the server is away:
     # a new minute may begin at any moment.
-    monkeypatch.setattr(sources, "_ENDED_RECHECK_S", math.inf)
+    monkeypatch.setattr(cached_store, "_ENDED_RECHECK_S", math.inf)
     with servers.postgres_cluster() as postgres, servers.database_of(postgres) as uri:
         demo = Demo(uri)
         demo.quickstart()
