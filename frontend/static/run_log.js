@@ -175,6 +175,7 @@
 
   async function begin(shown) {
     run = shown;
+    follows = run.live;
     log = found = null;
     busy = false;
     const box = (home = byId("run-log"));

@@ -550,7 +550,7 @@ class Tab:
         page.evaluate("localStorage.clear(); sessionStorage.clear()")
         context.clear_cookies()
         context.clear_permissions()
-        page.emulate_media(color_scheme="light")
+        page.emulate_media(color_scheme="light", media="screen")
         page.set_viewport_size(VIEWPORT)
         page.mouse.move(0, 0)
 
