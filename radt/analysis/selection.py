@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from sqlalchemy import bindparam, text
 
-from radt.analysis.stretches import merged
+from radt.analysis.stretches import lived, merged
 from radt.model import STATUS_WORDS, Role, RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
@@ -108,11 +108,7 @@ class Attempt:
         None if a row did not finish, or if for a while none of its runs ran: a row resumed later
         did not run together with the others.
         """
-        stretches = [
-            (run.started_ns, run.ended_ns)
-            for run in self.trained
-            if run.started_ns is not None and run.ended_ns is not None
-        ]
+        stretches = lived(self.trained)
         if not self.finished or len(stretches) < len(self.trained):
             return None
         (first_ns, last_ns), *more = merged(stretches)

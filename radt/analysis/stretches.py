@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from radt.store.counters import Increases
-from radt.store.records import Int64Array
+from radt.store.records import Int64Array, RunRecord
 
 #: From and to, both inclusive.
 Stretch = tuple[int, int]
@@ -18,6 +18,23 @@ Stretches = Sequence[Stretch]
 
 #: Bounds of a stretch without an end on that side.
 EARLIEST_NS, LATEST_NS = -(2**63), 2**63 - 1
+
+
+def lived(runs: Iterable[RunRecord], now_ns: int | None = None) -> list[Stretch]:
+    """Return the time of each run from its start to its end, if both are known.
+
+    ``now_ns`` is the end of runs that have not ended, None if unknown.
+    """
+    return [
+        (run.started_ns, max(run.started_ns, end_ns))
+        for run in runs
+        if run.started_ns is not None and (end_ns := run.ended_ns or now_ns) is not None
+    ]
+
+
+def common(stretches: Sequence[Stretch]) -> Stretch:
+    """Return the last start and the first end, which comes first if there is no common time."""
+    return max(start_ns for start_ns, _ in stretches), min(end_ns for _, end_ns in stretches)
 
 
 def merged(stretches: Iterable[Stretch]) -> Stretches:

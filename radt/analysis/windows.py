@@ -19,7 +19,9 @@ from radt.analysis.stretches import (
     Stretch,
     Stretches,
     clipped,
+    common,
     length_s,
+    lived,
     merged,
 )
 from radt.analysis.window_spec import WindowKind, WindowSpec
@@ -214,10 +216,10 @@ def _overlap(attempt: Attempt) -> Stretch | str | None:
         return None
     if not attempt.complete:
         return "not all runs of the workload came to a result"
-    lived = _lived(runs)
-    if len(lived) < len(runs):
+    stretches = lived(runs)
+    if len(stretches) < len(runs):
         return "a run of the workload has no recorded start or end"
-    start_ns, end_ns = _common(lived)
+    start_ns, end_ns = common(stretches)
     if start_ns >= end_ns:
         return "the runs of the workload never ran all at the same time"
     return start_ns, end_ns
@@ -232,29 +234,14 @@ def overlap_share(runs: Sequence[RunRecord], now_ns: int) -> float | None:
         runs: The runs of a workload without services, which do not count.
         now_ns: The end of runs that have not ended.
     """
-    lived = _lived(runs, now_ns)
-    if len(runs) < 2 or not lived:
+    stretches = lived(runs, now_ns)
+    if len(runs) < 2 or not stretches:
         return None
-    if len(lived) < len(runs):
+    if len(stretches) < len(runs):
         return 0.0 if all(run.status.ended for run in runs) else None
-    start_ns, end_ns = _common(lived)
-    span_ns = max(end for _, end in lived) - min(start for start, _ in lived)
+    start_ns, end_ns = common(stretches)
+    span_ns = max(end for _, end in stretches) - min(start for start, _ in stretches)
     return max(0, end_ns - start_ns) / span_ns if span_ns else None
-
-
-def _lived(runs: Sequence[RunRecord], now_ns: int | None = None) -> list[Stretch]:
-    """Return the time of each run from its start to its end, if both are known."""
-    ends = [now_ns if run.ended_ns is None else run.ended_ns for run in runs]
-    return [
-        (run.started_ns, max(run.started_ns, end_ns))
-        for run, end_ns in zip(runs, ends, strict=True)
-        if run.started_ns is not None and end_ns is not None
-    ]
-
-
-def _common(stretches: Sequence[Stretch]) -> Stretch:
-    """Return the last start and the first end."""
-    return max(start_ns for start_ns, _ in stretches), min(end_ns for _, end_ns in stretches)
 
 
 def _window(
