@@ -21,12 +21,12 @@
     const filename = `radt ${box.closest("[aria-label]").ariaLabel}`;
     follow(box, async () => {
       try {
-        if (!box._fullLayout) box.replaceChildren(); // it says why it could not be drawn
+        if (!box._fullLayout) box.replaceChildren(); // the message of a failure
         await (await plotly()).react(box, data, layout, { ...WITH_IMAGE, toImageButtonOptions: { format: "svg", filename } });
         box.dispatchEvent(new CustomEvent("plotted", { bubbles: true }));
       } catch (error) {
         console.warn(error);
-        if (window.Plotly) window.Plotly.purge(box); // or it would go on with what it has begun
+        if (window.Plotly) window.Plotly.purge(box); // the next figure starts anew
         box.replaceChildren(h("p", { class: "workload-dim", role: "status" },
           `This figure cannot be drawn: ${error.message}`));
       }
