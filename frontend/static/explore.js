@@ -145,8 +145,14 @@
     const isMet = (run) => met.has(run);
     const colours = plot.colouring(columns[shown.colour], look());
     drawFacts(ranges, met);
-    drawScatter({ isMet, colours });
-    drawParallel({ isMet, colours, ranges });
+    // One that cannot be drawn leaves the other.
+    for (const [name, drawChart] of [["scatter plot", drawScatter], ["parallel coordinates", drawParallel]])
+      try {
+        drawChart({ isMet, colours, ranges });
+      } catch (error) {
+        console.warn(error);
+        setText(byId("facts"), `The ${name} cannot be drawn: ${error.message}`);
+      }
   }
 
   function drawFacts(ranges, met) {

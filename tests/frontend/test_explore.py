@@ -269,6 +269,27 @@ def log(demo: Demo, run: str, metric: str, value: float) -> None:
     demo.append(run_id, demo.origin_ns(run_id), 9, [1.0], [value])
 
 
+def test_a_chart_that_cannot_be_drawn_says_so_and_the_other_is_drawn(study, serve, watched):
+    page = watched.page
+    open_page(page, serve(store=study / "radt.db"))
+    facts, axes = page.locator("#explore-facts"), page.locator("#explore-ends [role=slider]")
+    runs, count = facts.inner_text(), axes.count()
+    page.evaluate("""() => {
+      const { canvas } = radt, { scatter } = canvas;
+      window.mend = () => { canvas.scatter = scatter; };
+      canvas.scatter = () => { throw new Error("no room"); };
+    }""")
+
+    page.locator("#explore-axes .choice-chip button").first.click()
+    expect(facts).to_have_text("The scatter plot cannot be drawn: no room")
+    expect(axes).to_have_count(count - 2)
+    page.evaluate("mend()")
+    page.locator("#explore-axes .choice-chip button").first.click()
+    expect(facts).to_have_text(runs)
+    expect(axes).to_have_count(count - 4)
+    assert watched.errors == []
+
+
 def test_the_first_metric_is_one_that_most_runs_have(demo, source):
     demo.sweep()
     log(demo, "000 a", "a/accuracy", 0.5)
