@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from radt.analysis.advice_model import (
@@ -65,6 +65,7 @@ class Measurements:
         measured: Workloads of several runs.
         missing: Names of models that ran with others but never alone, by key.
         records: The newest run of each model, alone or not, with its parameters.
+        keys: The model of each run, by its id.
         left_out: Sentences on runs and models that are left out.
         report: All of its workloads, including those with services.
     """
@@ -74,6 +75,7 @@ class Measurements:
     measured: Sequence[MeasuredWorkload] = ()
     missing: Mapping[BaselineKey, str] = field(default_factory=dict)
     records: Mapping[BaselineKey, tuple[RunRecord, Mapping[str, str]]] = field(default_factory=dict)
+    keys: Mapping[str, BaselineKey] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     report: Report = field(default_factory=lambda: Report(""))
 
@@ -92,13 +94,21 @@ def read_measurements(
     *,
     cores: int | None = None,
     cache: ReportCache | None = None,
+    only: Collection[str] | None = None,
 ) -> Measurements:
-    """Read an experiment; `cores` is the user's number of CPUs of the machine, if given.
+    """Read an experiment.
+
+    Args:
+        reader: The store.
+        experiment: Its name.
+        cores: The number of CPUs of the machine, if the user gives it.
+        cache: Cache of earlier reports of the experiment; it is updated.
+        only: Ids of the runs to read; None for all.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    report = read_report(reader, experiment, series=_SERIES, cache=cache)
+    report = read_report(reader, experiment, series=_SERIES, cache=cache, only=only)
     served = sum(workload.is_served for workload in report.workloads)
     spread = sum(_has_several_gpus(workload) for workload in report.workloads)
     workloads = [
@@ -146,6 +156,7 @@ def read_measurements(
         [workload for workload in measured if workload is not None],
         missing,
         records,
+        keys,
         tuple(left_out),
         report,
     )

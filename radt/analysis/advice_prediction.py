@@ -121,7 +121,7 @@ def equal_instances(card: MigState, count: int, need_bytes: float) -> InstancePr
 def memory_pools(candidate: Candidate, margin: float) -> Iterator[MemoryPool]:
     """Yield the memory of each GPU or MIG instance, and the machine's."""
     for place in dict.fromkeys(row.solo.place for row in candidate.rows):
-        rows = [row for row in candidate.rows if row.solo.place is place]
+        rows = [row for row in candidate.rows if row.solo.place == place]
         if place.is_cpu:
             continue
         whole = [row for row in rows if row.collocation.mig is None]
@@ -306,7 +306,7 @@ def _limits_of_gpu(candidate: Candidate, row: CandidateRow) -> _Limits | None:
     members = [
         other
         for other in candidate.rows
-        if other.solo.place is row.solo.place and other.collocation.mig is None
+        if other.solo.place == row.solo.place and other.collocation.mig is None
     ]
     shares, mps = row.solo.shares, row.collocation.mps
     active = _load(members, Resource.SM)

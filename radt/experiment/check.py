@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from radt.devices.cpus import CpuTopology, assign_cpus
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, ColumnPositions, did_you_mean
-from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
+from radt.experiment.plan import AUTO, ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.row import ExperimentRow, RowCheck, RowPosition, RowTarget, listener_warnings
 from radt.experiment.table import CsvTable, Record
 from radt.run_name import row_letter
@@ -243,6 +243,7 @@ def check_table(
     table: CsvTable,
     place: RowTarget,
     only: Collection[tuple[str, str]] | None = None,
+    groups: Mapping[int, str] | None = None,
 ) -> ExperimentPlan:
     """Return the plan of a file.
 
@@ -252,11 +253,12 @@ def check_table(
         table: Its content, with bytes that are not UTF-8 as lone surrogates.
         place: Where it is to run.
         only: Experiments and labels of the workloads that are to run there; None for all.
+        groups: Labels of the workloads of rows that radt has grouped, by line.
 
     Raises:
         ExperimentError: Lists every problem found, in the file's order.
     """
-    check = _TableCheck(read_header(shown, table), table, place, only)
+    check = _TableCheck(read_header(shown, table), table, place, only, groups or {})
     workloads = workloads_of(check.runs())
     check.check_workloads(workloads)
     if check.problems:
@@ -280,16 +282,19 @@ def _numeric_names(workloads: Iterable[WorkloadPlan]) -> Iterator[str]:
 def positions_of(keys: Sequence[tuple[str, str]]) -> list[RowPosition]:
     """Return the positions of rows in the plan, from their Experiment and Workload cells.
 
-    A row without a workload is its own workload, labelled by its number unless that is taken.
+    A row without a workload is its own workload, labelled by its number unless that is taken. So is
+    a row that radt has still to group.
     """
     taken = set(keys)
     counts: Counter[tuple[str, str]] = Counter()
     spots: list[RowPosition] = []
     for number, (experiment, given) in enumerate(keys, start=1):
-        label = given or str(number)
+        is_auto = given.lower() == AUTO
+        label = f"{AUTO} row {number}" if is_auto else given or str(number)
         if not given and (experiment, label) in taken:
             label = f"row {number}"
-        spots.append(RowPosition(experiment, label, row_letter(counts[experiment, label])))
+        letter = row_letter(counts[experiment, label])
+        spots.append(RowPosition(experiment, label, letter, is_auto))
         counts[experiment, label] += 1
     return spots
 
@@ -313,7 +318,9 @@ class _TableCheck:
         table: CsvTable,
         place: RowTarget,
         only: Collection[tuple[str, str]] | None,
+        groups: Mapping[int, str],
     ) -> None:
+        self._groups = groups
         self._header = header
         self._table = table
         self._place = place
@@ -333,7 +340,11 @@ class _TableCheck:
         """Parse the rows and return those without a problem."""
         records = list(self._whole_records())
         default = self._place.default_experiment
-        keys = [self._header.workload(record, default) for record in records]
+        keys = [
+            (experiment, self._groups.get(record.line, workload))
+            for record in records
+            for experiment, workload in [self._header.workload(record, default)]
+        ]
         runs: list[RunPlan] = []
         for record, spot in zip(records, positions_of(keys), strict=True):
             if self._only is not None and (spot.experiment, spot.workload) not in self._only:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +19,18 @@ from radt.model import ListenerChoice, Role, RunStatus
 MODEL = "model"
 
 
+#: The Workload cell of rows that radt groups itself (`radt.runner.placement`).
+AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCells:
+    """What a row with the workload ``auto`` leaves to radt: its device, and how it shares it."""
+
+    any_device: bool = True
+    any_collocation: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """One row as planned: every cell parsed, and its place in the experiment.
@@ -30,7 +42,8 @@ class RunPlan:
     with placeholders filled; ``params_text`` is the cell. ``timeout_s`` counts from the barrier.
     ``resources`` are for clusters; their memory also limits containers. ``columns`` are the cells
     of all columns that radt does not interpret, and of Model and Data, by the header's name; they
-    are logged as parameters.
+    are logged as parameters. ``auto`` is None unless radt chooses the row's neighbours; until then
+    the row is a workload of its own.
     """
 
     experiment: str
@@ -54,6 +67,7 @@ class RunPlan:
     repeats_asked: int = 1
     line: int = 0
     letter: str = "a"
+    auto: AutoCells | None = None
 
     @property
     def is_service(self) -> bool:
@@ -99,6 +113,15 @@ class WorkloadPlan:
     @property
     def key(self) -> WorkloadKey:
         return WorkloadKey(self.experiment, self.label)
+
+    @property
+    def is_auto(self) -> bool:
+        """Return True for a row that radt puts into a workload."""
+        return any(run.auto is not None for run in self.runs)
+
+    def is_among(self, labels: Collection[str]) -> bool:
+        """Return True if the labels of ``--only`` choose it; ``auto`` chooses all such rows."""
+        return not labels or self.label in labels or (self.is_auto and AUTO in labels)
 
     @property
     def trained(self) -> tuple[RunPlan, ...]:

@@ -18,7 +18,7 @@ from radt.environments.spec import EnvironmentKind, EnvironmentSpec, parse_envir
 from radt.errors import UsageError
 from radt.experiment import columns
 from radt.experiment.columns import Column
-from radt.experiment.plan import RunPlan, WorkloadPlan
+from radt.experiment.plan import AutoCells, RunPlan, WorkloadPlan
 from radt.experiment.program import Program, find_program
 from radt.experiment.resources import (
     GpuRequest,
@@ -122,11 +122,15 @@ class RowTarget:
 
 @dataclass(frozen=True, slots=True)
 class RowPosition:
-    """The position of a row: its experiment, the label of its workload, its letter there."""
+    """The position of a row: its experiment, the label of its workload, its letter there.
+
+    With ``is_auto``, radt will put the row into another workload.
+    """
 
     experiment: str
     workload: str
     letter: str
+    is_auto: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +251,17 @@ class RowCheck:
             repeats_asked=columns.parse_repeats_asked(self._row.text(Column.STATUS)),
             line=self._row.line,
             letter=self._spot.letter,
+            auto=self._auto,
+        )
+
+    @property
+    def _auto(self) -> AutoCells | None:
+        if not self._spot.is_auto:
+            return None
+        values, given = self._row.values, self._place.devices
+        return AutoCells(
+            any_device=not (given or self._row.text(Column.DEVICES).strip()),
+            any_collocation=given.lower() != CPU and not values.get(Column.COLLOCATION, "").strip(),
         )
 
     def _resources(self) -> Resources:
@@ -286,7 +301,12 @@ class RowCheck:
             Column.EXPERIMENT: self._spot.experiment,
             Column.WORKLOAD: self._spot.workload,
             LETTER_PLACEHOLDER: self._spot.letter,
-            Column.DEVICES: "cpu" if devices is None else str(devices),
+            # Empty while radt has to choose it; the CPU needs no choice.
+            Column.DEVICES: ""
+            if self._auto is not None and self._auto.any_device and self._place.machine.gpus
+            else "cpu"
+            if devices is None
+            else str(devices),
         }
         return Placeholders(values)
 

@@ -1,0 +1,273 @@
+"""What was measured of the kinds of waiting rows, in all experiments of a store.
+
+Rows of one kind do the same work on the same hardware: the same program with the same params, apart
+from those of the setting ``ignored-params``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from radt.analysis.advice_choice import MIN_GAIN
+from radt.analysis.advice_measurements import Measurements, collocation_of, read_measurements
+from radt.analysis.advice_model import (
+    Candidate,
+    CandidateRow,
+    DevicePlace,
+    Fit,
+    MeasuredWorkload,
+    Resource,
+    Solo,
+)
+from radt.analysis.advice_prediction import Predictor
+from radt.analysis.baselines import BaselineKey, Work, keys_of
+from radt.analysis.report import ReportCache
+from radt.analysis.summaries import WorkloadSummary
+from radt.collocation.spec import Collocation
+from radt.model import RunStatus
+from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
+
+#: Rows share a device only if the shares of each resource that they use alone add up to at most
+#: this. Beyond it, runs disturb each other in ways that a sum of shares does not predict.
+MAX_LOAD = 1.5
+_LIMITED = (Resource.CORES, Resource.SM, Resource.DRAM)
+#: The newest experiments that are searched for measurements.
+_MAX_EXPERIMENTS = 20
+
+
+class Kind(NamedTuple):
+    """The work of a row, and what it runs on: ``cpu`` or ``GPU``."""
+
+    file: str
+    params: Work
+    hardware: str
+
+
+class Member(NamedTuple):
+    """A row of a group: its kind, how it shares its device, and which that is."""
+
+    kind: Kind
+    collocation: Collocation
+    device: str
+
+
+#: Kinds and collocations that shared a device, in a fixed order.
+Sharing = tuple[tuple[Kind, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where rows run: a machine, or the nodes of a cluster with one kind of hardware.
+
+    Attributes:
+        hardware: The machine or the hardware of nodes, as in `BaselineKey`.
+        devices: Its devices, as in `BaselineKey`, with their hardware, as in `Kind`.
+    """
+
+    hardware: str
+    devices: Mapping[str, str]
+
+    def kind(self, key: BaselineKey) -> Kind | None:
+        """Return the kind of a run; None if it ran elsewhere."""
+        device = self.devices.get(key.devices)
+        if key.hardware != self.hardware or device is None:
+            return None
+        return Kind(key.file, key.params, device)
+
+
+def sharing_of(members: Iterable[Member]) -> Sharing:
+    """Return what equal groups have in common, on whichever device."""
+    return tuple(sorted((member.kind, str(member.collocation)) for member in members))
+
+
+@dataclass(frozen=True)
+class KindMeasurements:
+    """What was measured of kinds on one machine.
+
+    Attributes:
+        solos: Their needs and loads alone.
+        durations_s: What they take alone, in s.
+        shared_s: What rows that shared a device took, in s; infinity if one ran out of memory.
+        calibration: Workloads that calibrate predictions.
+    """
+
+    solos: Mapping[Kind, Solo] = field(default_factory=dict)
+    durations_s: Mapping[Kind, float] = field(default_factory=dict)
+    shared_s: Mapping[Sharing, float] = field(default_factory=dict)
+    calibration: Sequence[MeasuredWorkload] = ()
+
+    def alone_s(self, kind: Kind) -> float | None:
+        """Return what a kind takes alone, in s; None if it was never measured."""
+        return self.durations_s.get(kind)
+
+    def has_measured(self, members: Sequence[Member]) -> bool:
+        """Return True if rows of these kinds have shared a device."""
+        return sharing_of(members) in self.shared_s
+
+    def together_s(self, members: Sequence[Member]) -> float:
+        """Return what rows of measured kinds take that share a device, in s.
+
+        Infinity if they should not: they may not fit, their loads add up to more than `MAX_LOAD`,
+        or it would take nearly as long as one after the other.
+        """
+        sharing = sharing_of(members)
+        seconds = self.shared_s.get(sharing)
+        if seconds is None:
+            ran_out = (known for known, taken_s in self.shared_s.items() if math.isinf(taken_s))
+            if any(Counter(known) <= Counter(sharing) for known in ran_out):
+                return math.inf
+            if not self.fits(members) or self._load(members) > MAX_LOAD:
+                return math.inf
+            seconds = self._predicted_s(members)
+        serial_s = sum(self.durations_s[member.kind] for member in members)
+        return seconds if seconds * MIN_GAIN <= serial_s else math.inf
+
+    def fits(self, members: Sequence[Member]) -> bool:
+        """Return True if the rows' memory is known, and fits into their devices and the machine.
+
+        On several devices, the CPUs have to suffice as well.
+        """
+        candidate = self._candidate(members)
+        if candidate is None or self._predictor.predict(candidate).fit is not Fit.YES:
+            return False
+        return (
+            len({member.device for member in members}) == 1
+            or self._load(members, (Resource.CORES,)) <= 1
+        )
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor(self.calibration)
+
+    @cached_property
+    def _places(self) -> dict[str, DevicePlace]:
+        """Return a place for each kind of hardware: rows that share one must agree on its size."""
+        return {kind.hardware: solo.place for kind, solo in self.solos.items()}
+
+    def _candidate(self, members: Sequence[Member]) -> Candidate | None:
+        rows = []
+        for member in members:
+            solo = self.solos.get(member.kind)
+            if solo is None:
+                return None
+            place = replace(self._places[member.kind.hardware], devices=member.device)
+            rows.append(CandidateRow(replace(solo, place=place), member.collocation))
+        return Candidate(tuple(rows))
+
+    def _load(self, members: Sequence[Member], resources: Iterable[Resource] = _LIMITED) -> float:
+        """Return the largest sum of the rows' shares of a resource."""
+        solos = [self.solos[member.kind] for member in members]
+        return max(sum(solo.shares.get(each, 0.0) for solo in solos) for each in resources)
+
+    def _predicted_s(self, members: Sequence[Member]) -> float:
+        candidate = self._candidate(members)
+        slowdowns = () if candidate is None else self._predictor.predict(candidate).slowdowns
+        if not slowdowns:
+            return math.inf
+        return max(
+            self.durations_s[member.kind] * slowdown
+            for member, slowdown in zip(members, slowdowns, strict=True)
+        )
+
+
+def read_kinds(
+    reader: StoreReader,
+    site: Site,
+    experiment: str,
+    wanted: Collection[Kind],
+    caches: dict[str, ReportCache],
+) -> KindMeasurements:
+    """Return what was measured of kinds at a site, in the experiment and in the newest others.
+
+    Args:
+        reader: The store.
+        site: Where the rows are to run.
+        experiment: The experiment; its measurements override those of others.
+        wanted: The kinds.
+        caches: Caches of the reports of experiments, by name. They are updated.
+
+    Raises:
+        StoreError: The store cannot be read.
+        UsageError: The settings file cannot be read.
+    """
+    others = sorted(
+        (each for each in reader.experiments() if each.name != experiment),
+        key=lambda each: each.last_activity_ns,
+    )
+    solos: dict[Kind, Solo] = {}
+    durations_s: dict[Kind, float] = {}
+    shared_s: dict[Sharing, float] = {}
+    calibration: list[MeasuredWorkload] = []
+    for name in (*(each.name for each in others[-_MAX_EXPERIMENTS:]), experiment):
+        only = _relevant_runs(reader, site, name, set(wanted))
+        if not only:
+            continue
+        cache = caches.setdefault(name, ReportCache())
+        found = read_measurements(reader, name, cache=cache, only=only)
+        for key, solo in found.solos.items():
+            if (kind := site.kind(key)) is not None:
+                solos[kind] = solo
+        calibration += found.measured
+        for workload in sorted(found.report.workloads, key=_created_ns):
+            rows = _rows(workload, found, site)
+            if len(rows) == 1 and workload.run_count == 1:
+                ((member, run),) = rows
+                taken_s = run.lasted_s()
+                if run.status is RunStatus.FINISHED and taken_s and member.collocation.mig is None:
+                    durations_s[member.kind] = taken_s
+            elif len(rows) == workload.run_count:
+                shared_s |= _shared_s(rows, shared_s)
+    return KindMeasurements(solos, durations_s, shared_s, calibration)
+
+
+def _relevant_runs(
+    reader: StoreReader, site: Site, experiment: str, wanted: Collection[Kind]
+) -> set[str]:
+    """Return the runs of workloads all of whose rows are of these kinds."""
+    runs = reader.runs(experiment=experiment)
+    keys = keys_of(reader, runs, reader.params_of([run.run_id for run in runs]))
+    foreign = {run.workload_id for run in runs if site.kind(keys[run.run_id]) not in wanted}
+    return {run.run_id for run in runs if run.workload_id not in foreign}
+
+
+def _created_ns(workload: WorkloadSummary) -> int:
+    return max(row.run.created_ns for group in workload.groups for row in group.runs)
+
+
+def _rows(
+    workload: WorkloadSummary, found: Measurements, site: Site
+) -> list[tuple[Member, RunRecord]]:
+    """Return the rows of a workload without services that ran at the site."""
+    if workload.is_served:
+        return []
+    runs = [row.run for group in workload.groups for row in group.runs]
+    return [
+        (Member(kind, collocation_of(run), run.devices), run)
+        for run in runs
+        if (kind := site.kind(found.keys[run.run_id])) is not None
+    ]
+
+
+def _shared_s(
+    rows: Sequence[tuple[Member, RunRecord]], known: Mapping[Sharing, float]
+) -> dict[Sharing, float]:
+    """Return what the rows on each device took. A group that ran out of memory once never fits."""
+    by_device: dict[str, list[tuple[Member, RunRecord]]] = {}
+    for member, run in rows:
+        by_device.setdefault(member.device, []).append((member, run))
+    shared_s = {}
+    for together in by_device.values():
+        sharing = sharing_of(member for member, _ in together)
+        statuses = {run.status for _, run in together}
+        taken_s = [run.lasted_s() or math.inf for _, run in together]
+        if len(together) > 1 and RunStatus.OOM in statuses:
+            shared_s[sharing] = math.inf
+        elif len(together) > 1 and statuses == {RunStatus.FINISHED}:
+            shared_s[sharing] = math.inf if known.get(sharing) == math.inf else max(taken_s)
+    return shared_s
