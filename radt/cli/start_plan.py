@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, cast
 from rich.console import Console
 from rich.text import Text
 
-from radt.cli.render import render_plan
+from radt.cli.render import print_folded, render_plan
 from radt.render.model import printable
+from radt.runner.auto import preview
 from radt.runner.console import shown_path
 from radt.runner.executor import Executor
 from radt.runner.options import StartOptions, Work
@@ -41,6 +42,8 @@ def show_plan(
     console = console or Console(highlight=False)
     work = executor.plan(path, options)
     show_work(work, console)
+    for text in preview(work.plan, work.options, executor.machine):
+        print_folded(Text(f"  {printable(text)}", "dim"), console, 4)
     if executor.outlives_start and work.pending:
         cluster = cast("SlurmExecutor", executor)
         _show_arrays(cluster, options, console)
@@ -51,9 +54,8 @@ def show_plan(
 def show_work(work: Work, console: Console) -> None:
     """Print what a start would run."""
     plan, options = work.plan, work.options
-    if options.only:
-        chosen = tuple(workload for workload in plan.workloads if workload.label in options.only)
-        plan = replace(plan, workloads=chosen)
+    chosen = tuple(workload for workload in plan.workloads if workload.is_among(options.only))
+    plan = replace(plan, workloads=chosen)
     render_plan(plan, rerun=options.rerun, repeat=options.repeat, console=console)
 
 

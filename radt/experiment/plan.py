@@ -121,7 +121,9 @@ class WorkloadPlan:
 
     def is_among(self, labels: Collection[str]) -> bool:
         """Return True if the labels of ``--only`` choose it; ``auto`` chooses all such rows."""
-        return not labels or self.label in labels or (self.is_auto and AUTO in labels)
+        if not labels or self.label in labels:
+            return True
+        return AUTO in labels and (self.is_auto or self.label.startswith(f"{AUTO}-"))
 
     @property
     def trained(self) -> tuple[RunPlan, ...]:

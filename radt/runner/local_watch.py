@@ -38,6 +38,7 @@ from radt.listeners import registry
 from radt.listeners.api import Registry
 from radt.model import SOFTWARE, MarkerKind, RunStatus
 from radt.runner.active import INTERRUPT_GRACE_S, TERMINATE_GRACE_S, StopRequest
+from radt.runner.auto import regrouped
 from radt.runner.console import RunConsole
 from radt.runner.detach import last_log
 from radt.runner.options import StartOptions, pending_workloads
@@ -111,6 +112,7 @@ class LocalWatcher(Watcher):
             plan = ExperimentPlan(self.file.absolute(), ())
         repeat = max(source.repeat, plan.repeats_asked if holder is None else holder.repeat)
         records = self._records(plan)
+        plan = regrouped(plan, records)
         pending = _pending(plan, holder, repeat, records)
         live = self._live(
             [run.run_id for run in records.values() if run.status is RunStatus.RUNNING], problems
@@ -399,7 +401,7 @@ def _state(
         return WorkloadState.INTERRUPTED
     if key in waiting:
         return WorkloadState.NEXT if key == next(iter(waiting)) else WorkloadState.WAITING
-    left_out = holder is not None and holder.only and workload.label not in holder.only
+    left_out = holder is not None and not workload.is_among(holder.only)
     return WorkloadState.LEFT_OUT if left_out else WorkloadState.DONE
 
 

@@ -38,13 +38,15 @@ from radt.settings import Setting, SettingLevel, Settings
 class PendingWorkload:
     """One execution of a workload: repeat ``repeat`` of ``repeats``.
 
-    ``actions`` are keyed by the letters of its rows.
+    ``actions`` are keyed by the letters of its rows. ``grouped_by`` is why radt put them together;
+    "" for a workload of the file.
     """
 
     plan: WorkloadPlan
     actions: Mapping[str, RowAction]
     repeat: int = 1
     repeats: int = 1
+    grouped_by: str = ""
 
     @property
     def again(self) -> list[RunPlan]:
@@ -75,7 +77,7 @@ def pending_workloads(plan: ExperimentPlan, options: StartOptions) -> list[Pendi
     """
     pending: list[PendingWorkload] = []
     for workload in plan.workloads:
-        if options.only and workload.label not in options.only:
+        if not workload.is_among(options.only):
             continue
         planned = actions(workload, rerun=options.rerun, repeat=options.repeat)
         if any(action.runs for action in planned.values()):
@@ -102,18 +104,30 @@ class Work:
     endings: Mapping[int, RunEnd] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: Path, options: StartOptions, machine: Machine) -> Work:
+    def of(
+        cls,
+        path: Path,
+        options: StartOptions,
+        machine: Machine,
+        groups: Mapping[int, str] | None = None,
+    ) -> Work:
         """Return the pending work of an experiment file.
+
+        Args:
+            path: The file.
+            options: The options of the start.
+            machine: Where it is to run.
+            groups: Labels of the workloads of rows that radt has grouped, by line.
 
         Raises:
             ExperimentError: The file has problems.
             UsageError: ``only`` names a workload that does not exist.
         """
         source = open_source(path)
-        plan = source.plan(machine, registry.load(), options.devices)
-        labels = {workload.label for workload in plan.workloads}
+        plan = source.plan(machine, registry.load(), options.devices, groups=groups)
         for label in options.only:
-            if label not in labels:
+            if not any(workload.is_among([label]) for workload in plan.workloads):
+                labels = {workload.label for workload in plan.workloads}
                 raise UsageError(
                     f"--only {label}: no such workload",
                     did_you_mean(label, labels) or f"Choose from {', '.join(sorted(labels))}",
@@ -136,11 +150,10 @@ class Work:
     @property
     def failed_before(self) -> list[RunPlan]:
         """Return the rows that failed in an earlier start and do not run again."""
-        only = self.options.only
         return [
             run
             for workload in self.not_run
-            if not only or workload.label in only
+            if workload.is_among(self.options.only)
             for run in workload.runs
             if run.status in FAILURES
         ]

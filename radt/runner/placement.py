@@ -27,9 +27,9 @@ _MAX_SUBSETS = 1_000
 class Reason(StrEnum):
     """Why rows run as they do."""
 
-    NEVER_ALONE = "never measured alone"
-    RAN_OUT = "ran out of memory beside others"
-    NO_PARTNER = "no waiting row fits beside it at a gain"
+    NEVER_ALONE = "alone, to be measured"
+    RAN_OUT = "alone, because it ran out of memory beside others"
+    NO_PARTNER = "alone, because no waiting row fits beside it at a gain"
     PREDICTED = "predicted"
     MEASURED = "measured before"
 
@@ -273,3 +273,11 @@ def _group(chosen: Mapping[str, _Set], known: KindMeasurements) -> Group:
         reason = Reason.MEASURED
     serial_s = sum(known.durations_s[row.kind] for each in chosen.values() for row in each.rows)
     return Group(tuple(rows), reason, serial_s, max(each.seconds for each in chosen.values()))
+
+
+def divided(
+    waiting: Sequence[WaitingRow], known: KindMeasurements, *, has_mps: bool = False
+) -> list[Group]:
+    """Return groups of all rows, of measured kinds, each for one device."""
+    sets = _divided(waiting, known, has_mps)
+    return [_group({each.devices[0]: each}, known) for each in sets]

@@ -37,6 +37,7 @@ from radt.runner.options import PendingWorkload
 from radt.tags import (
     COLLOCATION,
     DEVICES,
+    GROUPED_BY,
     LETTER,
     LISTENERS,
     REPEAT,
@@ -316,6 +317,8 @@ def _tags(
     }
     if row.is_service:
         tags[ROLE] = str(row.role)
+    if pending.grouped_by:
+        tags[GROUPED_BY] = pending.grouped_by
     if context.resume_options:
         tags[START] = context.resume_options
     if pending.repeats > 1:
