@@ -42,9 +42,10 @@ def show_plan(
     console = console or Console(highlight=False)
     work = executor.plan(path, options)
     show_work(work, console)
-    for text in preview(work.plan, work.options, executor.machine):
-        print_folded(Text(f"  {printable(text)}", "dim"), console, 4)
-    if executor.outlives_start and work.pending:
+    if not executor.outlives_start:
+        for text in preview(work.plan, work.options, executor.machine):
+            print_folded(Text(f"  {printable(text)}", "dim"), console, 4)
+    elif work.pending:
         cluster = cast("SlurmExecutor", executor)
         _show_arrays(cluster, options, console)
         _show_script(next(iter(cluster.requests.values())).script, console)

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import TYPE_CHECKING
 
 from radt import units
@@ -60,6 +61,7 @@ class AutoGroups:
         self._experiment = experiment
         self._machine = machine
         self._reader = reader
+        self._numbers = count(_next_number(reader, experiment))
         self._target = RowTarget.beside(plan.path, machine, registry.load())
         self._caches: dict[str, ReportCache] = {}
         own = [run for run in plan.runs if run.experiment == experiment and run.auto is not None]
@@ -128,7 +130,7 @@ class AutoGroups:
         return _waiting(row, devices, is_alone=row.line in self._alone)
 
     def _placed(self, group: Group, by_line: Mapping[int, PendingWorkload]) -> tuple[RunPlan, ...]:
-        label = f"{AUTO}-{_next_number(self._reader, self._experiment)}"
+        label = f"{AUTO}-{next(self._numbers)}"
         return tuple(
             replace(
                 row,
@@ -296,7 +298,7 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
         for experiment, rows in by_experiment.items():
             known = _best_known(reader, experiment, {kind_of(row) for row in rows.values()})
             records = _last_runs(rows.values(), reader)
-            number = _next_number(reader, experiment)
+            numbers = count(_next_number(reader, experiment))
             #: Rows of a job ask for the same resources, and repeat as often.
             alike: dict[object, list[WaitingRow]] = {}
             for row in rows.values():
@@ -307,9 +309,8 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
                     alike.setdefault(shape, []).append(_waiting(row, (str(row.devices),)))
             for group in (group for same in alike.values() for group in divided(same, known)):
                 if len(group.rows) > 1:
-                    made = MeasuredGroup(f"{AUTO}-{number}", reason_text(group))
+                    made = MeasuredGroup(f"{AUTO}-{next(numbers)}", reason_text(group))
                     groups |= {row.line: made for row in group.rows}
-                    number += 1
     return groups
 
 
