@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -243,7 +243,6 @@ def check_table(
     table: CsvTable,
     place: RowTarget,
     only: Collection[tuple[str, str]] | None = None,
-    groups: Mapping[int, str] | None = None,
 ) -> ExperimentPlan:
     """Return the plan of a file.
 
@@ -253,12 +252,11 @@ def check_table(
         table: Its content, with bytes that are not UTF-8 as lone surrogates.
         place: Where it is to run.
         only: Experiments and labels of the workloads that are to run there; None for all.
-        groups: Labels of the workloads of rows that radt has grouped, by line.
 
     Raises:
         ExperimentError: Lists every problem found, in the file's order.
     """
-    check = _TableCheck(read_header(shown, table), table, place, only, groups or {})
+    check = _TableCheck(read_header(shown, table), table, place, only)
     workloads = workloads_of(check.runs())
     check.check_workloads(workloads)
     if check.problems:
@@ -318,9 +316,7 @@ class _TableCheck:
         table: CsvTable,
         place: RowTarget,
         only: Collection[tuple[str, str]] | None,
-        groups: Mapping[int, str],
     ) -> None:
-        self._groups = groups
         self._header = header
         self._table = table
         self._place = place
@@ -341,7 +337,7 @@ class _TableCheck:
         records = list(self._whole_records())
         default = self._place.default_experiment
         keys = [
-            (experiment, self._groups.get(record.line, workload))
+            (experiment, self._place.groups.get(record.line, workload))
             for record in records
             for experiment, workload in [self._header.workload(record, default)]
         ]

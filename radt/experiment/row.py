@@ -96,7 +96,8 @@ class RowTarget:
 
     ``folders`` are searched for its File, the experiment's first. ``inventory`` is called only for
     rows that divide their GPUs. ``devices``, unless empty, overrides every row's Devices; with
-    ``cpu``, Collocation is ignored as well, so that a file can be tried on any machine.
+    ``cpu``, Collocation is ignored as well, so that a file can be tried on any machine. ``groups``
+    are the labels of the workloads of rows that radt has grouped, by line.
     """
 
     machine: Machine
@@ -106,6 +107,7 @@ class RowTarget:
     mappings: Mappings = field(default_factory=Mappings)
     inventory: Callable[[], Inventory] = _inventory
     devices: str = ""
+    groups: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def beside(cls, file: Path, machine: Machine, registry: Registry) -> RowTarget:
@@ -292,6 +294,9 @@ class RowCheck:
         self._complain(column, error)
 
     def _placeholders(self, devices: Devices | None) -> Placeholders:
+        device = CPU if devices is None else str(devices)
+        if self._auto is not None and self._auto.any_device and self._place.machine.gpus:
+            device = ""  # radt has still to choose it
         values: dict[str, str] = {
             column: self._row.text(column).strip() for column in self._row.values
         }
@@ -301,12 +306,7 @@ class RowCheck:
             Column.EXPERIMENT: self._spot.experiment,
             Column.WORKLOAD: self._spot.workload,
             LETTER_PLACEHOLDER: self._spot.letter,
-            # Empty while radt has to choose it; the CPU needs no choice.
-            Column.DEVICES: ""
-            if self._auto is not None and self._auto.any_device and self._place.machine.gpus
-            else "cpu"
-            if devices is None
-            else str(devices),
+            Column.DEVICES: device,
         }
         return Placeholders(values)
 

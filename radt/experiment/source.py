@@ -83,16 +83,13 @@ class ExperimentFile:
             ExperimentError: Lists every problem of the file.
             UsageError: The settings file that applies to it cannot be used.
         """
-        place = replace(RowTarget.beside(self.path, machine, registry), devices=devices.strip())
-        return self._checked(place, only, groups)
+        beside = RowTarget.beside(self.path, machine, registry)
+        return self._checked(replace(beside, devices=devices.strip(), groups=groups or {}), only)
 
     def _checked(
-        self,
-        place: RowTarget,
-        only: Collection[tuple[str, str]] | None,
-        groups: Mapping[int, str] | None,
+        self, place: RowTarget, only: Collection[tuple[str, str]] | None
     ) -> ExperimentPlan:
-        return check_table(self.path, self.shown, self.table, place, only, groups)
+        return check_table(self.path, self.shown, self.table, place, only)
 
     def writer(self) -> StatusWriter:
         """Return the writer of statuses of this file's rows; the caller holds its lock.

@@ -120,15 +120,12 @@ class SweepFile(ExperimentFile):
         return "; ".join(parts)
 
     def _checked(
-        self,
-        place: RowTarget,
-        only: Collection[tuple[str, str]] | None,
-        groups: Mapping[int, str] | None,
+        self, place: RowTarget, only: Collection[tuple[str, str]] | None
     ) -> ExperimentPlan:
         """Return the plan of the CSV; all problems are those of rows in it, or of the sweep."""
         problems = list(self.problems)
         try:
-            plan = super()._checked(place, only, groups)
+            plan = super()._checked(place, only)
         except ExperimentError as error:
             in_csv = [each for each in error.problems if (each.line or 0) < self.first_added]
             if in_csv:
