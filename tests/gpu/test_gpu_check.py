@@ -118,8 +118,8 @@ def test_without_cuda_it_says_so_in_a_sentence(nvml: FakeNvml, tmp_path: Path) -
     )
 
 
-def test_all_checks_end_within_eight_minutes() -> None:
-    assert sum(check.limit_s for check in CHECKS) <= 8 * 60
+def test_all_checks_end_within_ten_minutes() -> None:
+    assert sum(check.limit_s for check in CHECKS) <= 10 * 60
 
 
 #: The answers with stand-ins: the fake's values do not follow the loads.
@@ -132,6 +132,7 @@ _ANSWERS = {
     "mps": "yes",
     "mig": "yes",
     "advise": "yes",
+    "auto": "yes",
     "shared-loader": "yes",
     "job": "yes",
     "preemption": "yes",
