@@ -364,8 +364,12 @@ def _stretched(row: CandidateRow, fraction: float) -> float:
 
 def _sum(amounts: Iterable[float | None]) -> float | None:
     """Return the sum; None if an amount is not known."""
-    known = list(amounts)
-    return None if None in known else sum(amount for amount in known if amount is not None)
+    total = 0.0
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total
 
 
 def _load(rows: Iterable[CandidateRow], resource: Resource) -> float | None:

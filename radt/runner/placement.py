@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -32,7 +32,7 @@ class Reason(StrEnum):
 
     NEVER_ALONE = "never measured alone"
     RAN_OUT = "ran out of memory beside others"
-    NO_PARTNER = "no waiting row fits beside it at a gain"
+    NO_PARTNER = "no waiting row runs best beside it"
     PREDICTED = "predicted"
     MEASURED = "measured before"
 
@@ -123,11 +123,6 @@ class _Set:
         """Return True for one row, and for several that gain enough by sharing."""
         return not self.is_shared or self.seconds * MIN_GAIN <= self.serial_s
 
-    @property
-    def classes(self) -> tuple[object, ...]:
-        """Return what equal sets have in common."""
-        return tuple(map(_class_of, self.rows))
-
 
 def _class_of(row: WaitingRow) -> tuple[object, ...]:
     return row.kind, row.devices, row.collocation
@@ -183,7 +178,7 @@ class _Sets:
             tuple(rows),
             reason,
             sum(each.serial_s for each in chosen.values()),
-            _longest_s(chosen.values()),
+            max(each.seconds for each in chosen.values()),
         )
 
     def _members(self, rows: Sequence[WaitingRow], device: str) -> tuple[Member, ...]:
@@ -197,19 +192,19 @@ def _divided(rows: Sequence[WaitingRow], sets: _Sets) -> list[_Set]:
     classes: dict[object, list[WaitingRow]] = {}
     for row in sorted(rows, key=lambda row: -sets.known.durations_s[row.kind]):
         classes.setdefault(_class_of(row), []).append(row)
-    division = _Division([same[0] for same in classes.values()], sets)
     counts = tuple(map(len, classes.values()))
-    is_small = math.prod(count + 1 for count in counts) <= _MAX_SUBSETS
+    devices = {device for row in rows for device in row.devices}
+    division = _Division([same[0] for same in classes.values()], sets, len(devices))
     queues = list(map(iter, classes.values()))
     return [
-        sets.of(*(next(queues[each]) for each in together))
-        for together in (division.best(counts)[1] if is_small else division.grown(counts))
+        sets.of(*(next(queues[each]) for each in together)) for together in division.chosen(counts)
     ]
 
 
 #: Rows as ascending indices of their classes.
 _Indices = tuple[int, ...]
-#: How good a set is, by what its rows take one after the other and together.
+#: How good a set is by what its rows take one after the other, and together: by the time saved, or
+#: by the throughput. Neither is always better.
 _Score = Callable[[float, float], float]
 
 
@@ -219,24 +214,46 @@ class _Division:
     Args:
         examples: One row of each class of interchangeable rows, the longest first.
         sets: What is known of sets.
+        devices: How many sets run at once.
     """
 
-    def __init__(self, examples: Sequence[WaitingRow], sets: _Sets) -> None:
+    def __init__(self, examples: Sequence[WaitingRow], sets: _Sets, devices: int) -> None:
         self._examples = examples
         self._sets = sets
+        self._devices = devices
         self._set = cache(self._set_of)
-        self.best = cache(self._best)
+        self._best = cache(self._find_best)
+
+    def chosen(self, counts: tuple[int, ...]) -> Sequence[_Indices]:
+        """Return sets for rows of these numbers that take as little time as possible."""
+        ways = []
+        if math.prod(count + 1 for count in counts) <= _MAX_SUBSETS:
+            ways.append(self._best(counts)[1])
+        if not ways or self._devices > 1:
+            # Several devices may finish more small sets sooner than a few large ones.
+            sizes = (sum(counts),) if self._devices == 1 else (1, 2, 4, sum(counts))
+            ways += [
+                tuple(self._grown(counts, score, most))
+                for score in (operator.sub, operator.truediv)
+                for most in sizes
+            ]
+        return min(ways, key=self._seconds)
+
+    def _seconds(self, way: Sequence[_Indices]) -> float:
+        """Return what sets take if those of similar length run side by side."""
+        each_s = sorted((self._set(together).seconds for together in way), reverse=True)
+        return sum(each_s[:: self._devices])
 
     def _set_of(self, together: _Indices) -> _Set:
         return self._sets.of(*(self._examples[each] for each in together))
 
-    def _best(self, counts: tuple[int, ...]) -> tuple[float, tuple[_Indices, ...]]:
+    def _find_best(self, counts: tuple[int, ...]) -> tuple[float, tuple[_Indices, ...]]:
         """Return the fewest seconds for rows of these numbers, and their sets."""
         if not any(counts):
             return 0.0, ()
         best: tuple[float, tuple[_Indices, ...]] = (math.inf, ())
         for together in self._sets_with(*_first_of(counts)):
-            rest_s, rest = self.best(_without(counts, together))
+            rest_s, rest = self._best(_without(counts, together))
             seconds = self._set(together).seconds + rest_s
             if seconds < best[0]:
                 best = seconds, (together, *rest)
@@ -251,20 +268,15 @@ class _Division:
             if left[each] and math.isfinite(self._set(larger).seconds):
                 yield from self._sets_with(larger, _without(left, (each,)))
 
-    def grown(self, counts: tuple[int, ...]) -> Sequence[_Indices]:
-        """Return sets for rows of these numbers, each grown from the longest row that is left.
-
-        Partners are those that save most, or those that raise the throughput most: none of the two
-        is always better.
-        """
-        ways = [list(self._grown(counts, score)) for score in (operator.sub, operator.truediv)]
-        return min(ways, key=lambda way: sum(self._set(together).seconds for together in way))
-
-    def _grown(self, counts: tuple[int, ...], score: _Score) -> Iterator[_Indices]:
+    def _grown(self, counts: tuple[int, ...], score: _Score, most: int) -> Iterator[_Indices]:
+        """Yield sets of some rows at most, each grown from the longest row that is left."""
         while any(counts):
             first, left = _first_of(counts)
             together, counts = first, left
-            while (partner := self._partner(together, counts, score)) is not None:
+            while len(together) < most:
+                partner = self._partner(together, counts, score)
+                if partner is None:
+                    break
                 together = tuple(sorted((*together, partner)))
                 counts = _without(counts, (partner,))
             if not self._set(together).is_worthwhile:
@@ -298,19 +310,10 @@ def _without(counts: tuple[int, ...], together: _Indices) -> tuple[int, ...]:
 def _side_by_side(divided: Sequence[_Set], sets: _Sets) -> dict[str, _Set]:
     """Return the sets to run now by their devices.
 
-    The first is the set that occurs most often among those that were never measured, because its
-    measurement helps most. The others are the nearest to its length that fit beside it; where no
+    The first is the longest, the others are the nearest to its length that fit beside it; where no
     set does, a row of one may.
     """
-    formed = Counter(each.classes for each in divided)
-    first = max(
-        divided,
-        key=lambda each: (
-            each.is_shared and not sets.has_measured(each),
-            formed[each.classes],
-            each.seconds,
-        ),
-    )
+    first = max(divided, key=lambda each: (each.seconds, len(each.rows)))
     single = [sets.of(row) for each in divided if each.is_shared for row in each.rows]
     bound = Counter(each.devices for each in divided if len(each.devices) == 1)
     chosen: dict[str, _Set] = {}
@@ -329,30 +332,16 @@ def _side_by_side(divided: Sequence[_Set], sets: _Sets) -> dict[str, _Set]:
 
 
 def _spread(chosen: Mapping[str, _Set], sets: _Sets) -> Mapping[str, _Set]:
-    """Divide sets among their own devices and those that would be idle."""
+    """Divide sets in two if a device that they can use would idle."""
     order = sorted(chosen, key=lambda device: (chosen[device].seconds, len(chosen[device].rows)))
     for device in reversed(order):
         each = chosen[device]
         idle = next((other for other in each.devices if other not in chosen), None)
         if not each.is_shared or idle is None:
             continue
-        for part, rest in sorted(_halves(each, sets), key=_longest_s):
-            spread = {**chosen, device: part, idle: rest}
-            if _longest_s((part, rest)) <= each.seconds and sets.fit(spread):
-                return _spread(spread, sets)
+        half, rest = sets.of(*each.rows[::2]), sets.of(*each.rows[1::2])
+        spread = {**chosen, device: half, idle: rest}
+        is_better = all(one.is_worthwhile and one.seconds <= each.seconds for one in (half, rest))
+        if is_better and sets.fit(spread):
+            return _spread(spread, sets)
     return chosen
-
-
-def _halves(each: _Set, sets: _Sets) -> Iterator[tuple[_Set, _Set]]:
-    """Yield ways to divide a set into two: evenly, or one row and the others."""
-    rows = each.rows
-    ways = [(rows[::2], rows[1::2])]
-    ways += [(rows[at : at + 1], rows[:at] + rows[at + 1 :]) for at in range(len(rows))]
-    for part, rest in ways:
-        two = sets.of(*part), sets.of(*rest)
-        if all(one.is_worthwhile for one in two):
-            yield two
-
-
-def _longest_s(chosen: Iterable[_Set]) -> float:
-    return max(each.seconds for each in chosen)

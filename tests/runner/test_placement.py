@@ -128,11 +128,10 @@ def make_kind(
     return Kind(name, (), "cpu" if sm is None else "A100"), solo, duration_s
 
 
-def lab_of(*kinds: tuple[Kind, Solo, float], **settings: float) -> Lab:
+def lab_of(*kinds: tuple[Kind, Solo, float]) -> Lab:
     return Lab(
         {kind: solo for kind, solo, _ in kinds},
         {kind: duration_s for kind, _, duration_s in kinds},
-        **settings,  # type: ignore[arg-type]
     )
 
 
@@ -563,14 +562,16 @@ def test_rows_on_instances_have_their_gpu_to_themselves() -> None:
     assert next_group(rows, known_alone(lab)).reason is Reason.NO_PARTNER
 
 
-def random_rows(seed: int, **settings: float) -> tuple[Trace, float]:
+def random_rows(
+    seed: int, *, spread: float = 0.0, is_calibrating: bool = False
+) -> tuple[Trace, float]:
     """At most eight rows of one device, and what the best division of them takes."""
     random = Random(f"rows {seed}")
     on_gpu = random.random() < 0.5
     device = ("0",) if on_gpu else CPU_ONLY
     number = random.randint(1, 4)
     lab = lab_of(*(random_kind(random, str(each), on_gpu=on_gpu) for each in range(number)))
-    lab = replace(lab, seed=seed, **settings)  # type: ignore[arg-type]
+    lab = replace(lab, seed=seed, spread=spread, is_calibrating=is_calibrating)
     kinds = random.choices(list(lab.solos), k=random.randint(2, 8))
     trace = Trace(lab, rows_of(*kinds, devices=device), on_gpu and random.random() < 0.5)
     return trace, best_s(lab, kinds, device[0], trace.has_mps)
@@ -610,6 +611,27 @@ def test_small_divisions_are_within_a_tenth_of_the_best() -> None:
     for seed in range(200):
         trace, best = random_rows(seed)
         assert replace(trace, known=known_alone(trace.lab)).run().makespan_s <= 1.1 * best
+
+
+def test_several_gpus_do_not_wait_long_for_each_other() -> None:
+    """Compared to groups that end together: the best division of one GPU, in equal parts."""
+    ratios = []
+    for seed in range(60):
+        random = Random(f"gpus {seed}")
+        lab = lab_of(*(random_kind(random, str(each), on_gpu=True) for each in range(3)))
+        solos = {
+            kind: replace(solo, shares={**solo.shares, Resource.CORES: 0.05}, host_bytes=GB)
+            for kind, solo in lab.solos.items()
+        }
+        lab = replace(lab, solos=solos)
+        rows = rows_of(*random.choices(list(solos), k=12), devices=("0", "1"))
+        one = [replace(row, devices=("0",)) for row in rows]
+        two_s, one_s = (
+            Trace(lab, each, known=known_alone(lab)).run().makespan_s for each in (rows, one)
+        )
+        longest_s = max(lab.durations_s[row.kind] for row in rows)
+        ratios.append(two_s / max(one_s / 2, longest_s))
+    assert mean(ratios) < 1.15
 
 
 def test_grown_divisions_are_close_to_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
