@@ -90,18 +90,18 @@ def next_group(
         has_mps: GPUs are shared under MPS unless a row says otherwise, else naively.
     """
     for row in waiting:
-        if known.alone_s(row.kind) is None:
-            return _alone(row, Reason.NEVER_ALONE, known)
+        # Measurements are of one device, so they say nothing about a row on several GPUs at once.
+        if known.alone_s(row.kind) is None or "+" in row.devices[0]:
+            return _alone(row, Reason.NEVER_ALONE)
     sociable = [row for row in waiting if not row.is_alone]
     if not sociable:
-        return _alone(waiting[0], Reason.RAN_OUT, known)
+        return _alone(waiting[0], Reason.RAN_OUT, known.alone_s(waiting[0].kind))
     sets = _Sets(known, has_mps)
     return sets.group(_spread(_side_by_side(_divided(sociable, sets), sets), sets))
 
 
-def _alone(row: WaitingRow, reason: Reason, known: KindMeasurements) -> Group:
+def _alone(row: WaitingRow, reason: Reason, alone_s: float | None = None) -> Group:
     placed = PlacedRow(row.line, row.devices[0], row.collocation or Collocation())
-    alone_s = known.alone_s(row.kind)
     return Group((placed,), reason, alone_s, alone_s)
 
 
@@ -142,10 +142,10 @@ class _Sets:
         if not others:
             return _Set(rows, first.devices, serial_s, serial_s)
         common = tuple(each for each in first.devices if all(each in row.devices for row in others))
-        # A row that has several GPUs, or only an instance, was not measured on the device alone.
+        # What a row takes on a MIG instance does not follow from what it took on the whole GPU.
         is_whole = not any(row.collocation and row.collocation.mig for row in rows)
         seconds = math.inf
-        if common and "+" not in common[0] and is_whole:
+        if common and is_whole:
             seconds = self.known.together_s(self._members(rows, common[0]))
         return _Set(rows, common, seconds, serial_s)
 
