@@ -543,6 +543,16 @@ def test_measurements_replace_predictions() -> None:
     assert (len(good.rows), good.reason, good.expected_s) == (3, Reason.MEASURED, 200.0)
 
 
+def test_measured_sets_calibrate_predictions_of_others() -> None:
+    lab = lab_of(make_kind("measured", 50, cores=0.3), make_kind("net", 100, cores=0.3))
+    measured, kind = lab.solos
+    pair = Candidate((CandidateRow(lab.solos[measured]),) * 2, ("pair",))
+    known = replace(known_alone(lab), calibration=[MeasuredWorkload(pair, (1.8, 1.8))])
+    group = next_group(rows_of(kind, kind), known)
+    assert (len(group.rows), group.reason) == (2, Reason.PREDICTED)
+    assert group.expected_s == pytest.approx(180)
+
+
 def test_rows_that_a_gpu_could_hold_are_spread_over_all() -> None:
     lab = lab_of(make_kind("net", 100, sm=0.1, cores=0.05))
     (kind,) = lab.solos
