@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
-from radt.analysis.advice_choice import MIN_GAIN
 from radt.analysis.advice_measurements import Measurements, collocation_of, read_measurements
 from radt.analysis.advice_model import (
     Candidate,
@@ -21,6 +20,7 @@ from radt.analysis.advice_model import (
     DevicePlace,
     Fit,
     MeasuredWorkload,
+    Prediction,
     Resource,
     Solo,
 )
@@ -57,8 +57,9 @@ class Member(NamedTuple):
     device: str
 
 
+_Part = tuple[Kind, str]
 #: Kinds and collocations that shared a device, in a fixed order.
-Sharing = tuple[tuple[Kind, str], ...]
+Sharing = tuple[_Part, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,28 +114,37 @@ class KindMeasurements:
     def together_s(self, members: Sequence[Member]) -> float:
         """Return what rows of measured kinds take that share a device, in s.
 
-        Infinity if they should not: they may not fit, their loads add up to more than `MAX_LOAD`,
-        or it would take nearly as long as one after the other.
+        Infinity if they should not: they may not fit, or their loads add up to more than
+        `MAX_LOAD`. More rows are never expected to take less than some of them were measured to.
         """
         sharing = sharing_of(members)
-        seconds = self.shared_s.get(sharing)
-        if seconds is None:
-            ran_out = (known for known, taken_s in self.shared_s.items() if math.isinf(taken_s))
-            if any(Counter(known) <= Counter(sharing) for known in ran_out):
-                return math.inf
-            if not self.fits(members) or self._load(members) > MAX_LOAD:
-                return math.inf
-            seconds = self._predicted_s(members)
-        serial_s = sum(self.durations_s[member.kind] for member in members)
-        return seconds if seconds * MIN_GAIN <= serial_s else math.inf
+        if sharing in self.shared_s:
+            return self.shared_s[sharing]
+        if self._load(members) > MAX_LOAD:
+            return math.inf
+        prediction = self._prediction(members)
+        if prediction is None or prediction.fit is not Fit.YES or not prediction.slowdowns:
+            return math.inf
+        counts = Counter(sharing)
+        parts_s = (
+            taken_s
+            for first in counts
+            for known, taken_s in self._measured_with.get(first, ())
+            if known <= counts
+        )
+        rows_s = (
+            self.durations_s[member.kind] * slowdown
+            for member, slowdown in zip(members, prediction.slowdowns, strict=True)
+        )
+        return max(*rows_s, *parts_s)
 
     def fits(self, members: Sequence[Member]) -> bool:
         """Return True if the rows' memory is known, and fits into their devices and the machine.
 
         On several devices, the CPUs have to suffice as well.
         """
-        candidate = self._candidate(members)
-        if candidate is None or self._predictor.predict(candidate).fit is not Fit.YES:
+        prediction = self._prediction(members)
+        if prediction is None or prediction.fit is not Fit.YES:
             return False
         return (
             len({member.device for member in members}) == 1
@@ -146,34 +156,40 @@ class KindMeasurements:
         return Predictor(self.calibration)
 
     @cached_property
+    def _measured_with(self) -> Mapping[_Part, Sequence[tuple[Counter[_Part], float]]]:
+        """Return what rows took that shared a device, by the first of them."""
+        by_first: dict[_Part, list[tuple[Counter[_Part], float]]] = {}
+        for sharing, taken_s in self.shared_s.items():
+            by_first.setdefault(sharing[0], []).append((Counter(sharing), taken_s))
+        return by_first
+
+    @cached_property
     def _places(self) -> dict[str, DevicePlace]:
         """Return a place for each kind of hardware: rows that share one must agree on its size."""
         return {kind.hardware: solo.place for kind, solo in self.solos.items()}
 
-    def _candidate(self, members: Sequence[Member]) -> Candidate | None:
-        rows = []
-        for member in members:
-            solo = self.solos.get(member.kind)
-            if solo is None:
-                return None
-            place = replace(self._places[member.kind.hardware], devices=member.device)
-            rows.append(CandidateRow(replace(solo, place=place), member.collocation))
-        return Candidate(tuple(rows))
+    @cached_property
+    def _row(self) -> Callable[[Member], CandidateRow | None]:
+        return cache(self._row_of)
+
+    def _row_of(self, member: Member) -> CandidateRow | None:
+        solo = self.solos.get(member.kind)
+        if solo is None:
+            return None
+        place = replace(self._places[member.kind.hardware], devices=member.device)
+        return CandidateRow(replace(solo, place=place), member.collocation)
+
+    def _prediction(self, members: Sequence[Member]) -> Prediction | None:
+        """Return what is predicted of rows; None if one was never measured on its device alone."""
+        rows = [row for row in map(self._row, members) if row is not None]
+        if len(rows) < len(members):
+            return None
+        return self._predictor.predict(Candidate(tuple(rows)))
 
     def _load(self, members: Sequence[Member], resources: Iterable[Resource] = _LIMITED) -> float:
         """Return the largest sum of the rows' shares of a resource."""
-        solos = [self.solos[member.kind] for member in members]
-        return max(sum(solo.shares.get(each, 0.0) for solo in solos) for each in resources)
-
-    def _predicted_s(self, members: Sequence[Member]) -> float:
-        candidate = self._candidate(members)
-        slowdowns = () if candidate is None else self._predictor.predict(candidate).slowdowns
-        if not slowdowns:
-            return math.inf
-        return max(
-            self.durations_s[member.kind] * slowdown
-            for member, slowdown in zip(members, slowdowns, strict=True)
-        )
+        shares = [solo.shares for member in members if (solo := self.solos.get(member.kind))]
+        return max(sum(each.get(resource, 0.0) for each in shares) for resource in resources)
 
 
 def read_kinds(

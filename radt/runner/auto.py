@@ -39,6 +39,8 @@ if TYPE_CHECKING:  # the analysis needs numpy, and few starts have such rows
 
 #: The hardware of kinds that run on a GPU (`radt.analysis.kinds.Kind`).
 GPU = "GPU"
+#: Devices of jobs, of which only the number is known before they run.
+_DEVICES_OF_JOBS = {CPU: CPU, "1 GPU": GPU}
 _LABEL = re.compile(rf"{AUTO}-(\d+)")
 
 
@@ -119,7 +121,7 @@ class AutoGroups:
     def _known(self, rows: Iterable[RunPlan], site: Site) -> KindMeasurements:
         from radt.analysis.kinds import read_kinds
 
-        kinds = {kind_of(row) for row in rows}
+        kinds = {kind_of(row, site) for row in rows}
         return read_kinds(self._reader, site, self._experiment, kinds, self._caches)
 
     def _waiting(self, row: RunPlan, site: Site) -> WaitingRow:
@@ -127,7 +129,7 @@ class AutoGroups:
         devices: tuple[str, ...] = (str(row.devices),)
         if row.auto.any_device and not row.devices.is_cpu and not self._machine.mig_devices:
             devices = tuple(device for device, kind in site.devices.items() if kind == GPU)
-        return _waiting(row, devices, is_alone=row.line in self._alone)
+        return _waiting(row, site, devices, is_alone=row.line in self._alone)
 
     def _placed(self, group: Group, by_line: Mapping[int, PendingWorkload]) -> tuple[RunPlan, ...]:
         label = f"{AUTO}-{next(self._numbers)}"
@@ -204,8 +206,8 @@ def site_here(machine: Machine) -> Site:
     return Site(platform.node(), {CPU: CPU} | {str(gpu.index): GPU for gpu in alike})
 
 
-def kind_of(row: RunPlan) -> Kind:
-    """Return the kind of a row.
+def kind_of(row: RunPlan, site: Site) -> Kind:
+    """Return the kind of a row; one without measurements for devices that the site does not know.
 
     Raises:
         UsageError: The settings file cannot be read.
@@ -214,7 +216,9 @@ def kind_of(row: RunPlan) -> Kind:
     from radt.analysis.kinds import Kind
 
     work = work_of(row.arguments, ignored_params())
-    return Kind(row.program.recorded, work, CPU if row.devices.is_cpu else GPU)
+    number = units.plural(len(row.devices.gpus), "GPU")  # all that is known on a cluster
+    hardware = site.devices.get(str(row.devices)) or site.devices.get(number, number)
+    return Kind(row.program.recorded, work, hardware)
 
 
 def _next_number(reader: StoreReader, experiment: str) -> int:
@@ -224,12 +228,14 @@ def _next_number(reader: StoreReader, experiment: str) -> int:
     return max(numbers, default=0) + 1
 
 
-def _waiting(row: RunPlan, devices: tuple[str, ...], *, is_alone: bool = False) -> WaitingRow:
+def _waiting(
+    row: RunPlan, site: Site, devices: tuple[str, ...], *, is_alone: bool = False
+) -> WaitingRow:
     from radt.runner.placement import WaitingRow
 
     is_free = row.auto is not None and row.auto.any_collocation
     return WaitingRow(
-        row.line, kind_of(row), devices, None if is_free else row.collocation, is_alone
+        row.line, kind_of(row, site), devices, None if is_free else row.collocation, is_alone
     )
 
 
@@ -290,13 +296,16 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
     store = work.options.home.store_path
     if not by_experiment or not store.exists():
         return {}
+    from radt.analysis.kinds import Site
     from radt.runner.placement import divided
     from radt.store.reader import StoreReader
 
+    site = Site("", _DEVICES_OF_JOBS)
     groups: dict[int, MeasuredGroup] = {}
     with StoreReader(store) as reader:
         for experiment, rows in by_experiment.items():
-            known = _best_known(reader, experiment, {kind_of(row) for row in rows.values()})
+            kinds = {kind_of(row, site) for row in rows.values()}
+            known = _best_known(reader, experiment, kinds)
             records = _last_runs(rows.values(), reader)
             numbers = count(_next_number(reader, experiment))
             #: Rows of a job ask for the same resources, and repeat as often.
@@ -304,9 +313,9 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
             for row in rows.values():
                 record = records.get(row.run_id)
                 ran_out = record is not None and record.status is RunStatus.OOM
-                if known.alone_s(kind_of(row)) is not None and not ran_out:
+                if known.alone_s(kind_of(row, site)) is not None and not ran_out:
                     shape = (row.resources, row.devices, row.repeats_done)
-                    alike.setdefault(shape, []).append(_waiting(row, (str(row.devices),)))
+                    alike.setdefault(shape, []).append(_waiting(row, site, (str(row.devices),)))
             for group in (group for same in alike.values() for group in divided(same, known)):
                 if len(group.rows) > 1:
                     made = MeasuredGroup(f"{AUTO}-{next(numbers)}", reason_text(group))
@@ -324,7 +333,7 @@ def _best_known(reader: StoreReader, experiment: str, kinds: Collection[Kind]) -
         for kind in reader.tagged(CLUSTER_HARDWARE, summary.name).values()
     }
     found = (
-        read_kinds(reader, Site(each, {CPU: CPU, "1 GPU": GPU}), experiment, kinds, {})
+        read_kinds(reader, Site(each, _DEVICES_OF_JOBS), experiment, kinds, {})
         for each in sorted(hardware)
     )
     return max(found, key=lambda known: len(known.durations_s), default=KindMeasurements())
@@ -346,13 +355,13 @@ def preview(plan: ExperimentPlan, options: StartOptions, machine: Machine) -> li
     from radt.analysis.kinds import KindMeasurements, read_kinds
     from radt.store.reader import StoreReader
 
-    texts = []
+    texts, site = [], site_here(machine)
     for experiment, waiting in rows.items():
-        kinds = {kind_of(row): row for row in reversed(waiting)}
+        kinds = {kind_of(row, site): row for row in reversed(waiting)}
         known = KindMeasurements()
         if options.home.store_path.exists():
             with StoreReader(options.home.store_path) as reader:
-                known = read_kinds(reader, site_here(machine), experiment, kinds, {})
+                known = read_kinds(reader, site, experiment, kinds, {})
         measured = [
             f"{row.label} (line {row.line}) {units.duration(alone_s)}"
             for kind, row in kinds.items()
