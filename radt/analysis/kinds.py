@@ -192,54 +192,66 @@ class KindMeasurements:
         return max(sum(each.get(resource, 0.0) for each in shares) for resource in resources)
 
 
-def read_kinds(
-    reader: StoreReader,
-    site: Site,
-    experiment: str,
-    wanted: Collection[Kind],
-    caches: dict[str, ReportCache],
-) -> KindMeasurements:
-    """Return what was measured of kinds at a site, in the experiment and in the newest others.
+class KindReader:
+    """Reads what was measured of kinds at a site: in an experiment, and in the newest others.
 
     Args:
         reader: The store.
         site: Where the rows are to run.
-        experiment: The experiment; its measurements override those of others.
+        experiment: The experiment. It is read again by each `read`, the others only now.
         wanted: The kinds.
-        caches: Caches of the reports of experiments, by name. They are updated.
 
     Raises:
         StoreError: The store cannot be read.
         UsageError: The settings file cannot be read.
     """
-    others = sorted(
-        (each for each in reader.experiments() if each.name != experiment),
-        key=lambda each: each.last_activity_ns,
-    )
-    solos: dict[Kind, Solo] = {}
-    durations_s: dict[Kind, float] = {}
-    shared_s: dict[Sharing, float] = {}
-    calibration: list[MeasuredWorkload] = []
-    for name in (*(each.name for each in others[-_MAX_EXPERIMENTS:]), experiment):
-        only = _relevant_runs(reader, site, name, set(wanted))
+
+    def __init__(
+        self, reader: StoreReader, site: Site, experiment: str, wanted: Collection[Kind]
+    ) -> None:
+        self._reader = reader
+        self._site = site
+        self._experiment = experiment
+        self._wanted = frozenset(wanted)
+        self._cache = ReportCache()
+        others = sorted(
+            (each for each in reader.experiments() if each.name != experiment),
+            key=lambda each: each.last_activity_ns,
+        )
+        self._others = [self._measurements(each.name) for each in others[-_MAX_EXPERIMENTS:]]
+
+    def read(self) -> KindMeasurements:
+        """Return all measurements; those of the experiment override the others.
+
+        Raises:
+            StoreError: The store cannot be read.
+            UsageError: The settings file cannot be read.
+        """
+        solos: dict[Kind, Solo] = {}
+        durations_s: dict[Kind, float] = {}
+        shared_s: dict[Sharing, float] = {}
+        calibration: list[MeasuredWorkload] = []
+        for found in (*self._others, self._measurements(self._experiment, self._cache)):
+            for key, solo in found.solos.items():
+                if (kind := self._site.kind(key)) is not None:
+                    solos[kind] = solo
+            calibration += found.measured
+            for workload in sorted(found.report.workloads, key=_created_ns):
+                rows = _rows(workload, found, self._site)
+                if len(rows) == workload.run_count == 1:
+                    ((member, run),) = rows
+                    is_whole = member.collocation.mig is None
+                    if run.status is RunStatus.FINISHED and is_whole and (taken := run.lasted_s()):
+                        durations_s[member.kind] = taken
+                elif len(rows) == workload.run_count:
+                    shared_s |= _shared_s(rows, shared_s)
+        return KindMeasurements(solos, durations_s, shared_s, calibration)
+
+    def _measurements(self, experiment: str, cache: ReportCache | None = None) -> Measurements:
+        only = _relevant_runs(self._reader, self._site, experiment, self._wanted)
         if not only:
-            continue
-        cache = caches.setdefault(name, ReportCache())
-        found = read_measurements(reader, name, cache=cache, only=only)
-        for key, solo in found.solos.items():
-            if (kind := site.kind(key)) is not None:
-                solos[kind] = solo
-        calibration += found.measured
-        for workload in sorted(found.report.workloads, key=_created_ns):
-            rows = _rows(workload, found, site)
-            if len(rows) == 1 and workload.run_count == 1:
-                ((member, run),) = rows
-                taken_s = run.lasted_s()
-                if run.status is RunStatus.FINISHED and taken_s and member.collocation.mig is None:
-                    durations_s[member.kind] = taken_s
-            elif len(rows) == workload.run_count:
-                shared_s |= _shared_s(rows, shared_s)
-    return KindMeasurements(solos, durations_s, shared_s, calibration)
+            return Measurements(experiment)
+        return read_measurements(self._reader, experiment, cache=cache, only=only)
 
 
 def _relevant_runs(

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,7 @@ from radt.store.records import RunRecord
 from radt.tags import CLUSTER_HARDWARE
 
 if TYPE_CHECKING:  # the analysis needs numpy, and few starts have such rows
-    from radt.analysis.kinds import Kind, KindMeasurements, Site
-    from radt.analysis.report import ReportCache
+    from radt.analysis.kinds import Kind, KindMeasurements, KindReader, Site
     from radt.runner.placement import Group, WaitingRow
     from radt.store.reader import StoreReader
 
@@ -65,9 +65,9 @@ class AutoGroups:
         self._reader = reader
         self._numbers = count(_next_number(reader, experiment))
         self._target = RowTarget.beside(plan.path, machine, registry.load())
-        self._caches: dict[str, ReportCache] = {}
         own = [run for run in plan.runs if run.experiment == experiment and run.auto is not None]
         records = _last_runs(own, reader)
+        self._rows = own
         #: Lines of rows that ran out of memory: they have the machine to themselves.
         self._alone = {
             run.line
@@ -89,13 +89,13 @@ class AutoGroups:
             for label, runs in self._formed.items():
                 if all(run.line in by_line for run in runs):
                     return _pending(by_line, runs, f"repeats {label}")
-        rows = [pending.plan.runs[0] for pending in waiting]
         from radt.runner.placement import Reason, next_group  # needs numpy
 
-        site = site_here(self._machine)
-        known = self._known(rows, site)
-        waiting_rows = [self._waiting(row, site) for row in rows]
-        group = next_group(waiting_rows, known, has_mps=shutil.which(MPS_CONTROL) is not None)
+        group = next_group(
+            [self._waiting(pending.plan.runs[0]) for pending in waiting],
+            self._kinds.read(),
+            has_mps=shutil.which(MPS_CONTROL) is not None,
+        )
         runs = self._placed(group, by_line)
         if len(runs) > 1 and any(conflicts(_workload(runs), self._target)):
             # They name the same CPUs, or the driver does not let them share the GPU.
@@ -118,18 +118,23 @@ class AutoGroups:
             self._formed.pop(group.plan.label, None)
         return rows
 
-    def _known(self, rows: Iterable[RunPlan], site: Site) -> KindMeasurements:
-        from radt.analysis.kinds import read_kinds
+    @cached_property
+    def _kinds(self) -> KindReader:
+        from radt.analysis.kinds import KindReader  # needs numpy
 
-        kinds = {kind_of(row, site) for row in rows}
-        return read_kinds(self._reader, site, self._experiment, kinds, self._caches)
+        kinds = {kind_of(row, self._site) for row in self._rows}
+        return KindReader(self._reader, self._site, self._experiment, kinds)
 
-    def _waiting(self, row: RunPlan, site: Site) -> WaitingRow:
+    @cached_property
+    def _site(self) -> Site:
+        return site_here(self._machine)
+
+    def _waiting(self, row: RunPlan) -> WaitingRow:
         assert row.auto is not None
         devices: tuple[str, ...] = (str(row.devices),)
         if row.auto.any_device and not row.devices.is_cpu and not self._machine.mig_devices:
-            devices = tuple(device for device, kind in site.devices.items() if kind == GPU)
-        return _waiting(row, site, devices, is_alone=row.line in self._alone)
+            devices = tuple(device for device, kind in self._site.devices.items() if kind == GPU)
+        return _waiting(row, self._site, devices, is_alone=row.line in self._alone)
 
     def _placed(self, group: Group, by_line: Mapping[int, PendingWorkload]) -> tuple[RunPlan, ...]:
         label = f"{AUTO}-{next(self._numbers)}"
@@ -325,7 +330,7 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
 
 def _best_known(reader: StoreReader, experiment: str, kinds: Collection[Kind]) -> KindMeasurements:
     """Return what is known of kinds on the hardware of a cluster where most of them ran."""
-    from radt.analysis.kinds import KindMeasurements, Site, read_kinds
+    from radt.analysis.kinds import KindMeasurements, KindReader, Site
 
     hardware = {
         kind
@@ -333,7 +338,7 @@ def _best_known(reader: StoreReader, experiment: str, kinds: Collection[Kind]) -
         for kind in reader.tagged(CLUSTER_HARDWARE, summary.name).values()
     }
     found = (
-        read_kinds(reader, Site(each, _DEVICES_OF_JOBS), experiment, kinds, {})
+        KindReader(reader, Site(each, _DEVICES_OF_JOBS), experiment, kinds).read()
         for each in sorted(hardware)
     )
     return max(found, key=lambda known: len(known.durations_s), default=KindMeasurements())
@@ -352,7 +357,7 @@ def preview(plan: ExperimentPlan, options: StartOptions, machine: Machine) -> li
             rows.setdefault(pending.plan.experiment, []).extend(pending.plan.runs)
     if not rows:
         return []
-    from radt.analysis.kinds import KindMeasurements, read_kinds
+    from radt.analysis.kinds import KindMeasurements, KindReader
     from radt.store.reader import StoreReader
 
     texts, site = [], site_here(machine)
@@ -361,7 +366,7 @@ def preview(plan: ExperimentPlan, options: StartOptions, machine: Machine) -> li
         known = KindMeasurements()
         if options.home.store_path.exists():
             with StoreReader(options.home.store_path) as reader:
-                known = read_kinds(reader, site, experiment, kinds, {})
+                known = KindReader(reader, site, experiment, kinds).read()
         measured = [
             f"{row.label} (line {row.line}) {units.duration(alone_s)}"
             for kind, row in kinds.items()

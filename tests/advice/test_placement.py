@@ -235,7 +235,7 @@ class Trace:
         return step
 
     def _learned(self, step: Step) -> KindMeasurements:
-        """What is known afterwards, as `read_kinds` reads it from a store."""
+        """What is known afterwards, as `KindReader` reads it from a store."""
         known = self.known
         shared_s = dict(known.shared_s)
         for device, members in step.sets.items():
