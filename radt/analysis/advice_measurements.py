@@ -65,7 +65,6 @@ class Measurements:
         measured: Workloads of several runs.
         missing: Names of models that ran with others but never alone, by key.
         records: The newest run of each model, alone or not, with its parameters.
-        keys: The model of each run, by its id.
         left_out: Sentences on runs and models that are left out.
         report: All of its workloads, including those with services.
     """
@@ -75,7 +74,6 @@ class Measurements:
     measured: Sequence[MeasuredWorkload] = ()
     missing: Mapping[BaselineKey, str] = field(default_factory=dict)
     records: Mapping[BaselineKey, tuple[RunRecord, Mapping[str, str]]] = field(default_factory=dict)
-    keys: Mapping[str, BaselineKey] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
     report: Report = field(default_factory=lambda: Report(""))
 
@@ -156,7 +154,6 @@ def read_measurements(
         [workload for workload in measured if workload is not None],
         missing,
         records,
-        keys,
         tuple(left_out),
         report,
     )

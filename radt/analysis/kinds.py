@@ -7,6 +7,7 @@ from those of the setting ``ignored-params``.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,18 +26,21 @@ from radt.analysis.advice_model import (
     Solo,
 )
 from radt.analysis.advice_prediction import Predictor
-from radt.analysis.baselines import BaselineKey, Work, keys_of
+from radt.analysis.baselines import BaselineKey, Work, keys_of, program_in
 from radt.analysis.report import ReportCache
 from radt.analysis.summaries import WorkloadSummary
 from radt.collocation.spec import Collocation
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
+from radt.tags import START
 
 #: Rows share a device only if the shares of each resource that they use alone add up to at most
 #: this. Beyond it, runs disturb each other in ways that a sum of shares does not predict.
 MAX_LOAD = 1.5
 _LIMITED = (Resource.CORES, Resource.SM, Resource.DRAM)
+#: The param that has a run's environment (`radt.runner.preparation`).
+ENVIRONMENT, LOCAL = "Environment", "local"
 #: The newest experiments that are searched for measurements.
 _MAX_EXPERIMENTS = 20
 
@@ -44,8 +48,9 @@ _MAX_EXPERIMENTS = 20
 class Kind(NamedTuple):
     """The work of a row, and what it runs on: ``cpu`` or ``GPU``."""
 
-    file: str
+    program: str
     params: Work
+    environment: str
     hardware: str
 
 
@@ -74,12 +79,12 @@ class Site:
     hardware: str
     devices: Mapping[str, str]
 
-    def kind(self, key: BaselineKey) -> Kind | None:
+    def kind(self, key: BaselineKey, run: RunRecord, environment: str) -> Kind | None:
         """Return the kind of a run; None if it ran elsewhere."""
         device = self.devices.get(key.devices)
         if key.hardware != self.hardware or device is None:
             return None
-        return Kind(key.file, key.params, device)
+        return Kind(program_in(run.command, key.file), key.params, environment, device)
 
 
 def sharing_of(members: Iterable[Member]) -> Sharing:
@@ -106,6 +111,13 @@ class KindMeasurements:
     def alone_s(self, kind: Kind) -> float | None:
         """Return what a kind takes alone, in s; None if it was never measured."""
         return self.durations_s.get(kind)
+
+    def has_needs(self, kind: Kind) -> bool:
+        """Return True if the memory and the load of a kind are known."""
+        solo = self.solos.get(kind)
+        if solo is None or None in (solo.memory_bytes, solo.place.memory_bytes):
+            return False
+        return (Resource.CORES if solo.is_cpu else Resource.SM) in solo.shares
 
     def has_measured(self, members: Sequence[Member]) -> bool:
         """Return True if rows of these kinds have shared a device."""
@@ -192,6 +204,24 @@ class KindMeasurements:
         return max(sum(each.get(resource, 0.0) for each in shares) for resource in resources)
 
 
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """The measurements of an experiment, and the kinds of its runs by their ids."""
+
+    found: Measurements
+    kinds: Mapping[str, Kind]
+
+    def rows(self, workload: WorkloadSummary) -> list[tuple[Member, RunRecord]]:
+        """Return the rows of a workload; none if it has services."""
+        runs = [row.run for group in workload.groups for row in group.runs]
+        members = [
+            (Member(self.kinds[run.run_id], collocation_of(run), run.devices), run)
+            for run in runs
+            if run.run_id in self.kinds
+        ]
+        return members if len(members) == workload.run_count == len(runs) else []
+
+
 class KindReader:
     """Reads what was measured of kinds at a site: in an experiment, and in the newest others.
 
@@ -200,6 +230,7 @@ class KindReader:
         site: Where the rows are to run.
         experiment: The experiment. It is read again by each `read`, the others only now.
         wanted: The kinds.
+        limits: ``--max-epoch`` and ``--max-time`` of the start: others make runs of other lengths.
 
     Raises:
         StoreError: The store cannot be read.
@@ -207,18 +238,24 @@ class KindReader:
     """
 
     def __init__(
-        self, reader: StoreReader, site: Site, experiment: str, wanted: Collection[Kind]
+        self,
+        reader: StoreReader,
+        site: Site,
+        experiment: str,
+        wanted: Collection[Kind],
+        limits: Collection[str] = (),
     ) -> None:
         self._reader = reader
         self._site = site
         self._experiment = experiment
         self._wanted = frozenset(wanted)
+        self._limits = frozenset(limits)
         self._cache = ReportCache()
         others = sorted(
             (each for each in reader.experiments() if each.name != experiment),
             key=lambda each: each.last_activity_ns,
         )
-        self._others = [self._measurements(each.name) for each in others[-_MAX_EXPERIMENTS:]]
+        self._others = [self._measured(each.name) for each in others[-_MAX_EXPERIMENTS:]]
 
     def read(self) -> KindMeasurements:
         """Return all measurements; those of the experiment override the others.
@@ -231,61 +268,61 @@ class KindReader:
         durations_s: dict[Kind, float] = {}
         shared_s: dict[Sharing, float] = {}
         calibration: list[MeasuredWorkload] = []
-        for found in (*self._others, self._measurements(self._experiment, self._cache)):
-            for key, solo in found.solos.items():
-                if (kind := self._site.kind(key)) is not None:
-                    solos[kind] = solo
-            calibration += found.measured
-            for workload in sorted(found.report.workloads, key=_created_ns):
-                rows = _rows(workload, found, self._site)
-                if len(rows) == workload.run_count == 1:
+        for measured in (*self._others, self._measured(self._experiment, self._cache)):
+            for solo in measured.found.solos.values():
+                solos[measured.kinds[solo.run_id]] = solo
+            calibration += measured.found.measured
+            for workload in sorted(measured.found.report.workloads, key=_created_ns):
+                rows = measured.rows(workload)
+                if len(rows) == 1:
                     ((member, run),) = rows
                     is_whole = member.collocation.mig is None
                     if run.status is RunStatus.FINISHED and is_whole and (taken := run.lasted_s()):
                         durations_s[member.kind] = taken
-                elif len(rows) == workload.run_count:
+                elif rows:
                     shared_s |= _shared_s(rows, shared_s)
         return KindMeasurements(solos, durations_s, shared_s, calibration)
 
-    def _measurements(self, experiment: str, cache: ReportCache | None = None) -> Measurements:
-        only = _relevant_runs(self._reader, self._site, experiment, self._wanted)
-        if not only:
-            return Measurements(experiment)
-        return read_measurements(self._reader, experiment, cache=cache, only=only)
+    def _measured(self, experiment: str, cache: ReportCache | None = None) -> _Measured:
+        """Read the workloads of an experiment all of whose rows are of the kinds."""
+        reader = self._reader
+        runs = reader.runs(experiment=experiment)
+        params = reader.params_of([run.run_id for run in runs])
+        keys = keys_of(reader, runs, params)
+        starts = reader.tagged(START, experiment)
+        kinds = {
+            run.run_id: kind
+            for run in runs
+            for environment in [params.get(run.run_id, {}).get(ENVIRONMENT, LOCAL)]
+            if limits_in(starts.get(run.run_id, "")) == self._limits
+            and (kind := self._site.kind(keys[run.run_id], run, environment)) in self._wanted
+        }
+        foreign = {run.workload_id for run in runs if run.run_id not in kinds}
+        only = {run.run_id for run in runs if run.workload_id not in foreign}
+        found = Measurements(experiment)
+        if only:
+            found = read_measurements(reader, experiment, cache=cache, only=only)
+        return _Measured(found, kinds)
 
 
-def _relevant_runs(
-    reader: StoreReader, site: Site, experiment: str, wanted: Collection[Kind]
-) -> set[str]:
-    """Return the runs of workloads all of whose rows are of these kinds."""
-    runs = reader.runs(experiment=experiment)
-    keys = keys_of(reader, runs, reader.params_of([run.run_id for run in runs]))
-    foreign = {run.workload_id for run in runs if site.kind(keys[run.run_id]) not in wanted}
-    return {run.run_id for run in runs if run.workload_id not in foreign}
+def limits_in(options: str) -> frozenset[str]:
+    """Return ``--max-epoch`` and ``--max-time`` with their values, from a start's options."""
+    words = shlex.split(options)
+    return frozenset(
+        word if "=" in word else f"{word}={value}"
+        for word, value in zip(words, [*words[1:], ""], strict=False)
+        if word.partition("=")[0] in ("--max-epoch", "--max-time")
+    )
 
 
 def _created_ns(workload: WorkloadSummary) -> int:
     return max(row.run.created_ns for group in workload.groups for row in group.runs)
 
 
-def _rows(
-    workload: WorkloadSummary, found: Measurements, site: Site
-) -> list[tuple[Member, RunRecord]]:
-    """Return the rows of a workload without services that ran at the site."""
-    if workload.is_served:
-        return []
-    runs = [row.run for group in workload.groups for row in group.runs]
-    return [
-        (Member(kind, collocation_of(run), run.devices), run)
-        for run in runs
-        if (kind := site.kind(found.keys[run.run_id])) is not None
-    ]
-
-
 def _shared_s(
     rows: Sequence[tuple[Member, RunRecord]], known: Mapping[Sharing, float]
 ) -> dict[Sharing, float]:
-    """Return what the rows on each device took. A group that ran out of memory once never fits."""
+    """Return what the rows on each device took. A group that failed by that never fits."""
     by_device: dict[str, list[tuple[Member, RunRecord]]] = {}
     for member, run in rows:
         by_device.setdefault(member.device, []).append((member, run))
@@ -294,7 +331,7 @@ def _shared_s(
         sharing = sharing_of(member for member, _ in together)
         statuses = {run.status for _, run in together}
         taken_s = [run.lasted_s() or math.inf for _, run in together]
-        if len(together) > 1 and RunStatus.OOM in statuses:
+        if len(together) > 1 and statuses & {RunStatus.OOM, RunStatus.TIMEOUT}:
             shared_s[sharing] = math.inf
         elif len(together) > 1 and statuses == {RunStatus.FINISHED}:
             shared_s[sharing] = math.inf if known.get(sharing) == math.inf else max(taken_s)

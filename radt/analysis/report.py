@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import text
 
+from radt import units
 from radt.analysis.baselines import Baselines, keys_of
 from radt.analysis.footnotes import ReportedWorkload, footnotes, losses
 from radt.analysis.measures import WorkloadMeasures, measure
@@ -273,10 +274,12 @@ def _grouped(
     workloads: Iterable[WorkloadSummary], tags: Mapping[str, Mapping[str, str]]
 ) -> Iterator[str]:
     """Yield why radt put rows of the workload ``auto`` together."""
+    names: dict[str, list[str]] = {}
     for workload in workloads:
-        why = tags.get(workload.groups[0].runs[0].run.run_id, {}).get(GROUPED_BY)
-        if why:
-            yield f"radt formed {workload.name}: {why}."
+        if why := tags.get(workload.groups[0].runs[0].run.run_id, {}).get(GROUPED_BY):
+            names.setdefault(why, []).append(workload.name)
+    for why, formed in names.items():
+        yield f"radt formed {units.listed(formed, _MOST_REASONS)}: {why}."
 
 
 def _not_compared(

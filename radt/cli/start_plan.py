@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from radt.cli.render import print_folded, render_plan
+from radt.experiment.plan import is_chosen
 from radt.render.model import printable
 from radt.runner.auto import preview
 from radt.runner.console import shown_path
@@ -55,7 +56,7 @@ def show_plan(
 def show_work(work: Work, console: Console) -> None:
     """Print what a start would run."""
     plan, options = work.plan, work.options
-    chosen = tuple(workload for workload in plan.workloads if workload.is_among(options.only))
+    chosen = tuple(each for each in plan.workloads if is_chosen(each.label, options.only))
     plan = replace(plan, workloads=chosen)
     render_plan(plan, rerun=options.rerun, repeat=options.repeat, console=console)
 

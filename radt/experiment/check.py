@@ -173,6 +173,8 @@ def conflicts(workload: WorkloadPlan, place: RowTarget) -> Iterator[Conflict]:
         lines = tuple(run.line for run in workload.runs)
         only = f"workload {workload.label} has services only"
         remedy = "Add a row that they serve (same Workload, no Role), or empty the cell"
+        if workload.is_auto:
+            only, remedy = "a service cannot be in auto", "Name the workload that it serves"
         yield Conflict(Column.ROLE, lines, UsageError(only, remedy))
     yield from _device_conflicts(workload.runs, place)
     if place.machine.is_here:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,8 @@ MODEL = "model"
 
 #: The Workload cell of rows that radt groups itself (`radt.runner.placement`).
 AUTO = "auto"
+#: Labels of such rows (``auto row 3``) and of the workloads that radt forms (``auto-3``).
+AUTO_LABEL = re.compile(rf"{AUTO}(?: row |-)(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +105,13 @@ class WorkloadKey:
     label: str
 
 
+def is_chosen(label: str, only: Collection[str]) -> bool:
+    """Return True if ``--only`` chooses a workload. ``auto`` chooses all rows that radt groups."""
+    if not only or label in only:
+        return True
+    return AUTO in only and AUTO_LABEL.fullmatch(label) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
     """Runs that start together, in the file's order."""
@@ -118,12 +128,6 @@ class WorkloadPlan:
     def is_auto(self) -> bool:
         """Return True for a row that radt puts into a workload."""
         return any(run.auto is not None for run in self.runs)
-
-    def is_among(self, labels: Collection[str]) -> bool:
-        """Return True if the labels of ``--only`` choose it; ``auto`` chooses all such rows."""
-        if not labels or self.label in labels:
-            return True
-        return AUTO in labels and (self.is_auto or self.label.startswith(f"{AUTO}-"))
 
     @property
     def trained(self) -> tuple[RunPlan, ...]:

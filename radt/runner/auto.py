@@ -7,12 +7,11 @@ into workloads (``auto-1``, ``auto-2``).
 from __future__ import annotations
 
 import platform
-import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -20,19 +19,22 @@ from radt import units
 from radt.collocation.spec import Collocation
 from radt.devices.machine import CPU, Devices, Machine
 from radt.devices.nvml import MPS_CONTROL
-from radt.errors import RunNotFoundError, UsageError
+from radt.errors import RunNotFoundError, StoreError, UsageError
 from radt.experiment.check import conflicts, workloads_of
-from radt.experiment.plan import AUTO, ExperimentPlan, RunPlan, WorkloadPlan
+from radt.experiment.plan import AUTO, AUTO_LABEL, ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.row import RowTarget
 from radt.listeners import registry
 from radt.model import RunStatus
 from radt.run_name import row_letter
 from radt.runner.options import PendingWorkload, StartOptions, Work, pending_workloads
+from radt.runner.outcome import RunEnd
+from radt.runner.preparation import command_text
 from radt.runner.progress import WorkloadProgress
 from radt.store.records import RunRecord
-from radt.tags import CLUSTER_HARDWARE
+from radt.tags import CLUSTER_HARDWARE, GROUPED_BY
 
 if TYPE_CHECKING:  # the analysis needs numpy, and few starts have such rows
+    from radt.analysis.advice_model import Solo
     from radt.analysis.kinds import Kind, KindMeasurements, KindReader, Site
     from radt.runner.placement import Group, WaitingRow
     from radt.store.reader import StoreReader
@@ -41,100 +43,131 @@ if TYPE_CHECKING:  # the analysis needs numpy, and few starts have such rows
 GPU = "GPU"
 #: Devices of jobs, of which only the number is known before they run.
 _DEVICES_OF_JOBS = {CPU: CPU, "1 GPU": GPU}
-_LABEL = re.compile(rf"{AUTO}-(\d+)")
+#: Share of what a job asks for that rows may be expected to need.
+_MARGIN = 0.9
 
 
 class AutoGroups:
     """Forms the groups of one experiment's rows on this machine, one after the other.
 
     Args:
-        plan: The plan of the file.
+        work: The work of the start.
         experiment: The experiment.
         machine: This machine.
         reader: The store.
+        start_options: The options of the start, as they are recorded.
 
     Raises:
         StoreError: The store cannot be read.
     """
 
     def __init__(
-        self, plan: ExperimentPlan, experiment: str, machine: Machine, reader: StoreReader
+        self,
+        work: Work,
+        experiment: str,
+        machine: Machine,
+        reader: StoreReader,
+        start_options: str = "",
     ) -> None:
-        self._experiment = experiment
+        plan = work.plan
         self._machine = machine
-        self._reader = reader
-        self._numbers = count(_next_number(reader, experiment))
         self._target = RowTarget.beside(plan.path, machine, registry.load())
-        own = [run for run in plan.runs if run.experiment == experiment and run.auto is not None]
-        records = _last_runs(own, reader)
-        self._rows = own
+        self._numbers = count(_next_number(reader, plan, experiment))
+        self._has_mps = shutil.which(MPS_CONTROL) is not None
+        rows = [run for run in plan.runs if run.experiment == experiment and run.auto is not None]
+        site = site_here(machine)
+        self._devices_alike = tuple(each for each, kind in site.devices.items() if kind == GPU)
+        self._kinds = {row.line: kind for row, kind in zip(rows, kinds_of(rows, site), strict=True)}
+        self._find_reader: Callable[[], KindReader] = partial(
+            kind_reader, reader, site, experiment, self._kinds.values(), start_options
+        )
+        self._cells = {row.line: row.auto for row in rows}
+        records = _last_runs(rows, reader)
         #: Lines of rows that ran out of memory: they have the machine to themselves.
         self._alone = {
-            run.line
-            for run in own
-            if run.run_id in records and records[run.run_id].status is RunStatus.OOM
+            row.line
+            for row in rows
+            if row.run_id in records and records[row.run_id].status is RunStatus.OOM
         }
-        #: Groups that are to be repeated, by label.
-        self._formed = dict(self._finished(own, records))
+        #: Groups that are to be repeated and why they were formed, by label.
+        self._formed = {
+            runs[0].workload: (runs, reason)
+            for runs, reason in self._finished(rows, records, reader)
+        }
 
     def form(self, waiting: Sequence[PendingWorkload]) -> PendingWorkload:
         """Return the next group of rows that wait for the same repeat.
 
+        While the store cannot be read, nothing is known of their kinds: they run alone.
+
         Raises:
-            StoreError: The store cannot be read.
             UsageError: The settings file cannot be read.
         """
+        from radt.runner.placement import next_group  # needs numpy
+
         by_line = {pending.plan.runs[0].line: pending for pending in waiting}
         if waiting[0].repeat > 1:
-            for label, runs in self._formed.items():
+            for runs, reason in self._formed.values():
                 if all(run.line in by_line for run in runs):
-                    return _pending(by_line, runs, f"repeats {label}")
-        from radt.runner.placement import Reason, next_group  # needs numpy
-
-        group = next_group(
-            [self._waiting(pending.plan.runs[0]) for pending in waiting],
-            self._kinds.read(),
-            has_mps=shutil.which(MPS_CONTROL) is not None,
-        )
-        runs = self._placed(group, by_line)
+                    return _pending(by_line, runs, reason)
+        rows = [self._waiting(pending.plan.runs[0]) for pending in waiting]
+        group = next_group(rows, self._known(), has_mps=self._has_mps)
+        runs, reason = self._placed(group, by_line), reason_text(group)
         if len(runs) > 1 and any(conflicts(_workload(runs), self._target)):
-            # They name the same CPUs, or the driver does not let them share the GPU.
-            runs = runs[:1]
-            group = replace(group, rows=group.rows[:1], reason=Reason.NO_PARTNER)
-        self._formed[runs[0].workload] = runs
-        return _pending(by_line, runs, reason_text(group))
+            # They want more CPUs than there are, or a GPU takes fewer clients.
+            reason = "as many as the CPUs and devices that they name allow"
+            while len(runs) > 1 and any(conflicts(_workload(runs), self._target)):
+                runs = runs[:-1]
+        self._formed[runs[0].workload] = runs, reason
+        return _pending(by_line, runs, reason)
 
-    def ran_out(self, group: PendingWorkload, progress: WorkloadProgress) -> list[RunPlan]:
-        """Return the rows of a group that ran out of memory beside others; they run again alone.
+    def failed_together(
+        self, group: PendingWorkload, progress: WorkloadProgress
+    ) -> Sequence[RunPlan]:
+        """Return the rows of an ended group that are to run again, as radt chose their neighbours.
 
-        The other rows of such a group are grouped anew for their next repeat.
+        Those that ran out of memory or took too long have the machine to themselves then. The other
+        rows of such a group are grouped anew for their next repeat.
         """
-        if len(group.plan.runs) < 2:
-            return []
-        letters = {run.letter for run in progress.runs if run.status is RunStatus.OOM}
-        rows = [run for run in group.plan.runs if run.letter in letters]
+        if self._has_mps and self._mps_failed(group, progress):
+            self._has_mps = False
+            return group.plan.runs
+        ends = {run.letter: RunEnd(run.status, run.reason) for run in progress.runs}
+        rows = [run for run in group.plan.runs if group.runs_again(ends[run.letter])]
         if rows:
             self._alone.update(row.line for row in rows)
             self._formed.pop(group.plan.label, None)
         return rows
 
-    @cached_property
-    def _kinds(self) -> KindReader:
-        from radt.analysis.kinds import KindReader  # needs numpy
+    def _mps_failed(self, group: PendingWorkload, progress: WorkloadProgress) -> bool:
+        """Return True if rows could not be set up for MPS, which none of them asks for."""
+        never_started = all(run.started_monotonic_s is None for run in progress.runs)
+        has_failed = any(run.status is RunStatus.FAILED for run in progress.runs)
+        is_chosen = any(
+            run.collocation.mps is not None and auto is not None and auto.any_collocation
+            for run in group.plan.runs
+            for auto in [self._cells.get(run.line)]
+        )
+        return never_started and has_failed and is_chosen
 
-        kinds = {kind_of(row, self._site) for row in self._rows}
-        return KindReader(self._reader, self._site, self._experiment, kinds)
+    def _known(self) -> KindMeasurements:
+        from radt.analysis.kinds import KindMeasurements
+
+        try:
+            return self._reader.read()
+        except StoreError:
+            return KindMeasurements()
 
     @cached_property
-    def _site(self) -> Site:
-        return site_here(self._machine)
+    def _reader(self) -> KindReader:
+        return self._find_reader()
 
     def _waiting(self, row: RunPlan) -> WaitingRow:
         assert row.auto is not None
         devices: tuple[str, ...] = (str(row.devices),)
         if row.auto.any_device and not row.devices.is_cpu and not self._machine.mig_devices:
-            devices = tuple(device for device, kind in self._site.devices.items() if kind == GPU)
-        return _waiting(row, self._site, devices, is_alone=row.line in self._alone)
+            devices = self._devices_alike
+        return _waiting(row, self._kinds[row.line], devices, is_alone=row.line in self._alone)
 
     def _placed(self, group: Group, by_line: Mapping[int, PendingWorkload]) -> tuple[RunPlan, ...]:
         label = f"{AUTO}-{next(self._numbers)}"
@@ -155,25 +188,34 @@ class AutoGroups:
         return row.devices if str(row.devices) == device else Devices.parse(device, self._machine)
 
     def _finished(
-        self, rows: Sequence[RunPlan], records: Mapping[str, RunRecord]
-    ) -> Iterator[tuple[str, tuple[RunPlan, ...]]]:
-        """Yield the groups of earlier starts all of whose rows finished, by label."""
+        self, rows: Sequence[RunPlan], records: Mapping[str, RunRecord], reader: StoreReader
+    ) -> Iterator[tuple[tuple[RunPlan, ...], str]]:
+        """Yield the groups of earlier starts all of whose rows finished, and their reasons."""
+        by_line = {row.line: row for row in rows}
         for workload in workloads_of(_as_recorded(row, records) for row in rows):
             if workload.is_auto:
                 continue
             own = [records[run.run_id] for run in workload.runs]
-            everyone = self._reader.runs(workload_id=own[0].workload_id)
+            everyone = reader.runs(workload_id=own[0].workload_id)
             if any(run.status is not RunStatus.FINISHED for run in everyone):
                 continue
-            if {run.letter for run in everyone} == {run.letter for run in own}:
-                with suppress(UsageError):  # a GPU that is gone
-                    yield (
-                        workload.label,
-                        tuple(
-                            replace(run, devices=self._devices(run, record.devices))
-                            for run, record in zip(workload.runs, own, strict=True)
-                        ),
-                    )
+            if {run.letter for run in everyone} != {run.letter for run in own}:
+                continue
+            with suppress(UsageError):  # a GPU that is gone
+                runs = tuple(
+                    self._again(run, by_line[run.line], record)
+                    for run, record in zip(workload.runs, own, strict=True)
+                )
+                yield runs, reader.tags(own[0].run_id).get(GROUPED_BY, "repeated")
+
+    def _again(self, run: RunPlan, row: RunPlan, record: RunRecord) -> RunPlan:
+        """Return a row of a recorded group, where its cells leave that to radt."""
+        assert row.auto is not None
+        return replace(
+            run,
+            devices=self._devices(row, record.devices) if row.auto.any_device else row.devices,
+            collocation=run.collocation if row.auto.any_collocation else row.collocation,
+        )
 
 
 def regrouped(plan: ExperimentPlan, records: Mapping[str, RunRecord]) -> ExperimentPlan:
@@ -211,37 +253,56 @@ def site_here(machine: Machine) -> Site:
     return Site(platform.node(), {CPU: CPU} | {str(gpu.index): GPU for gpu in alike})
 
 
-def kind_of(row: RunPlan, site: Site) -> Kind:
-    """Return the kind of a row; one without measurements for devices that the site does not know.
+def kinds_of(rows: Iterable[RunPlan], site: Site) -> list[Kind]:
+    """Return the kinds of rows; those on devices that the site does not know have no measurements.
 
     Raises:
         UsageError: The settings file cannot be read.
     """
-    from radt.analysis.baselines import ignored_params, work_of
+    from radt.analysis.baselines import ignored_params, program_in, work_of
     from radt.analysis.kinds import Kind
 
-    work = work_of(row.arguments, ignored_params())
-    number = units.plural(len(row.devices.gpus), "GPU")  # all that is known on a cluster
-    hardware = site.devices.get(str(row.devices)) or site.devices.get(number, number)
-    return Kind(row.program.recorded, work, hardware)
+    ignored = ignored_params()
+    kinds = []
+    for row in rows:
+        program = program_in(command_text(row), row.program.recorded)
+        number = units.plural(len(row.devices.gpus), "GPU")  # all that is known on a cluster
+        hardware = site.devices.get(str(row.devices)) or site.devices.get(number, number)
+        work = work_of(row.arguments, ignored)
+        kinds.append(Kind(program, work, str(row.environment), hardware))
+    return kinds
 
 
-def _next_number(reader: StoreReader, experiment: str) -> int:
-    """Return the number of the next label, which no workload of the experiment has."""
-    found = (_LABEL.fullmatch(workload.label) for workload in reader.workloads(experiment))
-    numbers = [int(match[1]) for match in found if match is not None]
-    return max(numbers, default=0) + 1
+def kind_reader(
+    reader: StoreReader, site: Site, experiment: str, kinds: Collection[Kind], start_options: str
+) -> KindReader:
+    """Return the reader of measurements for a start with these options.
+
+    Raises:
+        StoreError: The store cannot be read.
+        UsageError: The settings file cannot be read.
+    """
+    from radt.analysis.kinds import KindReader, limits_in
+
+    return KindReader(reader, site, experiment, kinds, limits_in(start_options))
+
+
+def _next_number(reader: StoreReader, plan: ExperimentPlan, experiment: str) -> int:
+    """Return the number of the next label, which no workload of store and file has."""
+    labels = {workload.label for workload in reader.workloads(experiment)}
+    labels |= {workload.label for workload in plan.workloads}
+    found = (AUTO_LABEL.fullmatch(label) for label in labels)
+    return max((int(match[1]) for match in found if match and "-" in match[0]), default=0) + 1
 
 
 def _waiting(
-    row: RunPlan, site: Site, devices: tuple[str, ...], *, is_alone: bool = False
+    row: RunPlan, kind: Kind, devices: tuple[str, ...], *, is_alone: bool = False
 ) -> WaitingRow:
     from radt.runner.placement import WaitingRow
 
     is_free = row.auto is not None and row.auto.any_collocation
-    return WaitingRow(
-        row.line, kind_of(row, site), devices, None if is_free else row.collocation, is_alone
-    )
+    collocation = None if is_free else row.collocation
+    return WaitingRow(row.line, kind, devices, collocation, is_alone, row.timeout_s)
 
 
 def reason_text(group: Group) -> str:
@@ -309,28 +370,43 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
     groups: dict[int, MeasuredGroup] = {}
     with StoreReader(store) as reader:
         for experiment, rows in by_experiment.items():
-            kinds = {kind_of(row, site) for row in rows.values()}
-            known = _best_known(reader, experiment, kinds)
+            kinds = dict(zip(rows, kinds_of(rows.values(), site), strict=True))
+            known = _best_known(reader, experiment, kinds.values())
             records = _last_runs(rows.values(), reader)
-            numbers = count(_next_number(reader, experiment))
+            numbers = count(_next_number(reader, work.plan, experiment))
             #: Rows of a job ask for the same resources, and repeat as often.
             alike: dict[object, list[WaitingRow]] = {}
-            for row in rows.values():
+            for line, row in rows.items():
                 record = records.get(row.run_id)
                 ran_out = record is not None and record.status is RunStatus.OOM
-                if known.alone_s(kind_of(row, site)) is not None and not ran_out:
+                if known.alone_s(kinds[line]) is not None and not ran_out:
                     shape = (row.resources, row.devices, row.repeats_done)
-                    alike.setdefault(shape, []).append(_waiting(row, site, (str(row.devices),)))
+                    waiting = _waiting(row, kinds[line], (str(row.devices),))
+                    alike.setdefault(shape, []).append(waiting)
             for group in (group for same in alike.values() for group in divided(same, known)):
-                if len(group.rows) > 1:
+                runs = [rows[row.line] for row in group.rows]
+                solos = [known.solos[kinds[row.line]] for row in group.rows]
+                if len(runs) > 1 and _fits_job(runs, solos, group.expected_s or 0.0):
                     made = MeasuredGroup(f"{AUTO}-{next(numbers)}", reason_text(group))
                     groups |= {row.line: made for row in group.rows}
     return groups
 
 
+def _fits_job(runs: Sequence[RunPlan], solos: Sequence[Solo], expected_s: float) -> bool:
+    """Return True if rows fit into the memory, time and CPUs that each of them asks for."""
+    resources = runs[0].resources
+    memory_bytes = sum(solo.host_bytes or 0.0 for solo in solos)
+    cpus = sum(run.cpus.count or len(run.cpus.cpus) for run in runs)
+    return (
+        (resources.memory_bytes is None or memory_bytes <= resources.memory_bytes * _MARGIN)
+        and (resources.time_s is None or expected_s <= resources.time_s * _MARGIN)
+        and cpus <= (solos[0].place.cores or 0)
+    )
+
+
 def _best_known(reader: StoreReader, experiment: str, kinds: Collection[Kind]) -> KindMeasurements:
     """Return what is known of kinds on the hardware of a cluster where most of them ran."""
-    from radt.analysis.kinds import KindMeasurements, KindReader, Site
+    from radt.analysis.kinds import KindMeasurements, Site
 
     hardware = {
         kind
@@ -338,7 +414,7 @@ def _best_known(reader: StoreReader, experiment: str, kinds: Collection[Kind]) -
         for kind in reader.tagged(CLUSTER_HARDWARE, summary.name).values()
     }
     found = (
-        KindReader(reader, Site(each, _DEVICES_OF_JOBS), experiment, kinds).read()
+        kind_reader(reader, Site(each, _DEVICES_OF_JOBS), experiment, kinds, "").read()
         for each in sorted(hardware)
     )
     return max(found, key=lambda known: len(known.durations_s), default=KindMeasurements())
@@ -357,16 +433,17 @@ def preview(plan: ExperimentPlan, options: StartOptions, machine: Machine) -> li
             rows.setdefault(pending.plan.experiment, []).extend(pending.plan.runs)
     if not rows:
         return []
-    from radt.analysis.kinds import KindMeasurements, KindReader
+    from radt.analysis.kinds import KindMeasurements
     from radt.store.reader import StoreReader
 
     texts, site = [], site_here(machine)
     for experiment, waiting in rows.items():
-        kinds = {kind_of(row, site): row for row in reversed(waiting)}
+        waiting.reverse()  # of each kind, the first row is shown
+        kinds = dict(zip(kinds_of(waiting, site), waiting, strict=True))
         known = KindMeasurements()
         if options.home.store_path.exists():
             with StoreReader(options.home.store_path) as reader:
-                known = KindReader(reader, site, experiment, kinds).read()
+                known = kind_reader(reader, site, experiment, kinds, "").read()
         measured = [
             f"{row.label} (line {row.line}) {units.duration(alone_s)}"
             for kind, row in kinds.items()

@@ -31,7 +31,13 @@ from radt.errors import (
 )
 from radt.experiment.files import call
 from radt.experiment.lock import Holder
-from radt.experiment.plan import ExperimentPlan, WorkloadKey, WorkloadPlan, first_repeat
+from radt.experiment.plan import (
+    ExperimentPlan,
+    WorkloadKey,
+    WorkloadPlan,
+    first_repeat,
+    is_chosen,
+)
 from radt.experiment.source import open_source
 from radt.home import Home
 from radt.listeners import registry
@@ -158,7 +164,7 @@ class LocalWatcher(Watcher):
                 options = self._reader.tags(newest.run_id).get(START, "")
         words = shlex.split(options)
         only = _values(words, "--only")
-        chosen = [label for label in labels if label in only] if only else labels
+        chosen = [label for label in labels if is_chosen(label, only)]
         if not chosen:  # the selection of the last start is done: suggest the rest
             options, chosen = shlex.join(_without(words, "--only")), labels
         verb = "starts" if statuses == {None} else "resumes"
@@ -375,6 +381,8 @@ def _pending(
         """Return True if this start ran it without success: it will not be tried again."""
         if holder is None or _runs(workload):
             return False
+        if workload.is_auto and workload.runs[0].status is RunStatus.SKIPPED:
+            return False  # it ran out of memory beside others, and runs again
         return any(
             run.status is not RunStatus.FINISHED
             and run.run_id in records
@@ -401,7 +409,7 @@ def _state(
         return WorkloadState.INTERRUPTED
     if key in waiting:
         return WorkloadState.NEXT if key == next(iter(waiting)) else WorkloadState.WAITING
-    left_out = holder is not None and not workload.is_among(holder.only)
+    left_out = holder is not None and not is_chosen(workload.label, holder.only)
     return WorkloadState.LEFT_OUT if left_out else WorkloadState.DONE
 
 

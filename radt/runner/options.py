@@ -23,6 +23,7 @@ from radt.experiment.plan import (
     actions,
     decide,
     first_repeat,
+    is_chosen,
 )
 from radt.experiment.source import ExperimentFile, open_source
 from radt.home import Home
@@ -32,6 +33,7 @@ from radt.model import RunStatus
 from radt.runner.outcome import RunEnd
 from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.settings import Setting, SettingLevel, Settings
+from radt.units import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,19 @@ class PendingWorkload:
     repeat: int = 1
     repeats: int = 1
     grouped_by: str = ""
+
+    def runs_again(self, ending: RunEnd) -> bool:
+        """Return True if a row with this end runs again alone, as radt chose its neighbours."""
+        is_shared = bool(self.grouped_by) and len(self.plan.runs) > 1
+        return is_shared and ending.status in (RunStatus.OOM, RunStatus.TIMEOUT)
+
+    def in_file(self, ending: RunEnd) -> RunEnd:
+        """Return the end of a row for the file, where OOM and TIMEOUT would be results."""
+        if not self.runs_again(ending):
+            return ending
+        what = "ran out of memory" if ending.status is RunStatus.OOM else "took too long"
+        others = plural(len(self.plan.runs) - 1, "other row")
+        return RunEnd(RunStatus.SKIPPED, f"{what} beside {others}; runs again alone")
 
     @property
     def again(self) -> list[RunPlan]:
@@ -77,7 +92,7 @@ def pending_workloads(plan: ExperimentPlan, options: StartOptions) -> list[Pendi
     """
     pending: list[PendingWorkload] = []
     for workload in plan.workloads:
-        if not workload.is_among(options.only):
+        if not is_chosen(workload.label, options.only):
             continue
         planned = actions(workload, rerun=options.rerun, repeat=options.repeat)
         if any(action.runs for action in planned.values()):
@@ -126,7 +141,7 @@ class Work:
         source = open_source(path)
         plan = source.plan(machine, registry.load(), options.devices, groups=groups)
         for label in options.only:
-            if not any(workload.is_among([label]) for workload in plan.workloads):
+            if not any(is_chosen(workload.label, [label]) for workload in plan.workloads):
                 labels = {workload.label for workload in plan.workloads}
                 raise UsageError(
                     f"--only {label}: no such workload",
@@ -153,7 +168,7 @@ class Work:
         return [
             run
             for workload in self.not_run
-            if workload.is_among(self.options.only)
+            if is_chosen(workload.label, self.options.only)
             for run in workload.runs
             if run.status in FAILURES
         ]

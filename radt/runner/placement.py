@@ -25,14 +25,18 @@ from radt.devices.machine import CPU
 #: All divisions are compared if the waiting rows have at most this many subsets, which takes up to
 #: half a second. Otherwise sets are grown, which is seldom more than a tenth worse.
 _MAX_SUBSETS = 600
+#: Rows share a device only if a timeout is longer by this than what they are expected to take.
+_TIMEOUT_MARGIN = 1.25
 
 
 class Reason(StrEnum):
     """Why rows run as they do."""
 
     NEVER_ALONE = "alone, to be measured"
-    RAN_OUT = "alone, because it ran out of memory beside others"
-    NO_PARTNER = "alone, because no waiting row runs best beside it"
+    FAILED_BESIDE = "alone, because it ran out of memory or time before"
+    UNMEASURED = "alone, because its memory or load was not measured"
+    LAST = "alone, as no other row waits"
+    NO_PARTNER = "alone, because sharing would not save time"
     PREDICTED = "predicted"
     MEASURED = "measured before"
 
@@ -47,6 +51,7 @@ class WaitingRow:
         devices: Devices on which it can run: ``cpu``, ``0``; several GPUs at once are ``0+1``.
         collocation: How it shares its device; None to have it chosen.
         is_alone: It must have the machine to itself.
+        timeout_s: What it may take, in s; None for no limit.
     """
 
     line: int
@@ -54,6 +59,7 @@ class WaitingRow:
     devices: tuple[str, ...]
     collocation: Collocation | None = None
     is_alone: bool = False
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +99,12 @@ def next_group(
         # Measurements are of one device, so they say nothing about a row on several GPUs at once.
         if known.alone_s(row.kind) is None or "+" in row.devices[0]:
             return _alone(row, Reason.NEVER_ALONE)
+    first, *others = waiting
     sociable = [row for row in waiting if not row.is_alone]
     if not sociable:
-        return _alone(waiting[0], Reason.RAN_OUT, known.alone_s(waiting[0].kind))
+        return _alone(first, Reason.FAILED_BESIDE, known.alone_s(first.kind))
+    if not others:
+        return _alone(first, Reason.LAST, known.alone_s(first.kind))
     sets = _Sets(known, has_mps)
     return sets.group(_spread(_side_by_side(_divided(sociable, sets), sets), sets))
 
@@ -133,7 +142,7 @@ class _Set:
 
 
 def _class_of(row: WaitingRow) -> tuple[object, ...]:
-    return row.kind, row.devices, row.collocation
+    return row.kind, row.devices, row.collocation, row.timeout_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +164,8 @@ class _Sets:
         seconds = math.inf
         if common and is_whole:
             seconds = self.known.together_s(self._members(rows, common[0]))
+        if seconds * _TIMEOUT_MARGIN > min(row.timeout_s or math.inf for row in rows):
+            seconds = math.inf
         return _Set(rows, common, seconds, serial_s)
 
     def has_measured(self, each: _Set) -> bool:
@@ -179,7 +190,9 @@ class _Sets:
         shared = [each for each in chosen.values() if each.is_shared]
         reason = Reason.PREDICTED
         if len(rows) == 1:
-            reason = Reason.NO_PARTNER
+            (alone,) = (row for each in chosen.values() for row in each.rows)
+            is_known = self.known.has_needs(alone.kind)
+            reason = Reason.NO_PARTNER if is_known else Reason.UNMEASURED
         elif shared and all(map(self.has_measured, shared)):
             reason = Reason.MEASURED
         return Group(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from radt import units
@@ -143,6 +143,8 @@ class LocalSchedule:
         self._outcomes: list[WorkloadProgress] = []
         #: Workloads that did not finish: further repeats would not finish either.
         self._given_up: set[WorkloadKey] = set()
+        #: Their lines.
+        self._failed_rows: set[int] = set()
         self._first_failure = ""
         self._series = dict(series or {})
         self._ended_s: dict[WorkloadKey, list[float]] = {}
@@ -186,7 +188,7 @@ class LocalSchedule:
             has_failed = self._options.fail_fast and bool(self._given_up)
             pending = self._queue.next_row() if has_failed else self._queue.next()
             self._show_progress(position, pending, started_s)
-            if pending.plan.key in self._given_up:
+            if pending.plan.key in self._given_up or self._has_failed(pending):
                 continue
             if has_failed:
                 self._skip(pending, f"{self._first_failure} did not finish (--fail-fast)")
@@ -211,41 +213,34 @@ class LocalSchedule:
         self._outcomes.append(outcome)
         total = position + len(self._queue.keys)
         self._context.console.workload_ended(position, total, outcome)
-        self._run_again_alone(pending, outcome)
+        if alone := {row.letter for row in self._queue.put_back(pending, outcome)}:
+            # Their next run counts; this one is in the store.
+            outcome.runs = [run for run in outcome.runs if run.letter not in alone]
         if outcome.status in (RunStatus.FINISHED, None):
             self._ended_s.setdefault(pending.plan.key, []).append(outcome.elapsed_s)
         else:
             self._given_up.add(pending.plan.key)
+            self._failed_rows |= {run.line for run in pending.plan.runs if run.letter not in alone}
             self._first_failure = self._first_failure or outcome.label
             if not self._stop:
                 file = str(self._work.plan.path)
                 self._context.notifier.send(Notification.of_workload(pending.plan, outcome, file))
 
-    def _run_again_alone(self, group: PendingWorkload, outcome: WorkloadProgress) -> None:
-        """Say of rows that ran out of memory beside others that they run again; drop their ends."""
-        if rows := self._queue.put_back(group, outcome):
-            others = units.plural(len(group.plan.runs) - 1, "other row")
-            reason = f"ran out of memory beside {others}; runs again alone"
-            self._write_skipped(group, rows, reason)
-            letters = {row.letter for row in rows}
-            outcome.runs = [run for run in outcome.runs if run.letter not in letters]
+    def _has_failed(self, pending: PendingWorkload) -> bool:
+        """Return True for a row of ``auto`` that comes up by itself after its group failed."""
+        return pending.plan.is_auto and pending.plan.runs[0].line in self._failed_rows
 
     def _skip(self, pending: PendingWorkload, reason: str) -> None:
-        self._write_skipped(pending, pending.plan.runs, reason)
-        self._given_up.add(pending.plan.key)
-        self._outcomes.append(pending.progress(RunStatus.SKIPPED, reason))
-
-    def _write_skipped(
-        self, pending: PendingWorkload, rows: Sequence[RunPlan], reason: str
-    ) -> None:
-        """Write into the file why rows were not run; this start or the next one runs them."""
+        """Write into the file why the rows were not run; the next start runs them."""
+        ending = RunEnd(RunStatus.SKIPPED, reason)
         if self._statuses is not None:
-            ending = RunEnd(RunStatus.SKIPPED, reason)
             text = status_text(ending, pending.repeat, pending.repeats)
             try:
-                self._statuses.set_many({run.line: RowStatus(text) for run in rows})
+                self._statuses.set_many({run.line: RowStatus(text) for run in pending.plan.runs})
             except StatusError as error:  # the next write includes these statuses
                 self._context.console.say(f"  {error}", style="red")
+        self._given_up.add(pending.plan.key)
+        self._outcomes.append(pending.progress(RunStatus.SKIPPED, reason))
 
     def _cool_down(self) -> None:
         """Pause for the hardware to cool down; a stop ends the pause."""

@@ -59,12 +59,12 @@ class WorkQueue:
         self._group_size = len(placed)
         return group
 
-    def put_back(self, group: PendingWorkload, progress: WorkloadProgress) -> list[RunPlan]:
-        """Put rows that ran out of memory beside others at the front again, and return them."""
+    def put_back(self, group: PendingWorkload, progress: WorkloadProgress) -> Sequence[RunPlan]:
+        """Put rows that are to run again alone at the front, and return them."""
         groups = self._groups.get(group.plan.experiment)
         if groups is None or not group.grouped_by:
             return []
-        rows = groups.ran_out(group, progress)
+        rows = groups.failed_together(group, progress)
         lines = {row.line for row in rows}
         self._left[:0] = [
             each
@@ -77,7 +77,9 @@ class WorkQueue:
         name = pending.plan.experiment
         if name not in self._groups:
             context = self._context
-            self._groups[name] = AutoGroups(self._work.plan, name, context.machine, context.reader)
+            self._groups[name] = AutoGroups(
+                self._work, name, context.machine, context.reader, context.resume_options
+            )
         return self._groups[name]
 
 

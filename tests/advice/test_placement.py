@@ -126,7 +126,7 @@ def make_kind(
     key = BaselineKey(name, (), device, "node")
     memory = host_bytes if sm is None else gpu_bytes
     solo = Solo(key, name, place, shares, memory, host_bytes)
-    return Kind(name, (), "cpu" if sm is None else "A100"), solo, duration_s
+    return Kind(name, (), "local", "cpu" if sm is None else "A100"), solo, duration_s
 
 
 def lab_of(*kinds: tuple[Kind, Solo, float]) -> Lab:
@@ -359,7 +359,7 @@ def test_each_row_runs_once_unless_it_ran_out_of_memory(traces: Sequence[Trace])
             alone = {row.line for row in step.waiting if row.is_alone}
             is_alone = any(placed.line in alone for placed in step.group.rows)
             assert not is_alone or len(step.group.rows) == 1
-            assert not is_alone or step.group.reason in (Reason.RAN_OUT, Reason.NEVER_ALONE)
+            assert not is_alone or step.group.reason in (Reason.FAILED_BESIDE, Reason.NEVER_ALONE)
 
 
 def test_measured_memory_of_rows_fits(traces: Sequence[Trace]) -> None:
@@ -445,7 +445,7 @@ def test_cells_are_kept_and_mps_is_for_sets_on_gpus(traces: Sequence[Trace]) -> 
 
 def test_no_device_idles_that_a_waiting_row_could_use(traces: Sequence[Trace]) -> None:
     for trace, step in steps_of(traces):
-        if step.group.reason in (Reason.NEVER_ALONE, Reason.RAN_OUT):
+        if step.group.reason in (Reason.NEVER_ALONE, Reason.FAILED_BESIDE):
             continue
         started = {placed.line for placed in step.group.rows}
         left = [row for row in step.waiting if row.line not in started and not row.is_alone]

@@ -95,7 +95,7 @@ def test_rows_that_run_out_of_memory_together_run_again_alone(bench: Bench) -> N
     path = bench.experiment(
         HEAD + "".join(ROW.format("greedy.py", f"--seed {number}") for number in range(3))
     )
-    done = bench.radt(path.name)
+    done = bench.radt(path.name, "--fail-fast")  # it is no failure
     assert statuses(bench, path) == ["FINISHED"] * 3
     assert groups(bench) == {
         "auto-1": ["--seed 0"],
@@ -104,7 +104,7 @@ def test_rows_that_run_out_of_memory_together_run_again_alone(bench: Bench) -> N
     }
     ran_out = [run for run in bench.reader.runs() if run.status is RunStatus.OOM]
     assert [run.workload for run in ran_out] == ["auto-2", "auto-2"]
-    assert reasons(bench)["auto-4"] == "alone, because it ran out of memory beside others"
+    assert reasons(bench)["auto-4"] == "alone, because it ran out of memory or time before"
     assert "3 runs FINISHED" in done.stdout
 
 
@@ -121,6 +121,7 @@ def test_repeats_of_a_group_stay_together_in_this_start_and_the_next(bench: Benc
         (run.workload, bench.reader.tags(run.run_id)["radt.series"]) for run in bench.reader.runs()
     }
     assert len(series) == 2
+    assert "radt formed auto-1: alone, to be measured." in bench.shown("report", "experiment")
 
 
 def test_a_stopped_start_is_resumed_with_new_groups(bench: Bench) -> None:
@@ -153,10 +154,10 @@ def test_fail_fast_skips_the_rows_that_wait(bench: Bench) -> None:
     path = bench.experiment(
         "Workload,File\nauto,fails.py\nauto,waits.py\nauto,waits.py\n1,waits.py\n"
     )
-    bench.radt(path.name, "--fail-fast", code=1)
+    bench.radt(path.name, "--fail-fast", "--repeat", "2", code=1)
     first, *others = statuses(bench, path)
-    assert first == "FAILED: exit code 4"
-    assert others == ["SKIPPED: auto-1 did not finish (--fail-fast)"] * 3
+    assert first == "FAILED 1/2: exit code 4"
+    assert others == ["SKIPPED 1/2: auto-1 did not finish (--fail-fast)"] * 3
 
 
 def test_only_auto_runs_the_rows_that_radt_groups(bench: Bench) -> None:
