@@ -57,7 +57,7 @@ docs: $(VENV)/.docs
 bench: $(VENV)/.torch
 	$(BIN)/python -m benchmarks
 
-# On a machine with an NVIDIA GPU, at most 8 minutes; prints a section for docs/measurements.md.
+# On a machine with an NVIDIA GPU, at most 10 minutes; prints a section for docs/measurements.md.
 gpu-check: $(VENV)/.torch
 	$(BIN)/python -m benchmarks.gpu_check
 

@@ -25,8 +25,9 @@ T = TypeVar("T")
 #: Means "no limit", for settings that have one.
 NONE = "none"
 
-_SWITCHES = {"true": True, "yes": True, "on": True, "1": True}
-_SWITCHES |= {"false": False, "no": False, "off": False, "0": False}
+#: Words for yes and no, in lower case.
+SWITCHES = {"true": True, "yes": True, "on": True, "1": True}
+SWITCHES |= {"false": False, "no": False, "off": False, "0": False}
 _RELATIVE_SQLITE = re.compile(r"(sqlite:///)(?![/?]|:memory:)(.+)")
 
 
@@ -101,7 +102,7 @@ def _parse_limit_s(text: str, _folder: Path) -> float:
 
 def _parse_switch(text: str, _folder: Path) -> bool:
     try:
-        return _SWITCHES[text.strip().lower()]
+        return SWITCHES[text.strip().lower()]
     except KeyError:
         raise UsageError(f"{text.strip()!r} is neither on nor off", "Write on or off") from None
 

@@ -41,6 +41,8 @@ LETTER = "radt.letter"
 DEVICES = "radt.devices"
 #: How the row shares its GPU: ``-``, ``MPS`` or a MIG profile.
 COLLOCATION = "radt.collocation"
+#: Why radt put the run into its workload (`radt.runner.auto`); only on rows of ``auto``.
+GROUPED_BY = "radt.grouped_by"
 #: Listeners of the run, with plus signs between them.
 LISTENERS = "radt.listeners"
 #: The process responsible for the run until the collector knows it (`ProcessOwner`).

@@ -1,6 +1,6 @@
 """Answer each claim about GPUs with yes, no, or not possible here.
 
-``make gpu-check``, on a machine with an NVIDIA GPU and PyTorch with CUDA; it takes at most eight
+``make gpu-check``, on a machine with an NVIDIA GPU and PyTorch with CUDA; it takes at most ten
 minutes. Each check runs in a process of its own with a time limit, so that a failing or hanging one
 costs only itself. Whatever checks start or create is removed after each of them, also after Ctrl-C.
 

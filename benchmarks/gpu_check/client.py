@@ -1,8 +1,9 @@
 """The program of the rows in `benchmarks.gpu_check.sharing`: a matrix product in epochs.
 
-``python -m benchmarks.gpu_check.client cuda|cpu FOLDER WORK`` does this share of its usual work and
-writes into the folder what the run has as its device, how fast it was and, under MPS, whether it is
-in the client list of its daemon.
+``python -m benchmarks.gpu_check.client cuda|cpu FOLDER WORK [WAIT]`` does this share of its usual
+work and writes into the folder what the run has as its device, how fast it was and, under MPS,
+whether it is in the client list of its daemon. After each burst of steps, it waits for so many
+seconds, as trainings wait for data.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from radt.devices.visible import VISIBLE_VARIABLE
 _EPOCHS = 4
 #: Of an epoch, which takes about a second on an H100.
 _STEPS = {"cuda": 600, "cpu": 150}
+#: Steps between waits, which take about 50 ms on an H100.
+_BURST = 30
 _CONTROL = "nvidia-cuda-mps-control"
 _PIPES_VARIABLE = "CUDA_MPS_PIPE_DIRECTORY"
 _PERCENTAGE_VARIABLE = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
@@ -46,15 +49,18 @@ class Facts:
     memory_bytes: int | None = None
 
 
-def main(where: str, folder: str, work: str) -> None:
+def main(where: str, folder: str, work: str, wait_s: str = "0") -> None:
     """Work, then write the facts."""
     step, finish, flop, _ = prepared("product", where)
     steps = max(1, round(_STEPS[where] * float(work)))
     with radt.Run() as run:
         begun_s = time.monotonic()
         for _ in run.epochs(_EPOCHS):
-            for _ in range(steps):
+            for number in range(1, steps + 1):
                 step()
+                if number % _BURST == 0 and float(wait_s):
+                    finish()
+                    time.sleep(float(wait_s))
             finish()
         ended_s = time.monotonic()
     flop_per_s = _EPOCHS * steps * flop / (ended_s - begun_s)

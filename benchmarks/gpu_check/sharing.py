@@ -1,10 +1,11 @@
-"""Check how rows share a GPU: naively, under MPS, on MIG instances; and the advice on it."""
+"""Check how rows share a GPU: naively, under MPS, on MIG instances, as radt decides; and advice."""
 
 from __future__ import annotations
 
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,10 +16,12 @@ from benchmarks.gpu_check.client import Facts
 from benchmarks.gpu_check.model import NotPossibleError, Result, Setting
 from radt.collocation.inventory import read_inventory
 from radt.devices.gpus import Gpus
+from radt.devices.nvml import MPS_CONTROL
 from radt.home import Home
 from radt.listeners.gpm import GpmListener
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
+from radt.store.records import RunRecord
 from radt.units import significant, size
 
 _ROOT = Path(__file__).parents[2]
@@ -26,6 +29,8 @@ _REFUSED = 2
 #: Of the SMs of a client with this percentage of the GPU's, at most one TPC more or less.
 _PERCENTAGE = 40
 _TPC_SMS = 2
+#: Of two kinds in s after 50 ms of work on an H100, so that there is room for a second row.
+_WAITS_S = (0.05, 0.1)
 
 
 @dataclass(frozen=True)
@@ -121,14 +126,53 @@ def advise(setting: Setting) -> Result:
     return Result.of("; ".join([*found, study.evidence()]), missing)
 
 
+def auto(setting: Setting) -> Result:
+    """Have radt group six rows of two kinds, neither of which fills the GPU."""
+    waits_s = 3 * _WAITS_S
+    cells, labels = [""] * len(waits_s), ["auto"] * len(waits_s)
+    study = _run(setting, "auto", cells, labels, gpu=setting.gpu, work=0.5, waits_s=waits_s)
+    groups: dict[str, list[RunRecord]] = {}
+    kinds: dict[str, list[RunRecord]] = {}
+    with StoreReader(Home(study.home).store_path) as store:
+        runs = store.runs()
+        params = store.params_of([run.run_id for run in runs])
+    for run in runs:
+        groups.setdefault(run.workload_id, []).append(run)
+        kinds.setdefault(params[run.run_id]["Params"], []).append(run)
+    numbers = f"groups of {', '.join(str(len(group)) for group in groups.values())} rows"
+    if study.problems:
+        return Result.of(numbers, study.problems)
+    shared = [run for group in groups.values() if len(group) > 1 for run in group]
+    problems = [] if shared else ["no rows ran together"]
+    if any(len(groups[kind[0].workload_id]) > 1 for kind in kinds.values()):
+        problems.append("a kind did not run alone first")
+    ways = {run.collocation for run in shared}
+    if shutil.which(MPS_CONTROL) and ways - {"MPS"}:
+        problems.append("not all of them were under MPS")
+    # Both are without radt's own time between workloads.
+    serial_s = sum(len(kind) * (kind[0].lasted_s() or 0.0) for kind in kinds.values())
+    took_s = sum(map(_span_s, groups.values()))
+    if setting.has_cuda and took_s >= serial_s:
+        problems.append("it was not faster")
+    times = f"{took_s:.1f} s, one after the other {serial_s:.1f} s"
+    return Result.of(f"{numbers}, sharing {' and '.join(ways) or '-'}; {times}", problems)
+
+
+def _span_s(runs: Sequence[RunRecord]) -> float:
+    """Return the time from the start of the first run to the end of the last one."""
+    begun_ns = min(run.origin_ns for run in runs)
+    return max((run.ended_ns or begun_ns) - begun_ns for run in runs) / 1e9
+
+
 def _run(
     setting: Setting,
     name: str,
     cells: Sequence[str],
-    workloads: Sequence[int] | None = None,
+    workloads: Sequence[int | str] | None = None,
     *,
     gpu: int,
     work: float = 1.0,
+    waits_s: Sequence[float] = (),
 ) -> Study:
     """Run an experiment with a row for each Collocation cell.
 
@@ -139,6 +183,7 @@ def _run(
         workloads: Their workloads; None if all are together.
         gpu: Their GPU.
         work: Share of its usual work that the program does.
+        waits_s: How long each of them waits after a burst of steps; empty for no waits.
 
     Raises:
         NotPossibleError: radt refuses it before the start; the message is radt's.
@@ -147,10 +192,11 @@ def _run(
     folder.mkdir()
     path = folder / f"{name}.csv"
     listeners = "smi+gpm+top" if GpmListener.probe().available else "smi+top"
-    program = ["-m benchmarks.gpu_check.client", f"{setting.device} {folder} {work}"]
+    labels, waits_s = workloads or [1] * len(cells), waits_s or [0.0] * len(cells)
+    program, params = "-m benchmarks.gpu_check.client", f"{setting.device} {folder} {work}"
     rows = [
-        [workload, gpu, cell, listeners, *program]
-        for workload, cell in zip(workloads or [1] * len(cells), cells, strict=True)
+        [label, gpu, cell, listeners, program, f"{params} {wait_s}"]
+        for label, cell, wait_s in zip(labels, cells, waits_s, strict=True)
     ]
     with path.open("w", newline="") as file:
         names = ["Workload", "Devices", "Collocation", "Listeners", "File", "Params"]

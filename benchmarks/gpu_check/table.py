@@ -4,7 +4,7 @@ from benchmarks.gpu_check.model import Check
 
 _HERE = "benchmarks.gpu_check"
 
-#: All limits together are 8 minutes.
+#: All limits together are 10 minutes.
 CHECKS = (
     Check(
         "devices",
@@ -53,6 +53,12 @@ CHECKS = (
         "`radt advise` recommends how to share the GPU after a short study",
         60,
         f"{_HERE}.sharing:advise",
+    ),
+    Check(
+        "auto",
+        "Rows with the workload `auto` run together, sooner than one after the other",
+        120,
+        f"{_HERE}.sharing:auto",
     ),
     Check(
         "shared-loader",

@@ -13,5 +13,6 @@ Only this package computes facts; commands, documents and the dashboard ask it f
 - Advice reads one report into models alone and measured workloads (`advice_measurements`), predicts
   for any candidate whether it fits and how much it slows runs down (`advice_prediction`), and
   recommends (`advice_choice`).
+- `kinds` has what was measured of the rows that the runner groups (`radt.runner.placement`).
 - `lines` reduces a series for charts, `metric_columns` to one number per run.
 """

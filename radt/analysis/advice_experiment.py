@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from radt.analysis.advice import Advice
 from radt.analysis.advice_model import Fit
-from radt.analysis.baselines import BaselineKey
+from radt.analysis.baselines import BaselineKey, program_in
 from radt.errors import RadtError, UsageError
 from radt.experiment.columns import IN_EVERY_TABLE, Column
 from radt.experiment.status import encoded
 from radt.experiment.templates import Placeholders
 from radt.model import DEFAULT_LISTENERS
-from radt.store.records import RunRecord
 from radt.units import plural
 
 #: Columns of a row that the runner records under the same names.
@@ -155,19 +153,8 @@ def _cells(advice: Advice, key: BaselineKey) -> Cells:
         Column.ENVIRONMENT: "" if environment == "local" else environment,
         Column.TIMEOUT: params.get(Column.TIMEOUT, "").replace(" ", ""),
         Column.LISTENERS: run.listeners or DEFAULT_LISTENERS,
-        Column.FILE: _program(run, params.get(Column.FILE, "")),
+        Column.FILE: program_in(run.command, params.get(Column.FILE, "")),
     }
-
-
-def _program(run: RunRecord, name: str) -> str:
-    """Return the program's path in the command, ``-m MODULE``, or its name."""
-    try:
-        words = shlex.split(run.command)
-    except ValueError:  # an unclosed quote, which radt never writes
-        words = run.command.split()
-    if words[1:3] == ["-m", name]:
-        return f"-m {name}"
-    return next((word for word in words[:2] if Path(word).name == name), name)
 
 
 def _row(cells: Cells, experiment: str, label: str, folder: Path | None) -> Cells:

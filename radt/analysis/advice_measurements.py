@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from radt.analysis.advice_model import (
@@ -92,13 +92,21 @@ def read_measurements(
     *,
     cores: int | None = None,
     cache: ReportCache | None = None,
+    only: Collection[str] | None = None,
 ) -> Measurements:
-    """Read an experiment; `cores` is the user's number of CPUs of the machine, if given.
+    """Read an experiment.
+
+    Args:
+        reader: The store.
+        experiment: Its name.
+        cores: The number of CPUs of the machine, if the user gives it.
+        cache: Cache of earlier reports of the experiment; it is updated.
+        only: Ids of the runs to read; None for all.
 
     Raises:
         StoreError: The store cannot be read.
     """
-    report = read_report(reader, experiment, series=_SERIES, cache=cache)
+    report = read_report(reader, experiment, series=_SERIES, cache=cache, only=only)
     served = sum(workload.is_served for workload in report.workloads)
     spread = sum(_has_several_gpus(workload) for workload in report.workloads)
     workloads = [

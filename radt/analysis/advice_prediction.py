@@ -29,6 +29,7 @@ from radt.analysis.advice_model import (
     SharingMethod,
     Solo,
 )
+from radt.analysis.baselines import BaselineKey
 from radt.collocation.packing import pack
 from radt.collocation.spec import Collocation, MigProfile, Mps
 from radt.collocation.topology import InstanceProfile, MigState
@@ -121,7 +122,7 @@ def equal_instances(card: MigState, count: int, need_bytes: float) -> InstancePr
 def memory_pools(candidate: Candidate, margin: float) -> Iterator[MemoryPool]:
     """Yield the memory of each GPU or MIG instance, and the machine's."""
     for place in dict.fromkeys(row.solo.place for row in candidate.rows):
-        rows = [row for row in candidate.rows if row.solo.place is place]
+        rows = [row for row in candidate.rows if row.solo.place == place]
         if place.is_cpu:
             continue
         whole = [row for row in rows if row.collocation.mig is None]
@@ -190,6 +191,7 @@ class Predictor:
         self._measured = measured
         self._own: dict[object, MeasuredWorkload] = {}
         self._positions: list[tuple[Candidate, Position]] = []
+        self._middle = cache(self._middle_position)
         for workload in measured:
             identity = workload.candidate.identity
             known = self._own.get(identity, workload)
@@ -207,20 +209,27 @@ class Predictor:
                 their expectations are comparable.
         """
         bare = replace(self._bare(candidate), measured=self._own.get(candidate.identity))
+        middle = self._middle(candidate.method, candidate.models if blind else None)
+        if middle is None or not bare.rows:
+            return bare
+        rows = tuple(replace(row, expected=middle.slowdown_in(row.range)) for row in bare.rows)
+        return replace(bare, rows=rows)
+
+    def _middle_position(
+        self, method: SharingMethod, without: tuple[BaselineKey, ...] | None
+    ) -> Position | None:
+        """Return the median position of a method, without that of these models together."""
         known = [
             position
             for measured, position in self._positions
-            if measured.method is candidate.method
-            and not (blind and measured.models == candidate.models)
+            if measured.method is method and measured.models != without
         ]
-        if not known or not bare.rows:
-            return bare
-        middle = Position(
+        if not known:
+            return None
+        return Position(
             median(position.place for position in known),
             median(position.beyond for position in known),
         )
-        rows = tuple(replace(row, expected=middle.slowdown_in(row.range)) for row in bare.rows)
-        return replace(bare, rows=rows)
 
     def checks(self) -> Iterator[PredictionCheck]:
         """Predict each measured workload without joint measurements of the same models."""
@@ -306,7 +315,7 @@ def _limits_of_gpu(candidate: Candidate, row: CandidateRow) -> _Limits | None:
     members = [
         other
         for other in candidate.rows
-        if other.solo.place is row.solo.place and other.collocation.mig is None
+        if other.solo.place == row.solo.place and other.collocation.mig is None
     ]
     shares, mps = row.solo.shares, row.collocation.mps
     active = _load(members, Resource.SM)
@@ -355,8 +364,12 @@ def _stretched(row: CandidateRow, fraction: float) -> float:
 
 def _sum(amounts: Iterable[float | None]) -> float | None:
     """Return the sum; None if an amount is not known."""
-    known = list(amounts)
-    return None if None in known else sum(amount for amount in known if amount is not None)
+    total = 0.0
+    for amount in amounts:
+        if amount is None:
+            return None
+        total += amount
+    return total
 
 
 def _load(rows: Iterable[CandidateRow], resource: Resource) -> float | None:

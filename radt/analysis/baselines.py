@@ -91,6 +91,17 @@ def work_of(arguments: str, ignored: frozenset[str]) -> Work:
     return tuple(sorted(item for item in params.items() if plain_name(item[0]) not in ignored))
 
 
+def program_in(command: str, name: str) -> str:
+    """Return the path of the program of this name in a command, ``-m MODULE``, or its name."""
+    try:
+        words = shlex.split(command)
+    except ValueError:  # an unclosed quote, which radt never writes
+        words = command.split()
+    if words[1:3] == ["-m", name]:
+        return f"-m {name}"
+    return next((word for word in words[:2] if Path(word).name == name), name)
+
+
 def plain_name(name: str) -> str:
     """Return a param's name in the form of `ignored_params`."""
     return name.strip().lower().replace("_", "-")

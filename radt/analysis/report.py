@@ -8,12 +8,13 @@ are compared with the same run alone (`radt.analysis.baselines`).
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sqlalchemy import text
 
+from radt import units
 from radt.analysis.baselines import Baselines, keys_of
 from radt.analysis.footnotes import ReportedWorkload, footnotes, losses
 from radt.analysis.measures import WorkloadMeasures, measure
@@ -32,6 +33,7 @@ from radt.analysis.window_spec import DEFAULT_WINDOW, WindowSpec
 from radt.analysis.windows import window_notes
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
+from radt.tags import GROUPED_BY
 
 #: Number of workloads read at once, between two updates of the progress.
 _AT_ONCE = 500
@@ -257,6 +259,7 @@ def read_report(
         selection,
         window,
         (
+            *_grouped(workloads, tags),
             *footnotes(recorded),
             *_not_compared(workloads, *baselines.unmatched(_MOST_REASONS)),
             *(f"{note}." for note in window_notes(windows)),
@@ -265,6 +268,18 @@ def read_report(
         overhead_of((attempt for repeats in current for attempt in repeats), recordings),
         known_series(reader, finished, series, experiment),
     )
+
+
+def _grouped(
+    workloads: Iterable[WorkloadSummary], tags: Mapping[str, Mapping[str, str]]
+) -> Iterator[str]:
+    """Yield why radt put rows of the workload ``auto`` together."""
+    names: dict[str, list[str]] = {}
+    for workload in workloads:
+        if why := tags.get(workload.groups[0].runs[0].run.run_id, {}).get(GROUPED_BY):
+            names.setdefault(why, []).append(workload.name)
+    for why, formed in names.items():
+        yield f"radt formed {units.listed(formed, _MOST_REASONS)}: {why}."
 
 
 def _not_compared(

@@ -23,6 +23,7 @@ from radt.store.records import RunRecord
 from radt.tags import (
     ARCHIVED,
     CLUSTER_HARDWARE,
+    GROUPED_BY,
     PARENT,
     PROFILED,
     PROFILED_BESIDE,
@@ -274,7 +275,10 @@ _TAGS = text(
     "SELECT tag.run_id, tag.key, tag.value FROM tag JOIN run ON run.run_id = tag.run_id "
     "WHERE run.experiment = :experiment AND tag.key IN :keys"
 ).bindparams(bindparam("keys", expanding=True))
-_KEYS = (ARCHIVED, CLUSTER_HARDWARE, PARENT, PROFILED, PROFILED_BESIDE, PRUNED, ROLE, SERIES)
+_KEYS = (
+    *(ARCHIVED, CLUSTER_HARDWARE, GROUPED_BY, PARENT, PROFILED, PROFILED_BESIDE, PRUNED),
+    *(ROLE, SERIES),
+)
 
 
 def read_tags(reader: StoreReader, experiment: str) -> dict[str, dict[str, str]]:

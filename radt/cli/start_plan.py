@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, cast
 from rich.console import Console
 from rich.text import Text
 
-from radt.cli.render import render_plan
+from radt.cli.render import print_folded, render_plan
+from radt.experiment.plan import is_chosen
 from radt.render.model import printable
+from radt.runner.auto import preview
 from radt.runner.console import shown_path
 from radt.runner.executor import Executor
 from radt.runner.options import StartOptions, Work
@@ -41,7 +43,10 @@ def show_plan(
     console = console or Console(highlight=False)
     work = executor.plan(path, options)
     show_work(work, console)
-    if executor.outlives_start and work.pending:
+    if not executor.outlives_start:
+        for text in preview(work.plan, work.options, executor.machine):
+            print_folded(Text(f"  {printable(text)}", "dim"), console, 4)
+    elif work.pending:
         cluster = cast("SlurmExecutor", executor)
         _show_arrays(cluster, options, console)
         _show_script(next(iter(cluster.requests.values())).script, console)
@@ -51,9 +56,8 @@ def show_plan(
 def show_work(work: Work, console: Console) -> None:
     """Print what a start would run."""
     plan, options = work.plan, work.options
-    if options.only:
-        chosen = tuple(workload for workload in plan.workloads if workload.label in options.only)
-        plan = replace(plan, workloads=chosen)
+    chosen = tuple(each for each in plan.workloads if is_chosen(each.label, options.only))
+    plan = replace(plan, workloads=chosen)
     render_plan(plan, rerun=options.rerun, repeat=options.repeat, console=console)
 
 

@@ -35,6 +35,7 @@ from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusSink, StatusWriter
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 from radt.paths import sqlite_file
+from radt.runner.auto import groups_of_measured
 from radt.runner.context import RunnerContext
 from radt.runner.options import StartOptions, Work
 from radt.runner.outcome import ExperimentOutcome
@@ -146,12 +147,19 @@ class SlurmExecutor:
         self.answers: Mapping[JobArray, str] = {}
         self._on = on
         self._engine = engine or Slurm()
+        #: Why radt formed workloads, by label.
+        self._grouped_by: Mapping[str, str] = {}
         self._spool: Spool | None = None
         self._found = Followed()
         self._began_s = time.monotonic()
 
     def plan(self, path: Path, options: StartOptions) -> Work:
         work = Work.of(path, options, self.machine)
+        self._grouped_by = {}
+        if groups := groups_of_measured(work):
+            labels = {line: group.label for line, group in groups.items()}
+            self._grouped_by = {group.label: group.reason for group in groups.values()}
+            work = Work.of(path, options, self.machine, labels)
         assert work.source is not None
         self.requests = {}
         if work.pending:
@@ -250,6 +258,7 @@ class SlurmExecutor:
             settings=self._node_settings(context),
             home=str(context.home.path.absolute()),
             rows=_submitted_rows((pending.plan for pending in work.pending), work.options.repeat),
+            grouped_by=self._grouped_by,
         )
 
     def _node_settings(self, context: RunnerContext) -> dict[str, str]:

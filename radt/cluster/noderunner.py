@@ -428,7 +428,11 @@ def remaining_work(
     )
     plan = replace(plan, workloads=workloads)
     options = StartOptions.of_a_node(submission.options)
-    return Work(plan, options, pending_workloads(plan, options))
+    pending = [
+        replace(each, grouped_by=submission.grouped_by.get(each.plan.label, ""))
+        for each in pending_workloads(plan, options)
+    ]
+    return Work(plan, options, pending)
 
 
 def _on_its_instances(workload: WorkloadPlan) -> WorkloadPlan:

@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from radt import units
-from radt.cluster.engine import Phase
+from radt.cluster.engine import JobState, Phase
 from radt.cluster.monitor import MonitoredJob, SubmissionMonitor
 from radt.cluster.slurm import waits_for
 from radt.cluster.submission import SubmittedRow
@@ -55,7 +55,7 @@ class JobView:
         key = current_workload(monitor, job)
         newest = job.views[-1] if job.views else None
         start = newest.start if newest is not None else None
-        reason = "held" if job.state.phase is Phase.HELD else job.state.reason
+        reason = _reason(job.state)
         return cls(
             job_id=monitor.job_id(job),
             label=key.label,
@@ -99,20 +99,21 @@ class Overview:
         """Describe a submission by its monitor."""
         submission, jobs = monitor.spool.submission, list(monitor.jobs.values())
         running = [JobView.of(monitor, job) for job in jobs if job.is_running]
-        queued = [JobView.of(monitor, job) for job in jobs if job.is_queued]
+        queued = [job for job in jobs if job.is_queued]
+        states = [job.state for job in queued if job.state is not None]
         unsubmitted = len(monitor.unsubmitted)
         return cls(
             engine=submission.engine.partition(":")[0],
             running=running,
-            queued=dict(Counter(job.reason for job in queued)),  # `asdict` cannot copy a Counter
+            queued=dict(Counter(map(_reason, states))),  # `asdict` cannot copy a Counter
             unsubmitted=unsubmitted,
             ending=len(jobs) - len(running) - len(queued) - unsubmitted,
-            starts=min((job.starts for job in queued if job.starts), default=""),
+            starts=min((state.starts for state in states if state.starts), default=""),
             held=monitor.held,
             away=bool(monitor.away),
             problem=monitor.away or monitor.folder_problem,
             remedy=monitor.remedy,
-            waiting=queued[:_MOST_WAITING],
+            waiting=[JobView.of(monitor, job) for job in queued[:_MOST_WAITING]],
             id=submission.submission_id,
             folder=str(monitor.spool.path),
         )
@@ -125,6 +126,10 @@ class Overview:
     def document(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {"headline": headline(self).plain.strip(), **asdict(self)}
+
+
+def _reason(state: JobState) -> str:
+    return "held" if state.phase is Phase.HELD else state.reason
 
 
 def workload_progress(

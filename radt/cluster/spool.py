@@ -129,7 +129,8 @@ class Spool:
         file = ExperimentFile(Path(submission.file), submission.file, table)
         devices = str(submission.options.get("devices", ""))
         wanted = [(key.experiment, key.label) for key in keys]
-        plan = file.plan(machine, registry.load(), devices, only=wanted)
+        labels = {row.line: key.label for key, rows in submission.rows.items() for row in rows}
+        plan = file.plan(machine, registry.load(), devices, only=wanted, groups=labels)
         found = {workload.key: workload for workload in plan.workloads}
         if missing := [key for key in keys if key not in found]:
             raise ClusterError(f"{self.experiment_csv} has no workload {missing[0].label}")

@@ -79,7 +79,8 @@ class Submission:
     (`StartOptions.for_nodes`); ``settings`` are environment variables for the nodes: with
     ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among them, nodes upload runs there, otherwise the
     submit host does. ``home`` is the data folder on the submit host, which gets the runs. ``rows``
-    are those of each workload; earlier versions wrote none.
+    are those of each workload; earlier versions wrote none. ``grouped_by`` is why radt formed
+    workloads (`radt.runner.auto`), by label.
     """
 
     submission_id: str
@@ -94,6 +95,7 @@ class Submission:
     settings: Mapping[str, str] = field(default_factory=dict)
     home: str = ""
     rows: Mapping[WorkloadKey, Sequence[SubmittedRow]] = field(default_factory=dict)
+    grouped_by: Mapping[str, str] = field(default_factory=dict)
 
     def workloads(self, job: JobKey) -> tuple[WorkloadKey, ...]:
         return self.arrays[job.array].jobs[job.index]

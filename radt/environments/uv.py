@@ -27,6 +27,7 @@ from radt.environments.cache import (
 from radt.environments.spec import EnvironmentSpec, Launch
 from radt.environments.tool import BuildReport, run_tool
 from radt.errors import EnvironmentBuildError
+from radt.setting_values import SWITCHES
 
 #: ``global.index-url='https://…'``; later entries override earlier ones.
 _SCOPES = ("global", "install", ":env:")
@@ -41,7 +42,7 @@ class PipConfig:
     @property
     def no_index(self) -> bool:
         """Return whether indexes are disabled; uv has an option for that, but no variable."""
-        return self.options.get("no-index", "").lower() in ("1", "true", "yes", "on")
+        return SWITCHES.get(self.options.get("no-index", "").lower(), False)
 
     def uv_variables(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return variables that make uv look for packages in pip's indexes.

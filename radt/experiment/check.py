@@ -11,7 +11,7 @@ from pathlib import Path
 from radt.devices.cpus import CpuTopology, assign_cpus
 from radt.errors import DeviceError, ExperimentError, Problem, RadtError, UsageError
 from radt.experiment.columns import NEAR_MISS, PROGRAM, Column, ColumnPositions, did_you_mean
-from radt.experiment.plan import ExperimentPlan, RunPlan, WorkloadPlan
+from radt.experiment.plan import AUTO, ExperimentPlan, RunPlan, WorkloadPlan
 from radt.experiment.row import ExperimentRow, RowCheck, RowPosition, RowTarget, listener_warnings
 from radt.experiment.table import CsvTable, Record
 from radt.run_name import row_letter
@@ -173,6 +173,8 @@ def conflicts(workload: WorkloadPlan, place: RowTarget) -> Iterator[Conflict]:
         lines = tuple(run.line for run in workload.runs)
         only = f"workload {workload.label} has services only"
         remedy = "Add a row that they serve (same Workload, no Role), or empty the cell"
+        if workload.is_auto:
+            only, remedy = "a service cannot be in auto", "Name the workload that it serves"
         yield Conflict(Column.ROLE, lines, UsageError(only, remedy))
     yield from _device_conflicts(workload.runs, place)
     if place.machine.is_here:
@@ -280,16 +282,19 @@ def _numeric_names(workloads: Iterable[WorkloadPlan]) -> Iterator[str]:
 def positions_of(keys: Sequence[tuple[str, str]]) -> list[RowPosition]:
     """Return the positions of rows in the plan, from their Experiment and Workload cells.
 
-    A row without a workload is its own workload, labelled by its number unless that is taken.
+    A row without a workload is its own workload, labelled by its number unless that is taken. So is
+    a row that radt has still to group.
     """
     taken = set(keys)
     counts: Counter[tuple[str, str]] = Counter()
     spots: list[RowPosition] = []
     for number, (experiment, given) in enumerate(keys, start=1):
-        label = given or str(number)
+        is_auto = given.lower() == AUTO
+        label = f"{AUTO} row {number}" if is_auto else given or str(number)
         if not given and (experiment, label) in taken:
             label = f"row {number}"
-        spots.append(RowPosition(experiment, label, row_letter(counts[experiment, label])))
+        letter = row_letter(counts[experiment, label])
+        spots.append(RowPosition(experiment, label, letter, is_auto))
         counts[experiment, label] += 1
     return spots
 
@@ -333,7 +338,11 @@ class _TableCheck:
         """Parse the rows and return those without a problem."""
         records = list(self._whole_records())
         default = self._place.default_experiment
-        keys = [self._header.workload(record, default) for record in records]
+        keys = [
+            (experiment, self._place.groups.get(record.line, workload))
+            for record in records
+            for experiment, workload in [self._header.workload(record, default)]
+        ]
         runs: list[RunPlan] = []
         for record, spot in zip(records, positions_of(keys), strict=True):
             if self._only is not None and (spot.experiment, spot.workload) not in self._only:

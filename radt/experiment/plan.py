@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -19,6 +20,20 @@ from radt.model import ListenerChoice, Role, RunStatus
 MODEL = "model"
 
 
+#: The Workload cell of rows that radt groups itself (`radt.runner.placement`).
+AUTO = "auto"
+#: Labels of such rows (``auto row 3``) and of the workloads that radt forms (``auto-3``).
+AUTO_LABEL = re.compile(rf"{AUTO}(?: row |-)(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class AutoCells:
+    """What a row with the workload ``auto`` leaves to radt: its device, and how it shares it."""
+
+    any_device: bool = True
+    any_collocation: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class RunPlan:
     """One row as planned: every cell parsed, and its place in the experiment.
@@ -30,7 +45,8 @@ class RunPlan:
     with placeholders filled; ``params_text`` is the cell. ``timeout_s`` counts from the barrier.
     ``resources`` are for clusters; their memory also limits containers. ``columns`` are the cells
     of all columns that radt does not interpret, and of Model and Data, by the header's name; they
-    are logged as parameters.
+    are logged as parameters. ``auto`` is None unless radt chooses the row's neighbours; until then
+    the row is a workload of its own.
     """
 
     experiment: str
@@ -54,6 +70,7 @@ class RunPlan:
     repeats_asked: int = 1
     line: int = 0
     letter: str = "a"
+    auto: AutoCells | None = None
 
     @property
     def is_service(self) -> bool:
@@ -88,6 +105,13 @@ class WorkloadKey:
     label: str
 
 
+def is_chosen(label: str, only: Collection[str]) -> bool:
+    """Return True if ``--only`` chooses a workload. ``auto`` chooses all rows that radt groups."""
+    if not only or label in only:
+        return True
+    return AUTO in only and AUTO_LABEL.fullmatch(label) is not None
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadPlan:
     """Runs that start together, in the file's order."""
@@ -99,6 +123,11 @@ class WorkloadPlan:
     @property
     def key(self) -> WorkloadKey:
         return WorkloadKey(self.experiment, self.label)
+
+    @property
+    def is_auto(self) -> bool:
+        """Return True for a row that radt puts into a workload."""
+        return any(run.auto is not None for run in self.runs)
 
     @property
     def trained(self) -> tuple[RunPlan, ...]:

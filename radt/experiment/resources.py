@@ -10,13 +10,12 @@ from dataclasses import dataclass
 
 from radt.errors import UsageError
 from radt.experiment.columns import parse_timeout
+from radt.setting_values import SWITCHES
 from radt.units import parse_memory_bytes
 
 _GPUS = re.compile(r"(?:(\d{1,4})(?:\s*[×xX*:]\s*(?=[A-Za-z])|$))?([A-Za-z][\w.-]*)?", re.ASCII)
 _DAYS = re.compile(r"(\d{1,3})-(\d{1,2}):([0-5]\d):([0-5]\d)", re.ASCII)
 _MOST_NODES = 9999
-_YES = frozenset({"yes", "true", "on", "1"})
-_NO = frozenset({"no", "false", "off", "0"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +83,9 @@ def parse_exclusive(text: str) -> bool | None:
         UsageError: It is neither.
     """
     given = text.strip().lower()
-    if given in _YES or given in _NO:
-        return given in _YES
-    if given:
+    if given and given not in SWITCHES:
         raise UsageError(f"expected yes or no, got {text.strip()!r}", "Write yes or no")
-    return None
+    return SWITCHES.get(given)
 
 
 def parse_memory(text: str) -> int | None:

@@ -18,7 +18,7 @@ from radt.environments.spec import EnvironmentKind, EnvironmentSpec, parse_envir
 from radt.errors import UsageError
 from radt.experiment import columns
 from radt.experiment.columns import Column
-from radt.experiment.plan import RunPlan, WorkloadPlan
+from radt.experiment.plan import AutoCells, RunPlan, WorkloadPlan
 from radt.experiment.program import Program, find_program
 from radt.experiment.resources import (
     GpuRequest,
@@ -96,7 +96,8 @@ class RowTarget:
 
     ``folders`` are searched for its File, the experiment's first. ``inventory`` is called only for
     rows that divide their GPUs. ``devices``, unless empty, overrides every row's Devices; with
-    ``cpu``, Collocation is ignored as well, so that a file can be tried on any machine.
+    ``cpu``, Collocation is ignored as well, so that a file can be tried on any machine. ``groups``
+    are the labels of the workloads of rows that radt has grouped, by line.
     """
 
     machine: Machine
@@ -106,6 +107,7 @@ class RowTarget:
     mappings: Mappings = field(default_factory=Mappings)
     inventory: Callable[[], Inventory] = _inventory
     devices: str = ""
+    groups: Mapping[int, str] = field(default_factory=dict)
 
     @classmethod
     def beside(cls, file: Path, machine: Machine, registry: Registry) -> RowTarget:
@@ -122,11 +124,15 @@ class RowTarget:
 
 @dataclass(frozen=True, slots=True)
 class RowPosition:
-    """The position of a row: its experiment, the label of its workload, its letter there."""
+    """The position of a row: its experiment, the label of its workload, its letter there.
+
+    With ``is_auto``, radt will put the row into another workload.
+    """
 
     experiment: str
     workload: str
     letter: str
+    is_auto: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +253,17 @@ class RowCheck:
             repeats_asked=columns.parse_repeats_asked(self._row.text(Column.STATUS)),
             line=self._row.line,
             letter=self._spot.letter,
+            auto=self._auto,
+        )
+
+    @property
+    def _auto(self) -> AutoCells | None:
+        if not self._spot.is_auto:
+            return None
+        values, given = self._row.values, self._place.devices
+        return AutoCells(
+            any_device=not (given or self._row.text(Column.DEVICES).strip()),
+            any_collocation=given.lower() != CPU and not values.get(Column.COLLOCATION, "").strip(),
         )
 
     def _resources(self) -> Resources:
@@ -277,6 +294,9 @@ class RowCheck:
         self._complain(column, error)
 
     def _placeholders(self, devices: Devices | None) -> Placeholders:
+        device = CPU if devices is None else str(devices)
+        if self._auto is not None and self._auto.any_device and self._place.machine.gpus:
+            device = ""  # radt has still to choose it
         values: dict[str, str] = {
             column: self._row.text(column).strip() for column in self._row.values
         }
@@ -286,7 +306,7 @@ class RowCheck:
             Column.EXPERIMENT: self._spot.experiment,
             Column.WORKLOAD: self._spot.workload,
             LETTER_PLACEHOLDER: self._spot.letter,
-            Column.DEVICES: "cpu" if devices is None else str(devices),
+            Column.DEVICES: device,
         }
         return Placeholders(values)
 

@@ -68,6 +68,7 @@ class ExperimentFile:
         registry: Registry,
         devices: str = "",
         only: Collection[tuple[str, str]] | None = None,
+        groups: Mapping[int, str] | None = None,
     ) -> ExperimentPlan:
         """Return the plan of the file on this machine with these listeners.
 
@@ -76,13 +77,14 @@ class ExperimentFile:
             registry: The listeners.
             devices: Overrides the Devices column; see `radt.experiment.row.RowTarget`.
             only: Experiments and labels of the workloads that are to run here; None for all.
+            groups: Labels of the workloads of rows that radt has grouped, by line.
 
         Raises:
             ExperimentError: Lists every problem of the file.
             UsageError: The settings file that applies to it cannot be used.
         """
-        place = replace(RowTarget.beside(self.path, machine, registry), devices=devices.strip())
-        return self._checked(place, only)
+        beside = RowTarget.beside(self.path, machine, registry)
+        return self._checked(replace(beside, devices=devices.strip(), groups=groups or {}), only)
 
     def _checked(
         self, place: RowTarget, only: Collection[tuple[str, str]] | None

@@ -13,6 +13,9 @@
 4. *Follow* (`follow`, `outcome`): signals, timeouts, ends, and whether each run is on its device.
 5. *Clean up*: exactly what was created.
 
+`work_queue` has what is left of a start. It puts rows of the workload ``auto`` into workloads
+(`auto`), by a policy that is a pure function (`placement`).
+
 A row has one class in each phase::
 
     Row              in the file                          radt.experiment.row

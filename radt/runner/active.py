@@ -372,7 +372,8 @@ class ActiveWorkload:
             self.context_barrier.gone(row.run_id)
         # If the user has stopped everything, all rows have been asked to end already.
         fail_fast = self.context.options.fail_fast and not self.stop
-        if fail_fast and ending.status is not RunStatus.FINISHED:
+        is_final = ending.status is not RunStatus.FINISHED and not self.pending.runs_again(ending)
+        if fail_fast and is_final:
             for other in self.rows:
                 why = f"row {row.letter} is {ending.status} (--fail-fast)"
                 other.stop(RunEnd(RunStatus.KILLED, why))
@@ -428,7 +429,10 @@ class ActiveWorkload:
             self.statuses.set_many(
                 {
                     row.recorded.plan.line: RowStatus(
-                        status_text(ending, self.pending.repeat, self.pending.repeats), row.run_id
+                        status_text(
+                            self.pending.in_file(ending), self.pending.repeat, self.pending.repeats
+                        ),
+                        row.run_id,
                     )
                     for row, ending in statuses.items()
                 }

@@ -31,13 +31,20 @@ from radt.errors import (
 )
 from radt.experiment.files import call
 from radt.experiment.lock import Holder
-from radt.experiment.plan import ExperimentPlan, WorkloadKey, WorkloadPlan, first_repeat
+from radt.experiment.plan import (
+    ExperimentPlan,
+    WorkloadKey,
+    WorkloadPlan,
+    first_repeat,
+    is_chosen,
+)
 from radt.experiment.source import open_source
 from radt.home import Home
 from radt.listeners import registry
 from radt.listeners.api import Registry
 from radt.model import SOFTWARE, MarkerKind, RunStatus
 from radt.runner.active import INTERRUPT_GRACE_S, TERMINATE_GRACE_S, StopRequest
+from radt.runner.auto import regrouped
 from radt.runner.console import RunConsole
 from radt.runner.detach import last_log
 from radt.runner.options import StartOptions, pending_workloads
@@ -111,6 +118,7 @@ class LocalWatcher(Watcher):
             plan = ExperimentPlan(self.file.absolute(), ())
         repeat = max(source.repeat, plan.repeats_asked if holder is None else holder.repeat)
         records = self._records(plan)
+        plan = regrouped(plan, records)
         pending = _pending(plan, holder, repeat, records)
         live = self._live(
             [run.run_id for run in records.values() if run.status is RunStatus.RUNNING], problems
@@ -156,7 +164,7 @@ class LocalWatcher(Watcher):
                 options = self._reader.tags(newest.run_id).get(START, "")
         words = shlex.split(options)
         only = _values(words, "--only")
-        chosen = [label for label in labels if label in only] if only else labels
+        chosen = [label for label in labels if is_chosen(label, only)]
         if not chosen:  # the selection of the last start is done: suggest the rest
             options, chosen = shlex.join(_without(words, "--only")), labels
         verb = "starts" if statuses == {None} else "resumes"
@@ -373,6 +381,8 @@ def _pending(
         """Return True if this start ran it without success: it will not be tried again."""
         if holder is None or _runs(workload):
             return False
+        if workload.is_auto and workload.runs[0].status is RunStatus.SKIPPED:
+            return False  # it ran out of memory beside others, and runs again
         return any(
             run.status is not RunStatus.FINISHED
             and run.run_id in records
@@ -399,7 +409,7 @@ def _state(
         return WorkloadState.INTERRUPTED
     if key in waiting:
         return WorkloadState.NEXT if key == next(iter(waiting)) else WorkloadState.WAITING
-    left_out = holder is not None and holder.only and workload.label not in holder.only
+    left_out = holder is not None and not is_chosen(workload.label, holder.only)
     return WorkloadState.LEFT_OUT if left_out else WorkloadState.DONE
 
 

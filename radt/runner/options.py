@@ -23,6 +23,7 @@ from radt.experiment.plan import (
     actions,
     decide,
     first_repeat,
+    is_chosen,
 )
 from radt.experiment.source import ExperimentFile, open_source
 from radt.home import Home
@@ -32,19 +33,35 @@ from radt.model import RunStatus
 from radt.runner.outcome import RunEnd
 from radt.runner.progress import RowProgress, WorkloadProgress
 from radt.settings import Setting, SettingLevel, Settings
+from radt.units import plural
 
 
 @dataclass(frozen=True, slots=True)
 class PendingWorkload:
     """One execution of a workload: repeat ``repeat`` of ``repeats``.
 
-    ``actions`` are keyed by the letters of its rows.
+    ``actions`` are keyed by the letters of its rows. ``grouped_by`` is why radt put them together;
+    "" for a workload of the file.
     """
 
     plan: WorkloadPlan
     actions: Mapping[str, RowAction]
     repeat: int = 1
     repeats: int = 1
+    grouped_by: str = ""
+
+    def runs_again(self, ending: RunEnd) -> bool:
+        """Return True if a row with this end runs again alone, as radt chose its neighbours."""
+        is_shared = bool(self.grouped_by) and len(self.plan.runs) > 1
+        return is_shared and ending.status in (RunStatus.OOM, RunStatus.TIMEOUT)
+
+    def in_file(self, ending: RunEnd) -> RunEnd:
+        """Return the end of a row for the file, where OOM and TIMEOUT would be results."""
+        if not self.runs_again(ending):
+            return ending
+        what = "ran out of memory" if ending.status is RunStatus.OOM else "took too long"
+        others = plural(len(self.plan.runs) - 1, "other row")
+        return RunEnd(RunStatus.SKIPPED, f"{what} beside {others}; runs again alone")
 
     @property
     def again(self) -> list[RunPlan]:
@@ -75,7 +92,7 @@ def pending_workloads(plan: ExperimentPlan, options: StartOptions) -> list[Pendi
     """
     pending: list[PendingWorkload] = []
     for workload in plan.workloads:
-        if options.only and workload.label not in options.only:
+        if not is_chosen(workload.label, options.only):
             continue
         planned = actions(workload, rerun=options.rerun, repeat=options.repeat)
         if any(action.runs for action in planned.values()):
@@ -102,18 +119,30 @@ class Work:
     endings: Mapping[int, RunEnd] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, path: Path, options: StartOptions, machine: Machine) -> Work:
+    def of(
+        cls,
+        path: Path,
+        options: StartOptions,
+        machine: Machine,
+        groups: Mapping[int, str] | None = None,
+    ) -> Work:
         """Return the pending work of an experiment file.
+
+        Args:
+            path: The file.
+            options: The options of the start.
+            machine: Where it is to run.
+            groups: Labels of the workloads of rows that radt has grouped, by line.
 
         Raises:
             ExperimentError: The file has problems.
             UsageError: ``only`` names a workload that does not exist.
         """
         source = open_source(path)
-        plan = source.plan(machine, registry.load(), options.devices)
-        labels = {workload.label for workload in plan.workloads}
+        plan = source.plan(machine, registry.load(), options.devices, groups=groups)
         for label in options.only:
-            if label not in labels:
+            if not any(is_chosen(workload.label, [label]) for workload in plan.workloads):
+                labels = {workload.label for workload in plan.workloads}
                 raise UsageError(
                     f"--only {label}: no such workload",
                     did_you_mean(label, labels) or f"Choose from {', '.join(sorted(labels))}",
@@ -136,11 +165,10 @@ class Work:
     @property
     def failed_before(self) -> list[RunPlan]:
         """Return the rows that failed in an earlier start and do not run again."""
-        only = self.options.only
         return [
             run
             for workload in self.not_run
-            if not only or workload.label in only
+            if is_chosen(workload.label, self.options.only)
             for run in workload.runs
             if run.status in FAILURES
         ]

@@ -37,6 +37,7 @@ from radt.runner.options import PendingWorkload
 from radt.tags import (
     COLLOCATION,
     DEVICES,
+    GROUPED_BY,
     LETTER,
     LISTENERS,
     REPEAT,
@@ -237,7 +238,7 @@ def _requests(
             letter=row.letter,
             name=script_name(*_launched(row)) if _is_numbered(row) else row.label,
             is_numbered=_is_numbered(row),
-            command=_command_text(row),
+            command=command_text(row),
             host=platform.node(),
             devices=str(row.devices),
             collocation=str(row.collocation),
@@ -282,7 +283,8 @@ def _record(
     ], None
 
 
-def _command_text(row: RunPlan) -> str:
+def command_text(row: RunPlan) -> str:
+    """Return the command of a row, as it is recorded."""
     try:
         return shlex.join(program_command(row, Path(sys.executable)))
     except UsageError:  # the MLproject file has changed meanwhile: set-up reports what is wrong
@@ -316,6 +318,8 @@ def _tags(
     }
     if row.is_service:
         tags[ROLE] = str(row.role)
+    if pending.grouped_by:
+        tags[GROUPED_BY] = pending.grouped_by
     if context.resume_options:
         tags[START] = context.resume_options
     if pending.repeats > 1:

@@ -26,6 +26,7 @@ from radt.runner.options import PendingWorkload, StartOptions, Work
 from radt.runner.outcome import ExperimentOutcome, RunEnd
 from radt.runner.process import KILL_PATIENCE_S
 from radt.runner.progress import ProgressView, WorkloadProgress, remaining_s, repeated
+from radt.runner.work_queue import WorkQueue
 from radt.runner.workload import run_workload
 from radt.store.records import RunRecord
 from radt.tags import RUNNER, SERIES
@@ -130,7 +131,7 @@ class LocalSchedule:
     ) -> None:
         self._context = context
         self._work = work
-        self._pending = work.pending
+        self._queue = WorkQueue(context, work)
         self._options = work.options
         self._stop = context.stop
         self._statuses = statuses
@@ -142,6 +143,8 @@ class LocalSchedule:
         self._outcomes: list[WorkloadProgress] = []
         #: Workloads that did not finish: further repeats would not finish either.
         self._given_up: set[WorkloadKey] = set()
+        #: Their lines.
+        self._failed_rows: set[int] = set()
         self._first_failure = ""
         self._series = dict(series or {})
         self._ended_s: dict[WorkloadKey, list[float]] = {}
@@ -176,15 +179,18 @@ class LocalSchedule:
     def _run_all(self, started_s: float) -> None:
         self._context.console.label_width = label_width(
             repeated(pending.plan.label, pending.repeat, pending.repeats)
-            for pending in self._pending
+            for pending in self._work.pending
+            if not pending.plan.is_auto
         )
-        for position, pending in enumerate(self._pending, start=1):
-            if self._stop:
-                break
-            self._show_progress(position, started_s)
-            if pending.plan.key in self._given_up:
+        position = 0
+        while self._queue and not self._stop:
+            position += 1
+            has_failed = self._options.fail_fast and bool(self._given_up)
+            pending = self._queue.next_row() if has_failed else self._queue.next()
+            self._show_progress(position, pending, started_s)
+            if pending.plan.key in self._given_up or self._has_failed(pending):
                 continue
-            if self._options.fail_fast and self._given_up:
+            if has_failed:
                 self._skip(pending, f"{self._first_failure} did not finish (--fail-fast)")
                 continue
             if self._outcomes:
@@ -193,6 +199,10 @@ class LocalSchedule:
                 self._run_one(position, pending)
 
     def _run_one(self, position: int, pending: PendingWorkload) -> None:
+        if pending.grouped_by:
+            names = " + ".join(f"{run.letter} {run.label}" for run in pending.plan.runs)
+            text = f"  {pending.plan.label}: {names} · {pending.grouped_by}"
+            self._context.console.say(text, "dim", indent=4)
         outcome = run_workload(
             self._context,
             pending,
@@ -201,15 +211,24 @@ class LocalSchedule:
             file_wait=self._file_wait,
         )
         self._outcomes.append(outcome)
-        self._context.console.workload_ended(position, len(self._pending), outcome)
-        if outcome.status is RunStatus.FINISHED:
+        total = position + len(self._queue.keys)
+        self._context.console.workload_ended(position, total, outcome)
+        if alone := {row.letter for row in self._queue.put_back(pending, outcome)}:
+            # Their next run counts; this one is in the store.
+            outcome.runs = [run for run in outcome.runs if run.letter not in alone]
+        if outcome.status in (RunStatus.FINISHED, None):
             self._ended_s.setdefault(pending.plan.key, []).append(outcome.elapsed_s)
         else:
             self._given_up.add(pending.plan.key)
+            self._failed_rows |= {run.line for run in pending.plan.runs if run.letter not in alone}
             self._first_failure = self._first_failure or outcome.label
             if not self._stop:
                 file = str(self._work.plan.path)
                 self._context.notifier.send(Notification.of_workload(pending.plan, outcome, file))
+
+    def _has_failed(self, pending: PendingWorkload) -> bool:
+        """Return True for a row of ``auto`` that comes up by itself after its group failed."""
+        return pending.plan.is_auto and pending.plan.runs[0].line in self._failed_rows
 
     def _skip(self, pending: PendingWorkload, reason: str) -> None:
         """Write into the file why the rows were not run; the next start runs them."""
@@ -248,15 +267,17 @@ class LocalSchedule:
                 except RunNotFoundError:
                     continue
                 tags = self._context.reader.tags(record.run_id)
-                if SERIES in tags:
+                # A row of `auto` may have been in another group.
+                is_same = not pending.grouped_by or record.workload == pending.plan.label
+                if is_same and SERIES in tags:
                     return tags[SERIES]
         return ""
 
-    def _show_progress(self, position: int, started_s: float) -> None:
-        left = [pending.plan.key for pending in self._pending[position - 1 :]]
+    def _show_progress(self, position: int, pending: PendingWorkload, started_s: float) -> None:
+        left = [pending.plan.key, *self._queue.keys]
         self._context.console.experiment = ProgressView(
             done=position - 1,
-            total=len(self._pending),
+            total=position - 1 + len(left),
             elapsed_s=time.monotonic() - started_s,
             remaining_s=remaining_s(left, self._ended_s, cooldown_s=self._options.cooldown_s),
         )

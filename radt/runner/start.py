@@ -78,10 +78,12 @@ def print_header(context: RunnerContext, work: Work, where: str) -> None:
 
 def _amount(work: Work) -> str:
     """Return the numbers of workloads, runs and repeats, and of rows that are already done."""
-    workloads = {(workload.plan.experiment, workload.plan.label) for workload in work.pending}
+    workloads = {each.plan.key for each in work.pending if not each.plan.is_auto}
+    rows = {each.plan.key for each in work.pending if each.plan.is_auto}
     repeats = max(workload.repeats for workload in work.pending)
     parts = [
-        units.plural(len(workloads), "workload"),
+        *([units.plural(len(workloads), "workload")] if workloads else ()),
+        *([f"{units.plural(len(rows), 'row')} to group"] if rows else ()),
         units.plural(sum(len(workload.plan.runs) for workload in work.pending), "run")
         + (f" ({len(work.done)} done before)" if work.done else ""),
     ]

@@ -90,6 +90,28 @@ class Runs:
             )
 
 
+#: Waits without using a CPU, long enough for samples.
+WAITS = "import threading\nthreading.Event().wait(1.0)\n"
+AUTO = "Experiment,Workload,Status,Run,Devices,Listeners,File,Params\n"
+
+
+def test_rows_of_auto_share_a_job_if_their_kind_was_measured(study: Study) -> None:
+    (study.folder / "waits.py").write_text(WAITS)
+    rows = [f"{{}},auto,,,cpu,top@50ms,waits.py,--seed {number}\n" for number in range(3)]
+    study.file.write_text(AUTO + rows[0].format("first"))
+    study.radt("study.csv")
+    study.file.write_text(AUTO + "".join(row.format("second") for row in rows))
+    assert "auto-1" in study.radt("validate", "study.csv")
+    output = study.radt("study.csv")
+    assert re.search(r"1/1  auto-1 +3 runs +✔", output), output
+    with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
+        alone, *together = reader.runs()
+        assert alone.workload == "auto row 1"
+        assert [run.workload for run in together] == ["auto-1"] * 3
+        tags = reader.tags(together[0].run_id)
+    assert re.fullmatch(r".* s predicted, .* s one after the other", tags["radt.grouped_by"])
+
+
 WORKLOADS = {"solo": 1, "pair": 2, "three": 3, "big": 1}
 MEMORY = {"big": "2G"}
 

@@ -31,14 +31,16 @@ _MACHINE = (
     "count 2",
     "gpm 0",
     *(f"gpm_value 0 - {number} 2" for number in (2, 3, 5, 10, 20)),
-    plain_gpu(0, "NVIDIA H100"),
+    plain_gpu(0, "NVIDIA H100", 80_000_000_000),
     f"uuid 0 {_UUID}",
     mig_gpu(1),
 )
-#: CUDA becomes a client of MPS by itself, and the driver lists it; here the program does both.
+#: CUDA becomes a client of MPS by itself, and the driver lists it, as it lists each process that
+#: uses the GPU; here the program does both.
 _CONNECT = """
 import atexit, fcntl, os, pathlib, subprocess, sys
-line = f"mps 0 {os.getpid()} 1000000\\n"
+is_client = os.path.isdir(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", ""))
+line = f"{'mps' if is_client else 'process'} 0 {os.getpid()} 1000000\\n"
 
 def listed(change):
     with open(os.environ["FAKE_NVML_LOG"]) as lock:
@@ -48,9 +50,10 @@ def listed(change):
         path.with_suffix(".own").replace(path)
 
 if "benchmarks.gpu_check.client" in sys.orig_argv:
-    if os.path.isdir(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")):
+    if is_client:
         connect = f"connect {os.getpid()}"
         subprocess.run(["nvidia-cuda-mps-control"], input=connect, text=True, check=True)
+    if is_client or "MIG" not in os.environ.get("CUDA_VISIBLE_DEVICES", ""):
         listed(lambda text: text + line)
         atexit.register(listed, lambda text: text.replace(line, ""))
 """
@@ -118,8 +121,8 @@ def test_without_cuda_it_says_so_in_a_sentence(nvml: FakeNvml, tmp_path: Path) -
     )
 
 
-def test_all_checks_end_within_eight_minutes() -> None:
-    assert sum(check.limit_s for check in CHECKS) <= 8 * 60
+def test_all_checks_end_within_ten_minutes() -> None:
+    assert sum(check.limit_s for check in CHECKS) <= 10 * 60
 
 
 #: The answers with stand-ins: the fake's values do not follow the loads.
@@ -132,6 +135,7 @@ _ANSWERS = {
     "mps": "yes",
     "mig": "yes",
     "advise": "yes",
+    "auto": "yes",
     "shared-loader": "yes",
     "job": "yes",
     "preemption": "yes",
