@@ -13,6 +13,8 @@ from radt.tags import ROLE
 from tests.support.bench import Bench, wait_until
 from tests.support.waiting import alive
 
+pytestmark = pytest.mark.shared_collector
+
 #: Notes in a folder of its own what it sees; run as NAME [what to do with signals].
 SERVE = """
 import os, pathlib, signal, sys, time

@@ -13,6 +13,8 @@ from tests.run.conftest import Alone
 from tests.run.several import expected, trials
 from tests.support.bench import wait_until
 
+pytestmark = pytest.mark.shared_collector
+
 SCRIPTS = ["THREADS", "TASKS", "LOOP", "TRACKIO", "WANDB", "CREATE_NEW"]
 
 
