@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import csv
 import os
 import shutil
@@ -17,16 +16,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from click.testing import CliRunner
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from radt.cli import group
 from radt.delivery.mlflow.database import prepare
 from radt.errors import StoreError
 from radt.files import PidLock
 from radt.paths import sqlite_uri
 from radt.store.reader import StoreReader
+from tests.support.command import called
 from tests.support.waiting import TIMEOUT_S, alive, wait_until
 
 RADT = str(Path(sys.executable).with_name("radt"))
@@ -93,10 +91,8 @@ class Bench:
 
     def shown(self, *arguments: str) -> str:
         """What a command that only reads prints; in this process, which takes less time."""
-        with contextlib.chdir(self.folder):
-            env = {**dict.fromkeys(os.environ), **self.env}
-            done = CliRunner(env=env).invoke(group, arguments, catch_exceptions=False)
-        assert done.exit_code == 0, done.output
+        done = called(self.folder, self.env, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
