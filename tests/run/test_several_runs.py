@@ -191,8 +191,7 @@ CAUGHT = "try: end()\nexcept SystemExit: pass"
 
 
 @pytest.mark.quick_variants(2)
-@pytest.mark.mlflow
-@pytest.mark.parametrize("begin", [BY_INIT, BY_MLFLOW])
+@pytest.mark.parametrize("begin", [BY_INIT, pytest.param(BY_MLFLOW, marks=pytest.mark.mlflow)])
 @pytest.mark.parametrize(
     ("end", "code", "returned", "reason"),
     [
