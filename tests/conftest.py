@@ -85,24 +85,49 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     )
 
 
-@pytest.fixture(autouse=True)
-def private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Keep tests off the user's own collector and data.
+@pytest.fixture(scope="module")
+def module_runtime() -> Iterator[Path]:
+    """The runtime folder of all tests of a file that are marked ``shared_collector``."""
+    from tests.support.bench import shared_runtime  # imports MLflow
 
-    The runtime folder is not below ``tmp_path``: the path of a Unix socket may have only 107
-    characters.
+    with shared_runtime() as runtime:
+        yield runtime
+
+
+@pytest.fixture
+def shares_collector(request: pytest.FixtureRequest) -> bool:
+    """Whether the collector was there before the test and stays: deliverers are a test's own."""
+    node = request.node
+    return bool(
+        node.get_closest_marker("shared_collector") and not node.get_closest_marker("mlflow")
+    )
+
+
+@pytest.fixture
+def runtime_folder(shares_collector: bool, request: pytest.FixtureRequest) -> Iterator[Path]:
+    """The runtime folder.
+
+    It is not below ``tmp_path``: the path of a Unix socket may have only 107 characters.
     """
-    with tempfile.TemporaryDirectory(prefix="radt-", ignore_cleanup_errors=True) as runtime:
-        monkeypatch.setenv("RADT_RUNTIME_DIR", runtime)
-        monkeypatch.setenv("RADT_HOME", str(tmp_path / "radt-data"))
-        # An archive takes half a second of a core for every run; those tests that are about what
-        # becomes of it have it made (`archives`).
-        monkeypatch.setenv("RADT_ARCHIVE_S", "0")
-        # Tests wait for what is uploaded, with both cores busy.
-        monkeypatch.setenv("RADT_UPLOAD_WAIT_S", "0")
-        # On a busy machine a collector may be slow to greet; those that are stopped are few.
-        monkeypatch.setenv("RADT_COLLECTOR_PATIENCE_S", "60")
-        yield
+    if shares_collector:
+        yield request.getfixturevalue("module_runtime")
+        return
+    with tempfile.TemporaryDirectory(prefix="radt-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(autouse=True)
+def private_folders(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, runtime_folder: Path) -> None:
+    """Keep tests off the user's own collector and data."""
+    monkeypatch.setenv("RADT_RUNTIME_DIR", str(runtime_folder))
+    monkeypatch.setenv("RADT_HOME", str(tmp_path / "radt-data"))
+    # An archive takes half a second of a core for every run; those tests that are about what
+    # becomes of it have it made (`archives`).
+    monkeypatch.setenv("RADT_ARCHIVE_S", "0")
+    # Tests wait for what is uploaded, with both cores busy.
+    monkeypatch.setenv("RADT_UPLOAD_WAIT_S", "0")
+    # On a busy machine a collector may be slow to greet; those that are stopped are few.
+    monkeypatch.setenv("RADT_COLLECTOR_PATIENCE_S", "60")
 
 
 @pytest.fixture

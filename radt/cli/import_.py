@@ -12,7 +12,7 @@ import click
 from radt.cli import print_error
 from radt.cli.options import home_option, setting_option
 from radt.delivery.archive.read import Archive, Imported, find_archives, import_archive
-from radt.delivery.process import block_pandas
+from radt.delivery.process import block_packages
 from radt.errors import ArchiveError, RadtError, UsageError, cut
 from radt.experiment.columns import did_you_mean
 from radt.home import Home
@@ -145,7 +145,7 @@ def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddre
         StoreError: The store cannot be written.
     """
     # Importing MLflow takes seconds.
-    block_pandas()
+    block_packages("pandas")
     from radt.importers.mlflow import MlflowSource
     from radt.importers.mlflow_import import MlflowImport
 

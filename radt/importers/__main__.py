@@ -15,9 +15,9 @@ import sys
 import threading
 import time
 
-from radt.delivery.process import block_pandas
+from radt.delivery.process import block_packages
 
-block_pandas()  # before anything imports Arrow
+block_packages("pandas")  # before anything imports Arrow
 
 from radt.errors import RadtError  # noqa: E402
 from radt.importers.importing import ImportStatus, Progress  # noqa: E402

@@ -18,10 +18,9 @@ from radt.cluster.engine import Shape
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobArray, JobKey, Submission
 from radt.experiment.plan import WorkloadKey
-from radt.files import PidLock
 from radt.home import Home
 from radt.store.reader import StoreReader
-from tests.support.bench import Bench
+from tests.support.bench import Bench, collector_of
 from tests.support.waiting import TIMEOUT_S, wait_until
 
 JOB = JobKey(0, 0)
@@ -177,13 +176,7 @@ def texts(spool: Spool, job: JobKey = JOB) -> list[str]:
 
 def collectors_of(place: Path) -> list[int]:
     """Guardian and worker of a job's folder."""
-    found = []
-    for name in ("guardian.lock", "worker.lock"):
-        lock = PidLock(place / "run" / name)
-        if pid := lock.holder():
-            found.append(pid)
-        lock.close()
-    return found
+    return collector_of(place / "run")
 
 
 def wait_collectors(place: Path) -> list[int]:

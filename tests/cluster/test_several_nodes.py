@@ -168,7 +168,7 @@ def test_two_nodes_make_one_run(nodes: Nodes) -> None:
     assert "part 1" in (folder.artifacts / "node-1" / "output.log").read_text()
     assert (folder.artifacts / "note.txt").read_text() == "of 0"
     assert (folder.artifacts / "node-1" / "note.txt").read_text() == "of 1"
-    report = nodes.bench.radt("report", "study").stdout
+    report = nodes.bench.shown("report", "study")
     assert "ran on 2 nodes, whose clocks agree within" in " ".join(report.split())
     with nodes.reader as reader:
         assert list(check(reader)) == []  # what each node counted is what is there of it

@@ -150,6 +150,12 @@ class Project:
         run.start()
         return run
 
+    def end_runs(self) -> None:
+        """End the runs that the test has not ended: their owner, the tests' process, lives on."""
+        for run in self.runs:
+            if not run.row.status.ended:
+                run.finish(RunStatus.KILLED)
+
     def close(self) -> None:
         for run in self.runs:
             run.stop()

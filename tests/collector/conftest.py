@@ -19,13 +19,17 @@ from radt.collector.client import CollectorClient
 
 
 @pytest.fixture(autouse=True)
-def collector(private_folders: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Quick settings; whatever collector a test started is gone after it."""
+def collector(
+    private_folders: None, shares_collector: bool, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
+    """Quick settings; whatever collector a test started for itself is gone after it."""
     monkeypatch.setenv("RADT_FLUSH_S", "0.05")
     # On a busy machine a reading may take seconds: one hangs only where a test has it hang.
     monkeypatch.setenv("RADT_COLLECTOR_HANG_S", "120")
     monkeypatch.setenv("RADT_COLLECTOR_IDLE_S", "60")
     yield
+    if shares_collector:
+        return
     for name in ("guardian", "worker"):
         if (pid := holder(name)) is not None:
             with suppress(ProcessLookupError):  # it was about to go by itself
@@ -41,7 +45,9 @@ def client(collector: None) -> Iterator[CollectorClient]:
 
 
 @pytest.fixture
-def project(client: CollectorClient, tmp_path: Path) -> Iterator[Project]:
+def project(client: CollectorClient, shares_collector: bool, tmp_path: Path) -> Iterator[Project]:
     project = Project(tmp_path / "radt-data", client)
     yield project
+    if shares_collector:
+        project.end_runs()
     project.close()

@@ -20,6 +20,7 @@ from radt.errors import CollectorError
 from radt.model import RunStatus, Scope
 
 
+@pytest.mark.shared_collector
 def test_a_run_is_recorded_to_its_end(project: Project) -> None:
     run, warnings = project.register("top")
     assert warnings == []
@@ -48,6 +49,7 @@ def test_a_run_is_recorded_to_its_end(project: Project) -> None:
     assert scopes["system.cpu.utilization"] == (Scope.HOST, "1")
 
 
+@pytest.mark.shared_collector
 def test_the_first_end_of_a_run_counts(project: Project) -> None:
     run = project.run()
     run.finish(RunStatus.FINISHED)
@@ -57,6 +59,7 @@ def test_the_first_end_of_a_run_counts(project: Project) -> None:
     assert run.row.status is RunStatus.FINISHED
 
 
+@pytest.mark.shared_collector
 def test_readings_are_of_the_runs_own_processes(project: Project) -> None:
     one, two = project.run(), project.run()
     two.process.stdin.write("")  # both idle
@@ -71,6 +74,7 @@ def test_readings_are_of_the_runs_own_processes(project: Project) -> None:
     assert live[one.run_id].samples > 0
 
 
+@pytest.mark.shared_collector
 def test_two_runs_of_one_interval_share_their_readings(project: Project) -> None:
     one, two = project.run(), project.run()
     wait_for(lambda: two.has("process.count", 5))
@@ -91,6 +95,7 @@ def described(project: Project, **fields: Any) -> RunRequest:
     return replace(run, **fields)
 
 
+@pytest.mark.shared_collector
 def test_rows_of_a_workload_are_written_for_a_runner(project: Project) -> None:
     runs = [
         described(project, workload_id="w", workload="1", letter=letter, name="cnn", **fields)
@@ -107,6 +112,7 @@ def test_rows_of_a_workload_are_written_for_a_runner(project: Project) -> None:
     assert [project.client.record([run]) for run in numbered] == [["train #1"], ["train #2"]]
 
 
+@pytest.mark.shared_collector
 def test_rows_that_are_there_already_stay_as_they_are(project: Project) -> None:
     """As from a runner that got no answer, wrote them itself, and went on."""
     known, new = described(project, name="known"), described(project, name="new")
@@ -140,6 +146,7 @@ def test_a_runner_waits_for_its_rows_while_others_hold_the_store(project: Projec
     runner.close()
 
 
+@pytest.mark.shared_collector
 def test_rows_are_written_all_or_none(project: Project) -> None:
     runs = [described(project), described(project, started_monotonic_ns=2**63)]
     with pytest.raises(CollectorError):
@@ -147,6 +154,7 @@ def test_rows_are_written_all_or_none(project: Project) -> None:
     assert project.reader.runs() == []
 
 
+@pytest.mark.shared_collector
 def test_a_run_may_do_without_listeners(project: Project) -> None:
     run, warnings = project.register()
     run.start()
@@ -156,6 +164,7 @@ def test_a_run_may_do_without_listeners(project: Project) -> None:
     assert run.ledger == {}
 
 
+@pytest.mark.shared_collector
 def test_unknown_and_unavailable_listeners_are_warned_of(project: Project) -> None:
     run, warnings = project.register("top", "smi", "nonsense")
     assert any("nonsense is not installed" in warning for warning in warnings)
@@ -186,6 +195,7 @@ def _fields(run, run_id: str) -> dict[str, object]:
     } | {"run_id": run_id}
 
 
+@pytest.mark.shared_collector
 def test_two_stores_at_once(project: Project, tmp_path: Path) -> None:
     other = Project(tmp_path / "other", project.client)
     try:
@@ -218,6 +228,7 @@ def test_environment_for_delivery_stays_off_the_disk(project: Project, client) -
             assert b"s3cret" not in path.read_bytes(), path
 
 
+@pytest.mark.shared_collector
 def test_a_bad_request_is_answered_and_the_next_one_too(client: CollectorClient) -> None:
     import socket
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy  # its parts when they are used
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import stats
 
 from radt.analysis.estimates import (
     MOST_REPEATS,
@@ -36,14 +36,14 @@ def interval_of(found: Effect) -> tuple[float, float]:
 def test_a_mean_as_scipy_has_it(confidence: float) -> None:
     found = mean_interval(A, confidence)
     assert found is not None
-    expected = stats.ttest_1samp(A, 0).confidence_interval(confidence)
+    expected = scipy.stats.ttest_1samp(A, 0).confidence_interval(confidence)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-12)
 
 
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.99])
 def test_pairs_as_scipy_has_them(confidence: float) -> None:
     found = effect(A, B, paired=True, confidence=confidence)
-    expected = stats.ttest_rel(np.log(B), np.log(A))
+    expected = scipy.stats.ttest_rel(np.log(B), np.log(A))
     bounds = expected.confidence_interval(confidence)
     assert (found.scale, found.method, found.counts) == (EffectScale.RATIO, Method.PAIRED, (5, 5))
     assert found.value == pytest.approx(math.exp(np.mean(np.log(B)) - np.mean(np.log(A))))
@@ -54,7 +54,7 @@ def test_pairs_as_scipy_has_them(confidence: float) -> None:
 @pytest.mark.parametrize("b", [B, B[:3], [1.0, 9.0]])
 def test_sides_of_their_own_as_scipy_has_them(b: list[float]) -> None:
     found = effect(A, b)
-    expected = stats.ttest_ind(np.log(b), np.log(A), equal_var=False)
+    expected = scipy.stats.ttest_ind(np.log(b), np.log(A), equal_var=False)
     bounds = expected.confidence_interval(0.95)
     assert (found.method, found.counts) == (Method.WELCH, (5, len(b)))
     assert interval_of(found) == pytest.approx((math.exp(bounds.low), math.exp(bounds.high)))
@@ -65,7 +65,7 @@ def test_sides_of_their_own_as_scipy_has_them(b: list[float]) -> None:
 def test_values_that_are_not_above_zero_have_a_difference(paired: bool) -> None:
     a, b = [0.0, 1.0, -2.0], [5.0, 7.0, 6.0]
     found = effect(a, b, paired=paired)
-    test = stats.ttest_rel(b, a) if paired else stats.ttest_ind(b, a, equal_var=False)
+    test = scipy.stats.ttest_rel(b, a) if paired else scipy.stats.ttest_ind(b, a, equal_var=False)
     bounds = test.confidence_interval(0.95)
     assert found.scale is EffectScale.DIFFERENCE
     assert found.value == pytest.approx(6 + 1 / 3)
@@ -204,7 +204,7 @@ def test_so_many_repeats_tell_five_per_cent(paired: bool, spread: float) -> None
         else:
             x, y = (one / count for one in found.variances)
             error, degrees = math.sqrt(x + y), (x + y) ** 2 / ((x**2 + y**2) / (count - 1))
-        return 2 * stats.t.ppf(0.975, degrees) * error
+        return 2 * scipy.stats.t.ppf(0.975, degrees) * error
 
     assert width(count) <= math.log(1.05)
     assert count == 2 or width(count - 1) > math.log(1.05)

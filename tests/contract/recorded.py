@@ -94,7 +94,7 @@ def recorded_in(folder: Path) -> Iterator[Recorded]:
         _start(bench, "0.3", [REPEATED], "--repeat", "2")
         recorded = Recorded(bench)
         (old,) = recorded.of(ARCHIVED)
-        bench.radt("note", old.run_id, "--archive")
+        bench.shown("note", old.run_id, "--archive")
         bench.wait_delivered()
         del recorded.runs
         yield recorded

@@ -77,9 +77,7 @@ def said(text: str) -> str | None:
 
 def ls_json(recorded: Recorded) -> Shown:
     shown: Shown = {}
-    for listed in json.loads(recorded.bench.radt("ls", EXPERIMENT, "--all", "--json").stdout)[
-        "runs"
-    ]:
+    for listed in json.loads(recorded.bench.shown("ls", EXPERIMENT, "--all", "--json"))["runs"]:
         of_run = {"status": listed["status"], "duration": listed["duration_s"]}
         of_run |= {"last(loss)": listed["metrics"].get("loss")}
         shown |= {(listed["run_id"], key): value for key, value in of_run.items()}
@@ -90,7 +88,7 @@ def ls_sorted(recorded: Recorded) -> Shown:
     """The column that `radt ls` shows because it is sorted by it."""
     shown: Shown = {}
     for column in _table(recorded).columns:
-        printed = recorded.bench.radt("ls", EXPERIMENT, "--all", "--sort", column.key).stdout
+        printed = recorded.bench.shown("ls", EXPERIMENT, "--all", "--sort", column.key)
         head, *lines = [line for line in printed.splitlines() if line.strip()]
         place = re.search(rf"  {re.escape(column.label)}(  |$)", head)
         for line in lines if place else []:
@@ -252,8 +250,7 @@ def mlflow(recorded: Recorded) -> Shown:
 
 def _report(recorded: Recorded, format_: str) -> str:
     chosen = [f"--quantity={name}" for name in (*SERIES, *OF_WORKLOADS, *OF_GROUPS)]
-    done = recorded.bench.radt("report", EXPERIMENT, "--format", format_, *chosen)
-    return done.stdout
+    return recorded.bench.shown("report", EXPERIMENT, "--format", format_, *chosen)
 
 
 def report_json(recorded: Recorded) -> Shown:

@@ -132,6 +132,6 @@ def test_a_missing_value_says_why(recorded: Recorded) -> None:
         explanations = re.findall(rf'<td [^>]*title="([^"]*)">{units.NO_VALUE}</td>', metrics)
         assert explanations
         assert all(explanations)
-    html = recorded.bench.radt("report", EXPERIMENT, "--format", "html").stdout
+    html = recorded.bench.shown("report", EXPERIMENT, "--format", "html")
     assert 'class="number dim"' in html
     assert 'class="number dim" title=""' not in html

@@ -21,9 +21,11 @@ def test_every_module_is_imported_without_pandas(package: str) -> None:
     assert len(modules) > 3
     program = (
         "import importlib, sys\n"
-        "from radt.delivery.process import block_pandas\n"
-        "block_pandas()\n"
+        "from radt.delivery.process import block_packages\n"
+        "block_packages('pandas', 'pygments')\n"
         "for name in sys.argv[1:]: importlib.import_module(name)\n"
+        "importlib.import_module('mlflow.store.tracking.sqlalchemy_store')\n"
+        "assert not {'pandas', 'pygments'} & sys.modules.keys()\n"
         "import pyarrow\n"
         "pyarrow.table({'value': pyarrow.array([1, None]).take(pyarrow.array([1]))})\n"
     )

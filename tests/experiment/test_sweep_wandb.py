@@ -14,7 +14,12 @@ from radt.experiment.plan import RunPlan
 from radt.listeners.api import Registry
 from tests.experiment.sweep_kit import SweepBench
 
-utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
+
+@pytest.fixture(scope="module")
+def utils() -> Any:
+    """W&B's own functions; it takes seconds to import."""
+    return pytest.importorskip("wandb.sdk.launch.sweeps.utils")
+
 
 PARAMETERS = """\
 parameters:
@@ -58,7 +63,7 @@ def runs(sweep: SweepBench, text: str) -> list[RunPlan]:
     return list(sweep.plan().runs)
 
 
-def agents_words(config: Mapping[str, Any], command: list[str]) -> list[str]:
+def agents_words(utils: Any, config: Mapping[str, Any], command: list[str]) -> list[str]:
     """What an agent of W&B starts for a run (`wandb.wandb_agent.Agent._command_run`)."""
     args = {name: {"value": value} for name, value in config.items()}
     macros = utils.create_sweep_command_args({"args": args})
@@ -81,22 +86,23 @@ def agents_words(config: Mapping[str, Any], command: list[str]) -> list[str]:
     ],
 )
 def test_a_program_gets_what_an_agent_passes(
-    sweep: SweepBench, command: list[str], monkeypatch: pytest.MonkeyPatch
+    sweep: SweepBench, utils: Any, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THEIRS", "/a b")
     listed = "".join(f"- '{word}'\n" for word in command)
 
     found = runs(sweep, f"program: train.py\nmethod: grid\ncommand:\n{listed}{PARAMETERS}")
 
-    expected = [agents_words(config, command) for config in CONFIGS]
+    expected = [agents_words(utils, config, command) for config in CONFIGS]
     assert [["train.py", *run.params] for run in found] == [words[1:] for words in expected]
     assert {run.program.path for run in found} == {sweep.path.parent / "train.py"}
 
 
-def test_the_default_command_is_that_of_wandb(sweep: SweepBench) -> None:
+def test_the_default_command_is_that_of_wandb(sweep: SweepBench, utils: Any) -> None:
     found = runs(sweep, f"program: train.py\nmethod: grid\n{PARAMETERS}")
 
-    expected = [agents_words(config, utils.DEFAULT_SWEEP_COMMAND)[2:] for config in CONFIGS]
+    default = utils.DEFAULT_SWEEP_COMMAND
+    expected = [agents_words(utils, config, default)[2:] for config in CONFIGS]
     assert [list(run.params) for run in found] == expected
 
 

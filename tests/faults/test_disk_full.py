@@ -83,9 +83,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     wait_until(lambda: bench.reader.runs() and trained.recorded("loss") > 0, "it is recorded")
     before = trained.path.read_bytes()
     disk.fill()
-    wait_until(
-        lambda: "no room left" in bench.radt("status", trained.path.name).stdout, "it is said"
-    )
+    wait_until(lambda: "no room left" in bench.shown("status", trained.path.name), "it is said")
     trained.log_more_than_the_journal_holds()
     assert runner.poll() is None
     assert trained.path.read_bytes() == before
@@ -93,9 +91,7 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     disk.resize(256 * 2**20)  # a slow machine trains longer: more values for MLflow's database
     recorded = trained.recorded("loss")
     wait_until(lambda: trained.recorded("loss") > recorded + 500, "recording resumes")
-    wait_until(
-        lambda: "no room left" not in bench.radt("status", trained.path.name).stdout, "as is this"
-    )
+    wait_until(lambda: "no room left" not in bench.shown("status", trained.path.name), "as is this")
     trained.stop.touch()
     output, _ = runner.communicate(timeout=180)
     assert runner.returncode == 0, output

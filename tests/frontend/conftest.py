@@ -31,6 +31,7 @@ from radt.frontend.auth import MAX_BODY_BYTES, DashboardAccess
 from radt.frontend.data import connections
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.connections import DatabaseConnection
+from radt.frontend.pages import system
 from radt.frontend.serve import listen, patient_server
 from radt.model import SOFTWARE, MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
@@ -442,6 +443,13 @@ def serve(store_path: Path, front: Front) -> Iterator[Serve]:
             return stack.enter_context(served(opened, access))
 
         yield start
+
+
+@pytest.fixture
+def no_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The System page starts none of the commands that it shows the answers of."""
+    answers: dict[str, Any] = {"doctor": {"checks": []}, "status": {"files": []}}
+    monkeypatch.setattr(system, "ask_radt", lambda command, *_: answers[command])
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,8 @@ from tests.frontend.conftest import Demo, Serve, Watched, shown
 from tests.frontend.test_accessibility import CONTENT
 from tests.support.nginx import nginx
 
+pytestmark = pytest.mark.usefixtures("no_commands")
+
 PATH = "/user/ada@lab/proxy/8050"
 AS_TYPED = "/user/ada%40lab/proxy/8050/"
 TOKEN = "a-token-of-enough-letters"

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from playwright.sync_api import Page, expect
-from sklearn.ensemble import RandomForestRegressor
 
 import radt
 from benchmarks.dashboard.stores import EXPERIMENT, Size, searched
@@ -319,6 +318,8 @@ def test_an_unknown_experiment_is_said(demo, path):
 
 @pytest.mark.long
 def test_importance_is_that_of_a_forest_and_needs_twenty_runs(study, truth, serve, watched):
+    from sklearn.ensemble import RandomForestRegressor  # takes long
+
     found, truth = truth, truth[truth["counts"]]
     page = watched.page
     url = serve(store=study / "radt.db")

@@ -152,12 +152,12 @@ def test_reports_have_children_below_their_parent_and_no_neighbours(recorded: Be
         assert group.children[0].values[Quantity.TIME_PER_EPOCH].mean > 0
         assert Quantity.SLOWDOWN not in group.children[0].values
         assert Quantity.CPU not in group.children[0].values
-    text = recorded.radt("report", "jobs").stdout
+    text = recorded.shown("report", "jobs")
     assert "↳ resnet" in text
-    whole = json.loads(recorded.radt("report", "jobs", "--format", "json").stdout)
+    whole = json.loads(recorded.shown("report", "jobs", "--format", "json"))
     groups = whole["workloads"][0]["groups"]
     assert [child["name"] for child in groups[0]["children"]] == ["resnet", "lenet"]
-    listed = recorded.radt("ls", "jobs").stdout
+    listed = recorded.shown("ls", "jobs")
     rows = [line for line in listed.splitlines() if "two" in line]
     parents = [number for number, line in enumerate(rows[:6]) if "↳" not in line]
     assert parents == [0, 3]
@@ -165,7 +165,7 @@ def test_reports_have_children_below_their_parent_and_no_neighbours(recorded: Be
 
 def test_a_trace_has_a_runs_children_with_it_also_alone(recorded: Bench, tmp_path: Path) -> None:
     runs = {run.letter: run.run_id for run in recorded.reader.runs()}
-    recorded.radt("trace", runs["a"], "--alone", "--output", str(tmp_path / "a.json"))
+    recorded.shown("trace", runs["a"], "--alone", "--output", str(tmp_path / "a.json"))
     trace = Trace(tmp_path / "a.json")
     titles = [title.partition(" [")[0] for title in trace.processes.values()]
     assert titles[0] == "twoa trainer"

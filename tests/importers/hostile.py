@@ -16,12 +16,12 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
-from wandb.proto import wandb_internal_pb2
 
 from radt.importers import csv_logs, tensorboard, wandb
 from radt.importers.importing import Import
@@ -74,6 +74,7 @@ class Importer:
 
 def main() -> None:
     """Import until standard input ends."""
+    import_module("wandb.proto.wandb_internal_pb2")  # takes no part of the memory
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + MEMORY_BYTES,) * 2)
     for line in sys.stdin:
@@ -101,6 +102,8 @@ def _import(kind: str, place: Path, store: Path) -> dict[str, object]:
 
 def wandb_file(path: Path, rows: Sequence[Mapping[str, str]], config: str = "") -> None:
     """Write a run of W&B with rows of history, whose values are JSON, and the config key ``c``."""
+    from wandb.proto import wandb_internal_pb2  # takes long
+
     records = [wandb_internal_pb2.Record()]
     records[0].run.run_id = path.stem.removeprefix("run-")
     records[0].run.start_time.seconds = 1_800_000_000

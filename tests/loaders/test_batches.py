@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
-from transformers import BatchEncoding
-from transformers.modeling_outputs import BaseModelOutput
 
 from radt.loaders.batches import leaves, mapped, mapped_leaves, moved, tensors_of
 from radt.loaders.shared.rebatch import cut, joined
@@ -91,6 +89,18 @@ def _default(x: Any, y: Any) -> dict[str, Any]:
     return defaultdict(list, x=x, y=y)
 
 
+def _encoding(x: Any, y: Any) -> Any:
+    from transformers import BatchEncoding  # takes long
+
+    return BatchEncoding({"x": x, "y": y})
+
+
+def _model_output(x: Any, y: Any) -> Any:
+    from transformers.modeling_outputs import BaseModelOutput
+
+    return BaseModelOutput(last_hidden_state=x, hidden_states=(y,))
+
+
 Make = Callable[[Any, Any], Any]
 STRUCTURES: dict[str, Make] = {
     "dict": lambda x, y: {"x": x, "y": y},
@@ -101,8 +111,8 @@ STRUCTURES: dict[str, Make] = {
     "OrderedDict": lambda x, y: OrderedDict(x=x, y=y),
     "defaultdict": _default,
     "UserDict": lambda x, y: Encoding({"x": x, "y": y}, note="kept"),
-    "BatchEncoding": lambda x, y: BatchEncoding({"x": x, "y": y}),
-    "ModelOutput": lambda x, y: BaseModelOutput(last_hidden_state=x, hidden_states=(y,)),
+    "BatchEncoding": _encoding,
+    "ModelOutput": _model_output,
     "mapping": lambda x, y: Own({"x": x, "y": y}),
     "read-only mapping": lambda x, y: MappingProxyType({"x": x, "y": y}),
     "list with attributes": _rows,

@@ -13,7 +13,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import BatchEncoding
 
 from radt.errors import LoaderError
 from radt.loaders.layout import LaidOut, Packed
@@ -130,7 +129,7 @@ def test_any_structure_is_passed_on_with_its_class_and_attributes(make: Make) ->
         pytest.skip("pickle refuses a mappingproxy")
     batch = make(torch.tensor([[1, 2]]), torch.tensor(3.5))
     written = packed(batch)
-    if isinstance(batch, BatchEncoding):  # its own pickling leaves something out
+    if make is STRUCTURES["BatchEncoding"]:  # its own pickling leaves something out
         batch = pickle.loads(pickle.dumps(batch))
     assert described(written.copy()) == described(written.read()) == described(batch)
 

@@ -11,10 +11,15 @@ from tests.support.bench import Bench, bench_in
 
 
 @pytest.fixture
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+def bench(
+    tmp_path: Path, shares_collector: bool, request: pytest.FixtureRequest
+) -> Iterator[Bench]:
     """A user's folder; runs in it go to MLflow where the test is marked ``mlflow``."""
-    with_mlflow = request.node.get_closest_marker("mlflow") is not None
     with bench_in(
-        tmp_path, columns=100, with_mlflow=with_mlflow, RADT_COLLECTOR_IDLE_S="2"
+        tmp_path,
+        columns=100,
+        with_mlflow=request.node.get_closest_marker("mlflow") is not None,
+        shares_collector=shares_collector,
+        RADT_COLLECTOR_IDLE_S="60" if shares_collector else "2",
     ) as made:
         yield made

@@ -190,7 +190,7 @@ def test_a_card_lost_in_mid_run_makes_its_energy_a_lower_bound(held: Held, nvml:
     names = [marker.name for marker in held.bench.reader.markers([run.run_id])]
     assert {"gpu0 lost", "XID 79"} <= set(names)
     why = "after the start (GPU is lost; XID 79: GPU has fallen off the bus)"
-    report = held.bench.radt("report", "experiment", "--format", "json").stdout
+    report = held.bench.shown("report", "experiment", "--format", "json")
     for text in (said, report):
         words = " ".join(text.split())
         assert "gpu0 was lost" in words

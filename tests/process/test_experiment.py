@@ -137,6 +137,7 @@ def mlflow_has_runs_params_tags_metrics_and_artifacts(bench: Bench, study: Path)
     assert {row["Run"] for row in bench.rows(study)} == ids
 
 
+@pytest.mark.shared_collector
 def test_second_start_runs_nothing_and_rerun_only_what_failed(bench: Bench) -> None:
     bench.script("train.py", TRAIN)
     path = bench.experiment(
@@ -157,6 +158,7 @@ def test_second_start_runs_nothing_and_rerun_only_what_failed(bench: Bench) -> N
     assert again == [False, True, True], "what ran together runs together"
 
 
+@pytest.mark.shared_collector
 def test_one_script_runs_by_itself_and_gets_all_its_arguments(bench: Bench) -> None:
     bench.script(
         "args.py",
@@ -216,6 +218,7 @@ def test_what_scripts_log_to_mlflow_themselves_lands_in_the_same_run(bench: Benc
     assert run.info.status == "FINISHED"
 
 
+@pytest.mark.shared_collector
 @pytest.mark.long
 def test_a_row_that_becomes_another_program_ends_by_that_ones_exit_code(bench: Bench) -> None:
     bench.script(

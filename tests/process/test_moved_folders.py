@@ -89,7 +89,7 @@ def check(bench: Bench, runs: int) -> None:
     experiment = bench.mlflow.get_experiment_by_name("moved")
     assert experiment is not None
     assert experiment.artifact_location == home.artifacts.as_uri()
-    bench.radt("db", "check")
+    bench.shown("db", "check")
 
 
 def test_a_copy_and_its_original_are_apart(project: Bench) -> None:
@@ -145,7 +145,7 @@ def test_a_run_is_uploaded_though_its_project_was_renamed_before(
     train(project)
     assert project.reader.runs_to_deliver(Home(project.home).default_tracking_uri)
     former = rename(project)
-    project.radt("db", "check")
+    project.shown("db", "check")
     if next_command == "sync":
         project.radt("sync")
     else:
@@ -192,7 +192,7 @@ def test_a_project_that_is_renamed_during_a_run_loses_no_value(
     wait_until(lambda: holder("worker") is None, "the collector has ended")
     assert not former.exists()
     project.radt("sync")
-    project.radt("db", "check")
+    project.shown("db", "check")
     (run,) = project.reader.runs()
     assert (run.status, run.end_reason) == (RunStatus.KILLED, "its runner was killed")
     assert steps(project, run.run_id) == list(range(100))
@@ -211,7 +211,7 @@ def test_a_copy_made_during_a_run_leaves_the_run_to_the_original(
     assert running.returncode == 0, output
     check(project, 1)
     copy.radt("sync")
-    copy.radt("db", "check")
+    copy.shown("db", "check")
     copied, own = copy.reader.runs()
     assert (copied.status, copied.end_reason) == (RunStatus.KILLED, COPIED)
     assert steps(copy, copied.run_id) == list(range(50))

@@ -26,8 +26,8 @@ def test_notes_follow_a_run_that_was_delivered_into_mlflow(bench: Bench) -> None
         "team=",
         "--star",
     )
-    shown = bench.radt("note", run.run_id[:8], *said)
-    assert shown.stdout.splitlines() == [f"{run.run_id[:8]}  baseline  ★", "  *good*", "  seen=yes"]
+    shown = bench.shown("note", run.run_id[:8], *said)
+    assert shown.splitlines() == [f"{run.run_id[:8]}  baseline  ★", "  *good*", "  seen=yes"]
     bench.radt("sync")
 
     assert run.mlflow_run_id is not None
@@ -45,6 +45,6 @@ def test_notes_follow_a_run_that_was_delivered_into_mlflow(bench: Bench) -> None
     assert bench.shown("ls", "starred=yes", "-archived=yes", "name=baseline").count("baseline")
     assert "baseline" not in bench.shown("ls", "-starred=yes")
 
-    bench.radt("note", run.run_id, "--archive")
+    bench.shown("note", run.run_id, "--archive")
     assert "baseline" not in bench.shown("ls")
     assert "baseline" in bench.shown("ls", "archived=yes")

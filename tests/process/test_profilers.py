@@ -141,9 +141,9 @@ def test_reports_are_artifacts_and_comparisons_leave_the_workload_out(
         "1,net,cpu,nsys,train.py,ranges\n1,other,cpu,none,train.py,\n2,alone,cpu,none,train.py,\n"
     )
     assert "3 runs, 1 counts: 2 profiled" in said
-    shown = bench.radt("report", "experiment").stdout
+    shown = bench.shown("report", "experiment")
     assert "alone" in shown and "other" not in shown
-    shown = bench.radt("report", "experiment", "--profiled").stdout
+    shown = bench.shown("report", "experiment", "--profiled")
     assert "alone" in shown and "other" in shown and "net (nsys)" in shown
 
     bench.wait_delivered()

@@ -138,7 +138,7 @@ def test_a_table_comes_back_with_its_statuses(notebook: Notebook) -> None:
     assert fresh["Status"] == ["FINISHED", "", ""]
     assert (notebook.bench.folder / "elsewhere" / "radt.db").exists()
     (path,) = notebook.frames()
-    assert "3 runs" in notebook.bench.radt("validate", str(path)).stdout
+    assert "3 runs" in notebook.bench.shown("validate", str(path))
 
 
 def test_a_file_is_run_as_by_the_command_line(notebook: Notebook) -> None:

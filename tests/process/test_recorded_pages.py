@@ -72,7 +72,7 @@ def test_every_page_and_file_opens_on_a_real_experiment(bench: Bench) -> None:
         source.close()
 
     # What recording cost is the same at the end of a run, in its report, and on its page.
-    report = json.loads(bench.radt("report", experiment, "--format", "json").stdout)
+    report = json.loads(bench.shown("report", experiment, "--format", "json"))
     (tracker,) = report["tracker"]
     share = units.percent(tracker["cpu_s"] / tracker["workload_s"])
     assert f"tracker {share} of a core during runs" in " ".join(console.split())

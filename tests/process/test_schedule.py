@@ -13,6 +13,8 @@ import pytest
 from radt.model import RunStatus
 from tests.support.bench import Bench, let_go, wait_until
 
+pytestmark = pytest.mark.shared_collector
+
 #: Appends its name to a file that all runs share, then does what it is told.
 NOTES_ITSELF = """
 import os, sys, pathlib

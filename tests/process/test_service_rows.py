@@ -9,6 +9,8 @@ import pytest
 
 from tests.support.bench import Bench
 
+pytestmark = pytest.mark.shared_collector
+
 #: Trains until its service is up.
 TRAIN = """\
 import pathlib, time

@@ -13,6 +13,8 @@ from radt.tags import ROLE
 from tests.support.bench import Bench, wait_until
 from tests.support.waiting import alive
 
+pytestmark = pytest.mark.shared_collector
+
 #: Notes in a folder of its own what it sees; run as NAME [what to do with signals].
 SERVE = """
 import os, pathlib, signal, sys, time
@@ -92,7 +94,7 @@ def test_services_are_asked_to_end_when_all_others_have_and_killed_if_they_do_no
     assert len({run.workload_id for run in runs.values()}) == 1
     measured = {one.metric for one in bench.reader.series([runs["patient"].run_id])}
     assert "process.cpu.utilization" in measured
-    report = bench.radt("report", "experiment").stdout
+    report = bench.shown("report", "experiment")
     assert "polite (service)" in report and "6 runs, 5 count: 1 killed" in report
     status = json.loads(bench.shown("status", path.name, "--json"))
     roles = [run["role"] for run in status["workloads"][0]["runs"]]

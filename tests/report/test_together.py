@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # its parts when they are used
 
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Quantity
@@ -122,7 +122,7 @@ def bounds(estimate: Estimate) -> tuple[float, float]:
 
 def welch(above: object, below: object) -> tuple[float, float]:
     """By scipy: the interval of the ratio of geometric means."""
-    found = stats.ttest_ind(np.log(above), np.log(below), equal_var=False)
+    found = scipy.stats.ttest_ind(np.log(above), np.log(below), equal_var=False)
     interval = found.confidence_interval(0.95)
     return math.exp(interval.low), math.exp(interval.high)
 

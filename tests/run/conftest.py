@@ -16,7 +16,13 @@ from mlflow.tracking import MlflowClient
 from radt.home import RunDir
 from radt.journal.reader import JournalReader
 from radt.store.reader import StoreReader
-from tests.support.bench import has_store, mlflow_database, stop_collectors, wait_until
+from tests.support.bench import (
+    has_store,
+    mlflow_database,
+    stop_but_collector,
+    stop_collectors,
+    wait_until,
+)
 from tests.support.journal import Found
 
 TIMEOUT_S = 180.0
@@ -109,17 +115,21 @@ def joined(tmp_path: Path) -> Iterator[Joined]:
 
 
 @pytest.fixture
-def alone(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Alone]:
+def alone(
+    tmp_path: Path, shares_collector: bool, request: pytest.FixtureRequest
+) -> Iterator[Alone]:
     """Scripts on their own; their runs go to MLflow where the test is marked ``mlflow``."""
     folder = tmp_path / "user's folder"
     folder.mkdir()
+    idle_s = "60" if shares_collector else "2"
     # Quiet: what is on standard error is a warning.
-    made = Alone(folder, dict(os.environ, RADT_COLLECTOR_IDLE_S="2", RADT_QUIET="1"))
+    made = Alone(folder, dict(os.environ, RADT_COLLECTOR_IDLE_S=idle_s, RADT_QUIET="1"))
     if request.node.get_closest_marker("mlflow") is None:
         made.env["RADT_TRACKING_URI"] = "none"
     yield made
     made.end()
-    stop_collectors(Path(made.env["RADT_RUNTIME_DIR"]))
+    stop = stop_but_collector if shares_collector else stop_collectors
+    stop(Path(made.env["RADT_RUNTIME_DIR"]))
 
 
 @pytest.fixture

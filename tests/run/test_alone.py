@@ -28,6 +28,7 @@ def metrics(alone: Alone, run_id: str) -> set[str]:
     return set(radt.load(run_id, home=alone.home).metric)
 
 
+@pytest.mark.shared_collector
 def test_script_records_itself(alone: Alone) -> None:
     os.mkfifo(alone.folder / "end.pipe")
     training = alone.start(
@@ -81,6 +82,7 @@ def test_a_bad_setting_of_the_collector_is_reported_and_the_run_recorded(alone: 
     assert only_run(alone).status is RunStatus.FINISHED
 
 
+@pytest.mark.shared_collector
 @pytest.mark.quick_variants(3)
 @pytest.mark.parametrize(
     ("line", "code", "status", "reason"),
@@ -108,6 +110,7 @@ def test_how_it_ended(alone: Alone, line: str, code: int, status: RunStatus, rea
     assert "radt:" not in err
 
 
+@pytest.mark.shared_collector
 @pytest.mark.quick_variants(1)
 @pytest.mark.skipif(
     tuple(map(int, os.uname().release.split(".")[:2])) < (6, 15),
@@ -141,6 +144,7 @@ def test_a_process_that_leaves_no_word_ends_its_run_by_its_exit_code(
     assert set(radt.load(run.run_id, home=alone.home, metrics="loss").value) == {0.5}
 
 
+@pytest.mark.shared_collector
 @pytest.mark.quick_variants(1)
 @pytest.mark.parametrize(
     ("text", "raised", "reason"),
@@ -166,12 +170,14 @@ def test_exceptions_whose_text_is_none(alone: Alone, text: str, raised: str, rea
     assert (run.status, run.end_reason) == (RunStatus.FAILED, reason)
 
 
+@pytest.mark.shared_collector
 def test_exceptions_leave_the_block_as_they_were(alone: Alone) -> None:
     _, err = alone.run(LOG + "    raise KeyError('missing')", code=1)
     assert err.rstrip().endswith("KeyError: 'missing'")
     assert "During handling" not in err
 
 
+@pytest.mark.shared_collector
 def test_run_that_is_never_left_ends_with_the_process(alone: Alone) -> None:
     alone.run(
         "import radt, sys\nrun = radt.Run().__enter__()\nrun.log_metric('loss', 1)\n"
@@ -183,6 +189,7 @@ def test_run_that_is_never_left_ends_with_the_process(alone: Alone) -> None:
     assert failed.end_reason == "ValueError: boom"
 
 
+@pytest.mark.shared_collector
 def test_one_run_after_another_in_one_process(alone: Alone) -> None:
     alone.run(
         "import os, radt\n"
@@ -202,6 +209,7 @@ def test_one_run_after_another_in_one_process(alone: Alone) -> None:
         assert run.name == f"lr {value}"
 
 
+@pytest.mark.shared_collector
 @pytest.mark.long
 def test_ranks_of_torchrun_are_one_run(alone: Alone) -> None:
     for number in range(2):
@@ -234,6 +242,7 @@ def test_ranks_of_torchrun_are_one_run(alone: Alone) -> None:
         assert sorted(frame[frame.metric == "last"].value) == [0, 1]
 
 
+@pytest.mark.shared_collector
 def test_children_of_a_script_join_its_run(alone: Alone) -> None:
     (alone.folder / "other.py").write_text(
         "import radt\nwith radt.Run() as run: run.log_metric('other', 1)\n", encoding="utf-8"
@@ -282,6 +291,7 @@ def test_options_that_cannot_be_understood_are_raised(
     assert not alone.home.exists()
 
 
+@pytest.mark.shared_collector
 def test_unknown_listener_is_a_warning(alone: Alone) -> None:
     _, err = alone.run("import radt\nwith radt.Run(listeners='nope+top'): pass")
     assert "nope" in err

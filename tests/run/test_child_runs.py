@@ -32,6 +32,7 @@ def listeners(alone: Alone, run: RunRecord) -> set[str]:
     return {series.listener for series in alone.reader.series([run.run_id])}
 
 
+@pytest.mark.shared_collector
 def test_each_child_is_a_run_and_the_hardware_is_its_parents(alone: Alone) -> None:
     _, err = alone.run(
         BEGIN + "with radt.Run('many', experiment='jobs', listeners='top@50ms') as run:\n"
@@ -97,6 +98,7 @@ def test_each_child_is_a_run_and_the_hardware_is_its_parents(alone: Alone) -> No
     assert not list(alone.home.glob("runs/*/run.json"))
 
 
+@pytest.mark.shared_collector
 @pytest.mark.long
 def test_threads_train_children_at_once(alone: Alone) -> None:
     alone.run(
@@ -191,6 +193,7 @@ def test_children_end_while_their_collector_is_dead(alone: Alone) -> None:
     assert list(opened.value) == [1.0, 2.0]
 
 
+@pytest.mark.shared_collector
 @pytest.mark.long
 def test_what_a_process_forks_ends_no_child(alone: Alone) -> None:
     alone.run(

@@ -89,6 +89,7 @@ def run_tasks(alone: Alone, launcher: Launcher, **env: str) -> list[RunRecord]:
     return sorted(alone.reader.runs(), key=lambda run: run.name)
 
 
+@pytest.mark.shared_collector
 @pytest.mark.quick_variants(2)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_ranks_of_a_training_are_one_run_for_each_program(alone: Alone, launcher: Launcher) -> None:
@@ -102,6 +103,7 @@ def test_ranks_of_a_training_are_one_run_for_each_program(alone: Alone, launcher
     assert {folder.stat().st_mode & 0o777 for folder in folders} == {0o700}
 
 
+@pytest.mark.shared_collector
 @pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_tasks_that_share_a_launcher_are_a_workload_for_each_program(
@@ -123,6 +125,7 @@ def test_tasks_that_share_a_launcher_are_a_workload_for_each_program(
     assert (tags[WORKLOAD], tags[LETTER]) == (runs[1].workload, "b")
 
 
+@pytest.mark.shared_collector
 def test_a_workload_ends_with_its_last_task(alone: Alone) -> None:
     source = "import radt, sys\nwith radt.Run(listeners='none'): sys.exit(int(sys.argv[1]))\n"
     for rank, code in enumerate((0, 1, 0)):  # each has ended before the next begins
@@ -239,6 +242,7 @@ def test_the_batch_script_of_a_step_is_not_in_the_step(tmp_path: Path) -> None:
     assert not alive(job.pid)
 
 
+@pytest.mark.shared_collector
 @pytest.mark.long
 def test_what_a_rank_starts_is_not_that_rank(alone: Alone) -> None:
     (alone.folder / "other.py").write_text(
@@ -255,6 +259,7 @@ def test_what_a_rank_starts_is_not_that_rank(alone: Alone) -> None:
     assert run.name == "other"
 
 
+@pytest.mark.shared_collector
 @pytest.mark.long
 def test_torch_says_how_many_train_together(alone: Alone) -> None:
     source = (

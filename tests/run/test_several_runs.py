@@ -13,6 +13,8 @@ from tests.run.conftest import Alone
 from tests.run.several import expected, trials
 from tests.support.bench import wait_until
 
+pytestmark = pytest.mark.shared_collector
+
 SCRIPTS = ["THREADS", "TASKS", "LOOP", "TRACKIO", "WANDB", "CREATE_NEW"]
 
 
@@ -189,8 +191,7 @@ CAUGHT = "try: end()\nexcept SystemExit: pass"
 
 
 @pytest.mark.quick_variants(2)
-@pytest.mark.mlflow
-@pytest.mark.parametrize("begin", [BY_INIT, BY_MLFLOW])
+@pytest.mark.parametrize("begin", [BY_INIT, pytest.param(BY_MLFLOW, marks=pytest.mark.mlflow)])
 @pytest.mark.parametrize(
     ("end", "code", "returned", "reason"),
     [

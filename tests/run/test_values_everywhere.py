@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,7 +17,8 @@ from radt.model import NO_STEP
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 from tests.delivery.postgres.conftest import wait_same
-from tests.run.conftest import TIMEOUT_S, Alone
+from tests.run.conftest import Alone
+from tests.support.command import called
 from tests.support.waiting import wait_until
 
 BIGGEST = 1.7976931348623157e308
@@ -69,13 +68,8 @@ def stored(reader: StoreReader, run_id: str) -> list[tuple[float, int | None]]:
 
 
 def export(alone: Alone, run_id: str, name: str) -> Path:
-    subprocess.run(
-        [sys.executable, "-m", "radt", "export", run_id, "-m", "odd", "-o", name],
-        cwd=alone.folder,
-        env=alone.env,
-        timeout=TIMEOUT_S,
-        check=True,
-    )
+    done = called(alone.folder, alone.env, "export", run_id, "-m", "odd", "-o", name)
+    assert done.returncode == 0, done.stderr
     return alone.folder / name
 
 

@@ -20,6 +20,8 @@ from tests.run.wandb_snippets import SNIPPETS, Snippet
 from tests.support.bench import wait_until
 from tests.support.journal import Found
 
+pytestmark = pytest.mark.shared_collector
+
 #: As in W&B's own quickstart and examples, but for the first line.
 WANDB_SCRIPT = """\
 import radt as wandb

@@ -13,6 +13,8 @@ import pytest
 from tests.run.conftest import TIMEOUT_S, Alone
 from tests.support.bench import wait_until
 
+pytestmark = pytest.mark.shared_collector
+
 LOG = "import radt\nwith radt.Run(listeners='none') as run: run.log_metric('x', 1)\n"
 #: Of Hydra, what says that a job runs and where its program was started. The real one has been
 #: tried by hand: hydra-core 1.3.2 needs an older OmegaConf.

@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -22,7 +22,6 @@ from typing import Any, Self
 import psutil
 import pytest
 import torch
-import torch._dynamo  # which the first optimiser of each replica would import
 from torch import Tensor, nn
 
 from radt.training import ElasticAverager, Job, averaging, lighthouse, meeting, offload
@@ -31,9 +30,9 @@ from radt.training.job import Each
 from tests.support import host_gpu
 from tests.support.waiting import TIMEOUT_S, wait_until
 
-#: Forked from one server that has PyTorch already.
+#: Forked from one server that has PyTorch already, with what the first optimiser would import.
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["tests.support.averaging"])
+_CONTEXT.set_forkserver_preload(["torch._dynamo", "tests.support.averaging"])
 #: After so long without a heartbeat a replica is dead. Long: a busy one is not dead.
 HEARTBEAT_S = TIMEOUT_S
 #: Where some do, and the others wait for so long.
@@ -168,8 +167,29 @@ def next_round(*replicas: Replica) -> list[Said]:
     return [found[connection] for connection in on_the_way]
 
 
+@contextmanager
+def meeting_point(group: str, heartbeat_s: float = HEARTBEAT_S) -> Iterator[None]:
+    """A lighthouse that is not started as users start one: forked, it need not import PyTorch."""
+    options = ["--group", group, "--heartbeat", str(heartbeat_s)]
+    process = _CONTEXT.Process(target=_serve, args=(options, dict(os.environ)), daemon=True)
+    process.start()
+    try:
+        wait_until(lambda: lighthouse.address_of(group), "the lighthouse has its address")
+        yield
+    finally:
+        process.kill()
+        process.join()
+
+
+def _serve(options: list[str], environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.argv[1:] = options
+    lighthouse.main()
+
+
 class Lighthouse:
-    """A lighthouse that can be killed and started again."""
+    """A lighthouse as users start it, which can be killed and started again."""
 
     def __init__(
         self, group: str, heartbeat_s: float = HEARTBEAT_S, host: str | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import csv
 import os
 import shutil
@@ -11,21 +10,21 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from click.testing import CliRunner
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from radt.cli import group
 from radt.delivery.mlflow.database import prepare
 from radt.errors import StoreError
+from radt.files import PidLock
 from radt.paths import sqlite_uri
 from radt.store.reader import StoreReader
+from tests.support.command import called
 from tests.support.waiting import TIMEOUT_S, alive, wait_until
 
 RADT = str(Path(sys.executable).with_name("radt"))
@@ -92,10 +91,8 @@ class Bench:
 
     def shown(self, *arguments: str) -> str:
         """What a command that only reads prints; in this process, which takes less time."""
-        with contextlib.chdir(self.folder):
-            env = {**dict.fromkeys(os.environ), **self.env}
-            done = CliRunner(env=env).invoke(group, arguments, catch_exceptions=False)
-        assert done.exit_code == 0, done.output
+        done = called(self.folder, self.env, *arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -174,7 +171,12 @@ def mlflow_database() -> Path:
 
 @contextmanager
 def bench_in(
-    tmp_path: Path, *, columns: int, with_mlflow: bool = True, **env: str
+    tmp_path: Path,
+    *,
+    columns: int,
+    with_mlflow: bool = True,
+    shares_collector: bool = False,
+    **env: str,
 ) -> Iterator[Bench]:
     """A folder as a user has it; what was started in it is gone afterwards.
 
@@ -183,6 +185,7 @@ def bench_in(
         columns: Width of the terminal.
         with_mlflow: Without it the process that uploads to MLflow, which takes half of a short
             run's CPU time, is not started.
+        shares_collector: The collector goes on afterwards: it is that of a `shared_runtime`.
         env: More variables.
     """
     folder = tmp_path / "user's folder"
@@ -199,16 +202,47 @@ def bench_in(
         if process.poll() is None:
             process.kill()
         process.communicate()
-    stop_collectors(Path(variables["RADT_RUNTIME_DIR"]))
+    stop = stop_but_collector if shares_collector else stop_collectors
+    stop(Path(variables["RADT_RUNTIME_DIR"]))
+
+
+@contextmanager
+def shared_runtime() -> Iterator[Path]:
+    """A runtime folder for several tests: one collector serves the stores of all of them.
+
+    Starting a collector takes more CPU time than many a test.
+    """
+    with tempfile.TemporaryDirectory(prefix="radt-", ignore_cleanup_errors=True) as runtime:
+        yield Path(runtime)
+        stop_collectors(Path(runtime))
+
+
+def stop_but_collector(runtime_dir: Path) -> None:
+    """End what was started with a runtime folder, except for its collector, and see it gone."""
+    _stop(runtime_dir, collector_of)
+
+
+def collector_of(runtime_dir: Path) -> list[int]:
+    """The guardian and the worker of a runtime folder, as far as they run."""
+    found = []
+    for name in ("guardian.lock", "worker.lock"):
+        with closing(PidLock(runtime_dir / name)) as lock:
+            if pid := lock.holder():
+                found.append(pid)
+    return found
 
 
 def stop_collectors(runtime_dir: Path) -> None:
-    """End the collector of this test, guardian and deliverers included, and see them gone."""
+    """End what was started with a runtime folder, and see it gone: collectors, deliverers, runs."""
+    _stop(runtime_dir, lambda _: [])
+
+
+def _stop(runtime_dir: Path, spared: Callable[[Path], list[int]]) -> None:
     mine = f"RADT_RUNTIME_DIR={runtime_dir}".encode()
     for _ in range(3):  # a guardian may start a worker while we look
-        found = []
+        found, others = [], {os.getpid(), *spared(runtime_dir)}
         for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and int(entry.name) != os.getpid():
+            if entry.name.isdigit() and int(entry.name) not in others:
                 try:
                     if mine in (entry / "environ").read_bytes().split(b"\0"):
                         found.append(int(entry.name))

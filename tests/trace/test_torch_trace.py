@@ -223,7 +223,7 @@ def test_a_real_run_under_torchprof(bench: Bench) -> None:
     (path,) = torch_traces(Path(first.spool))
     with gzip.open(path, "rt", encoding="utf-8") as file:
         clock = json.load(file)["radt_clock"]
-    output = bench.radt("trace", first.run_id[:8], "-o", "out.json").stdout
+    output = bench.shown("trace", first.run_id[:8], "-o", "out.json")
     assert "1 neighbour, " in output
     trace = Trace(bench.folder / "out.json")
     rows = trace.slices(trace.pid(f"1{second.letter}"), "main process")

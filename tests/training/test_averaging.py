@@ -28,6 +28,7 @@ from tests.support.averaging import (
     Setup,
     let_leave,
     mean_of,
+    meeting_point,
     model,
     new_group,
     next_round,
@@ -42,7 +43,7 @@ PARAMETERS = [name for name, _ in model(0).named_parameters()]
 @pytest.fixture
 def group() -> Iterator[str]:
     name = new_group()
-    with Lighthouse(name):
+    with meeting_point(name):
         yield name
 
 
@@ -50,7 +51,7 @@ def group() -> Iterator[str]:
 def shrinking() -> Iterator[str]:
     """A group that some leave while others go on."""
     name = new_group()
-    with Lighthouse(name, SHORT_HEARTBEAT_S):
+    with meeting_point(name, SHORT_HEARTBEAT_S):
         yield name
 
 

@@ -97,9 +97,9 @@ def test_sync_brings_what_was_left_and_status_says_so(
         bench.env |= {"RADT_STORE_URI": uri}
         bench.radt("experiment.csv", "--quiet")
         store = bench.home / "radt.db"
-        waiting = json.loads(bench.radt("status", "experiment.csv", "--json").stdout)["waiting"]
+        waiting = json.loads(bench.shown("status", "experiment.csv", "--json"))["waiting"]
         assert [one["runs"] for one in waiting if "postgres" in one["place"]] == [2]
-        said = bench.radt("status", "experiment.csv").stdout
+        said = bench.shown("status", "experiment.csv")
         assert "2 runs" in said
         assert "p%40ss" not in said + json.dumps(waiting)
         failed = bench.radt("sync", code=1)
@@ -112,4 +112,4 @@ def test_sync_brings_what_was_left_and_status_says_so(
         wait_same(store, database)
         assert "2 runs uploaded" not in bench.radt("sync").stdout
         assert "2 runs uploaded" in bench.radt("sync", "--all").stdout
-        assert "does not have" not in bench.radt("status", "experiment.csv").stdout
+        assert "does not have" not in bench.shown("status", "experiment.csv")
