@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -70,17 +70,17 @@ class AutoGroups:
         start_options: str = "",
     ) -> None:
         plan = work.plan
+        self._experiment = experiment
         self._machine = machine
+        self._store = reader
+        self._start_options = start_options
         self._target = RowTarget.beside(plan.path, machine, registry.load())
         self._numbers = count(_next_number(reader, plan, experiment))
         self._has_mps = shutil.which(MPS_CONTROL) is not None
         rows = [run for run in plan.runs if run.experiment == experiment and run.auto is not None]
-        site = site_here(machine)
-        self._devices_alike = tuple(each for each, kind in site.devices.items() if kind == GPU)
-        self._kinds = {row.line: kind for row, kind in zip(rows, kinds_of(rows, site), strict=True)}
-        self._find_reader: Callable[[], KindReader] = partial(
-            kind_reader, reader, site, experiment, self._kinds.values(), start_options
-        )
+        self._site = site_here(machine)
+        kinds = kinds_of(rows, self._site)
+        self._kinds = {row.line: kind for row, kind in zip(rows, kinds, strict=True)}
         self._cells = {row.line: row.auto for row in rows}
         records = _last_runs(rows, reader)
         #: Lines of rows that ran out of memory: they have the machine to themselves.
@@ -91,8 +91,7 @@ class AutoGroups:
         }
         #: Groups that are to be repeated and why they were formed, by label.
         self._formed = {
-            runs[0].workload: (runs, reason)
-            for runs, reason in self._finished(rows, records, reader)
+            runs[0].workload: (runs, reason) for runs, reason in self._finished(rows, records)
         }
 
     def form(self, waiting: Sequence[PendingWorkload]) -> PendingWorkload:
@@ -131,6 +130,7 @@ class AutoGroups:
         """
         if self._has_mps and self._mps_failed(group, progress):
             self._has_mps = False
+            self._formed.pop(group.plan.label, None)
             return group.plan.runs
         ends = {run.letter: RunEnd(run.status, run.reason) for run in progress.runs}
         rows = [run for run in group.plan.runs if group.runs_again(ends[run.letter])]
@@ -160,13 +160,14 @@ class AutoGroups:
 
     @cached_property
     def _reader(self) -> KindReader:
-        return self._find_reader()
+        kinds = self._kinds.values()
+        return kind_reader(self._store, self._site, self._experiment, kinds, self._start_options)
 
     def _waiting(self, row: RunPlan) -> WaitingRow:
         assert row.auto is not None
         devices: tuple[str, ...] = (str(row.devices),)
         if row.auto.any_device and not row.devices.is_cpu and not self._machine.mig_devices:
-            devices = self._devices_alike
+            devices = tuple(device for device, kind in self._site.devices.items() if kind == GPU)
         return _waiting(row, self._kinds[row.line], devices, is_alone=row.line in self._alone)
 
     def _placed(self, group: Group, by_line: Mapping[int, PendingWorkload]) -> tuple[RunPlan, ...]:
@@ -188,7 +189,7 @@ class AutoGroups:
         return row.devices if str(row.devices) == device else Devices.parse(device, self._machine)
 
     def _finished(
-        self, rows: Sequence[RunPlan], records: Mapping[str, RunRecord], reader: StoreReader
+        self, rows: Sequence[RunPlan], records: Mapping[str, RunRecord]
     ) -> Iterator[tuple[tuple[RunPlan, ...], str]]:
         """Yield the groups of earlier starts all of whose rows finished, and their reasons."""
         by_line = {row.line: row for row in rows}
@@ -196,7 +197,7 @@ class AutoGroups:
             if workload.is_auto:
                 continue
             own = [records[run.run_id] for run in workload.runs]
-            everyone = reader.runs(workload_id=own[0].workload_id)
+            everyone = self._store.runs(workload_id=own[0].workload_id)
             if any(run.status is not RunStatus.FINISHED for run in everyone):
                 continue
             if {run.letter for run in everyone} != {run.letter for run in own}:
@@ -206,7 +207,7 @@ class AutoGroups:
                     self._again(run, by_line[run.line], record)
                     for run, record in zip(workload.runs, own, strict=True)
                 )
-                yield runs, reader.tags(own[0].run_id).get(GROUPED_BY, "repeated")
+                yield runs, self._store.tags(own[0].run_id).get(GROUPED_BY, "repeated")
 
     def _again(self, run: RunPlan, row: RunPlan, record: RunRecord) -> RunPlan:
         """Return a row of a recorded group, where its cells leave that to radt."""

@@ -92,6 +92,21 @@ def test_rows_share_under_mps_where_it_is_installed(
     assert placed(group) == [("small", "1", "MPS")] * 3
 
 
+def test_rows_share_naively_once_mps_could_not_be_set_up(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeMps.install(tmp_path / "tools")
+    monkeypatch.setenv("PATH", str(tmp_path / "tools"), prepend=":")
+    with groups_of(tmp_path, ["1,,,|--model small"] * 2) as (groups, waiting):
+        group = groups.form(waiting)
+        assert groups.failed_together(group, group.progress(RunStatus.FINISHED)) == []
+        failed = group.progress(RunStatus.FAILED, "the daemon did not start")
+        assert groups.failed_together(group, failed) == group.plan.runs
+        again = groups.form(waiting)
+        assert placed(again) == [("small", "1", "-")] * 2
+        assert groups.failed_together(again, failed) == [], "naive rows failed by themselves"
+
+
 def test_a_kind_that_was_measured_on_another_machine_runs_alone_first(
     lab: Lab, tmp_path: Path
 ) -> None:
