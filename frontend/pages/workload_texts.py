@@ -61,11 +61,11 @@ def key_figures(
         facts.append(KeyFigure("Devices", devices_text(subject.whole)))
     if subject.workload.hosts:
         facts.append(KeyFigure("Machine", ", ".join(subject.workload.hosts)))
-    if len(subject.whole) > 1:
-        if not imported:
-            skew_s = None if record.start_skew_ns is None else record.start_skew_ns / 1e9
-            title = "Time between the first and the last process start at the barrier"
-            facts.append(KeyFigure("Start skew", units.duration(skew_s), title))
+    if len(subject.whole) > 1 and not imported:
+        skew_s = None if record.start_skew_ns is None else record.start_skew_ns / 1e9
+        title = "Time between the first and the last process start at the barrier"
+        facts.append(KeyFigure("Start skew", units.duration(skew_s), title))
+    if len(subject.workload.trained) > 1:
         title = "Share of the time from the first start to the last end in which all runs ran"
         facts.append(KeyFigure("Overlap", units.percent(reading.overlap), title))
     if (mean := mean_ratio(slowed.values())) is not None:
