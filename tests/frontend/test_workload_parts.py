@@ -81,8 +81,16 @@ def test_a_change_of_the_view_concerns_some_parts_only(
     assert sent <= {"workload-timeline", "workload-zoom-text", *drawn}
     options = {workload.LOG_OPTION: runs[1].run_id[:12]}
     assert asker.ask(options=options) == (set(), {"workload-log-tabs"})
-    (folder / "model.pt").write_text("weights")
-    assert asker.ask() == ({"listed_files"}, {"workload-files"})
+    (folder / "ckpt").mkdir()
+    asker.ask()
+    for change in (
+        lambda: (folder / "model.pt").write_text("weights"),
+        lambda: (folder / "model.pt").write_text("more weights"),
+        lambda: (folder / "ckpt" / "e1.pt").write_text("weights"),
+        lambda: (folder / "ckpt" / "e1.pt").unlink(),
+    ):
+        change()
+        assert asker.ask() == ({"listed_files"}, {"workload-files"})
 
 
 def test_a_change_of_the_store_concerns_the_parts_of_its_runs(
