@@ -135,17 +135,19 @@ class CachedStore:
                 self._hold(began)
             return cast(ResultT, memory[key])
 
-    def cells(self, ask: Ask, *, ended: bool) -> Cells:
+    def cells(self, ask: Ask, *, ended: bool, revision: int) -> Cells:
         """Return a series for a chart, over seconds: its points, or a digest of them.
 
-        For a running run, only new points are read. ``ended`` says that none are expected.
+        For a running run, only new points are read. ``ended`` says that none are expected,
+        ``revision`` is the run's.
 
         Raises:
             StoreError: As `reader`, or a chunk is damaged.
         """
         if not self._connection.outlives_outages:
             _ = self.reader
-        version = (ended, int(time.monotonic() / _ENDED_RECHECK_S) if ended else self._count)
+        again = int(time.monotonic() / _ENDED_RECHECK_S) if ended else self._count
+        version = (ended, revision, again)
         began = time.monotonic()
         with self._suspecting():
             cells = self._tracks.cells(lambda: self.reader, ask, version)

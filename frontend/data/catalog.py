@@ -31,6 +31,7 @@ AUTOMATIC_RUNS = 8
 class RunEntry:
     """A run, its workload, and its index among the experiment's runs (from 0).
 
+    ``revision`` is the run's revision when the catalog was read, or an earlier one.
     ``profiled`` is the profiler that slowed the run down, ``pruned`` describes deleted samples and
     when they were deleted; both are empty for none. ``is_elsewhere_too`` says that another machine
     has a workload of the same label, ``is_service`` that the run serves others of its workload.
@@ -51,6 +52,7 @@ class RunEntry:
     is_service: bool = False
     parent: RunEntry | None = None
     omission: Reason | None = None
+    revision: int = 0
     prefix: str = ""
     label: str = ""
 
@@ -251,6 +253,7 @@ def read_catalog(source: CachedStore, experiment: str) -> Catalog:
     """
 
     def read(reader: StoreReader) -> Catalog:
+        revisions = reader.revisions(experiment)  # before all else
         runs = reader.runs(experiment=experiment)
         workloads = {workload.workload_id: workload for workload in reader.workloads(experiment)}
         tags = read_tags(reader, experiment)
@@ -259,7 +262,7 @@ def read_catalog(source: CachedStore, experiment: str) -> Catalog:
         for record in runs:
             runs_of.setdefault(record.workload_id, []).append(record)
         in_order = sorted(workloads.values(), key=lambda w: (w.created_ns, w.label, w.workload_id))
-        entries = _entries(in_order, runs_of, tags, selection)
+        entries = _entries(in_order, runs_of, tags, selection, revisions)
         return Catalog(experiment, entries, selection)
 
     return source.remember(("catalog", experiment), read)
@@ -277,6 +280,7 @@ def _entries(
     runs_of: Mapping[str, list[RunRecord]],
     tags: Mapping[str, Mapping[str, str]],
     selection: Selection,
+    revisions: Mapping[str, int],
 ) -> tuple[WorkloadEntry, ...]:
     nothing: Mapping[str, str] = {}
     hosts_of: dict[str, set[str]] = {}
@@ -303,6 +307,7 @@ def _entries(
                 is_service=own.get(ROLE) == Role.SERVICE,
                 parent=runs.get(own.get(PARENT, "")),
                 omission=selection.reasons.get(record.run_id),
+                revision=revisions.get(record.run_id, 0),
             )
         ordinal += len(runs)
         entries.append(WorkloadEntry(workload, tuple(runs.values()), index))

@@ -179,7 +179,7 @@ def read(
     first = group.run
     for run, record in group.parts:
         ask = axis.ask(first, record, window, run.pruned)
-        cells = source.cells(ask, ended=run.record.status.ended)
+        cells = source.cells(ask, ended=run.record.status.ended, revision=run.revision)
         if holes_s := holes_of(record, gaps, first.origin_ns):
             cells = cells.broken_at(holes_s)
         parts.append(cells)

@@ -94,7 +94,7 @@ class OtherMetric:
             key = ("growth", record, run.pruned)
             return self._source.remember(key, lambda reader: _growth(reader, record, run.origin_ns))
         ask = Ask(record, run.origin_ns, every_point=True, variant=run.pruned)
-        return self._source.cells(ask, ended=run.record.status.ended)
+        return self._source.cells(ask, ended=run.record.status.ended, revision=run.revision)
 
 
 def _growth(reader: StoreReader, record: SeriesRecord, base_ns: int) -> Cells:

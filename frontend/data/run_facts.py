@@ -11,23 +11,7 @@ from radt.analysis.windows import read_times_per_epoch
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import Catalog
 from radt.store.reader import StoreReader
-from radt.store.tables import of_runs
 from radt.tags import STARRED, YES
-
-_REVISIONS = of_runs("SELECT run_id, revision FROM run WHERE run_id IN :ids")
-
-
-def revisions_of(source: CachedStore, run_ids: tuple[str, ...]) -> Mapping[str, int]:
-    """Return the revisions of runs by id. Every change of a run raises its revision.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
-
-    def read(reader: StoreReader) -> Mapping[str, int]:
-        return {str(run_id): int(number) for run_id, number in reader.rows_of(_REVISIONS, run_ids)}
-
-    return source.remember(("revisions", run_ids), read)
 
 
 def time_per_epoch_s(source: CachedStore) -> Mapping[str, float]:

@@ -112,18 +112,6 @@ def folders_of(record: RunRecord, store: StoreAddress) -> list[Folder]:
     return folders
 
 
-def changes_of(record: RunRecord, store: StoreAddress) -> list[tuple[Path, int]]:
-    """Return the run's folders, and when a file or folder was last added to or removed from each.
-
-    Changes within their own folders are not noticed.
-    """
-    changes = []
-    for folder in folders_of(record, store):
-        with suppress(OSError):
-            changes.append((folder.path, folder.path.stat().st_mtime_ns))
-    return changes
-
-
 def list_artifacts(record: RunRecord, store: StoreAddress, max_files: int = MAX_LISTED) -> Listing:
     """Return all regular files of the run, each path once, sorted by path."""
     artifacts: dict[str, Artifact] = {}

@@ -21,8 +21,8 @@ from radt.frontend.charts.stacks import STRIP_PX, strip_figure
 from radt.frontend.charts.timeline import LANE_PX, frame_layout, row_px, timeline
 from radt.frontend.charts.traces import Figure
 from radt.frontend.data.cached_store import CachedStore
-from radt.frontend.data.run_facts import revisions_of, slowdowns_of
-from radt.frontend.data.run_files import changes_of
+from radt.frontend.data.run_facts import slowdowns_of
+from radt.frontend.data.run_files import list_artifacts
 from radt.frontend.data.spec import AxisRange, XAxis
 from radt.frontend.data.workload.devices import devices_of
 from radt.frontend.data.workload.model import Strip
@@ -107,7 +107,7 @@ def answer(source: CachedStore, asked: Answer) -> Answer | None:
     revision = source.revision()  # before all reads: no section may be older than its basis
     subject = find_subject(source, view)
     runs = subject.workload.runs
-    shown = hash((subject.workload, frozenset(revisions_of(source, subject.run_ids).items())))
+    shown = hash(subject.workload)  # with the revisions of its runs
     reading = read_all(source, subject)
     sections = [
         *_sections(source, reading, view, shown, revision),
@@ -165,12 +165,13 @@ def _sections(
     yield part("ledger", shown, lambda: _ledger(source, subject))
     chosen = chosen_run(subject, view.options.get(LOG_OPTION, ""))
     yield part("log-tabs", (shown, chosen and chosen.run_id), lambda: macros.log_tabs(runs, chosen))
-    folders = [changes_of(run.record, source.address) for run in runs]
+    # Nothing tells whether a file has changed, so files are listed for each request.
+    listings = [list_artifacts(run.record, source.address) for run in runs]
     sampled = {run_id for run_id, _ in reading.summaries}
     yield part(
         "files",
-        (shown, folders),
-        lambda: macros.files(listed_files(source.address, runs, sampled)),
+        (shown, listings),
+        lambda: macros.files(listed_files(runs, listings, sampled)),
     )
     yield part("params", shown, lambda: macros.params(facts_of(source, subject).tables, runs))
 

@@ -18,7 +18,7 @@ from radt.analysis.recording import TrackerOverhead
 from radt.frontend.charts.layout import elapsed_label as clock
 from radt.frontend.charts.timeline import life_px
 from radt.frontend.data.catalog import RunEntry
-from radt.frontend.data.run_files import FilesLocation, Listing, list_artifacts
+from radt.frontend.data.run_files import FilesLocation, Listing
 from radt.frontend.data.workload.lanes import Lane, lanes_of
 from radt.frontend.data.workload.model import Life
 from radt.frontend.data.workload.run_facts import MAX_GAPS, Entry, WorkloadLedger
@@ -29,7 +29,6 @@ from radt.frontend.pages.parts import KeyFigure
 from radt.masking import masked
 from radt.model import STATUS_WORDS
 from radt.parts import agreement, from_tag
-from radt.store.backend import StoreAddress
 from radt.store.records import RunRecord
 from radt.tags import CLUSTER_PARTS
 
@@ -61,11 +60,11 @@ def key_figures(
         facts.append(KeyFigure("Devices", devices_text(subject.whole)))
     if subject.workload.hosts:
         facts.append(KeyFigure("Machine", ", ".join(subject.workload.hosts)))
-    if len(subject.whole) > 1:
-        if not imported:
-            skew_s = None if record.start_skew_ns is None else record.start_skew_ns / 1e9
-            title = "Time between the first and the last process start at the barrier"
-            facts.append(KeyFigure("Start skew", units.duration(skew_s), title))
+    if len(subject.whole) > 1 and not imported:
+        skew_s = None if record.start_skew_ns is None else record.start_skew_ns / 1e9
+        title = "Time between the first and the last process start at the barrier"
+        facts.append(KeyFigure("Start skew", units.duration(skew_s), title))
+    if len(subject.workload.trained) > 1:
         title = "Share of the time from the first start to the last end in which all runs ran"
         facts.append(KeyFigure("Overlap", units.percent(reading.overlap), title))
     if (mean := mean_ratio(slowed.values())) is not None:
@@ -219,15 +218,15 @@ def chosen_run(subject: ShownWorkload, wanted: str) -> RunEntry | None:
 
 
 def listed_files(
-    store: StoreAddress, runs: Iterable[RunEntry], sampled: set[str]
+    runs: Iterable[RunEntry], listings: Iterable[Listing], sampled: set[str]
 ) -> list[dict[str, Any]]:
     """Return the artifacts of each run with their addresses, profiles first, and links.
 
-    ``sampled`` are the ids of runs with samples, for which there is a trace.
+    ``listings`` has the artifacts of each run. ``sampled`` are the ids of runs with samples, for
+    which there is a trace.
     """
     listed = []
-    for run in runs:
-        listing = list_artifacts(run.record, store)
+    for run, listing in zip(runs, listings, strict=True):
         files = sorted(listing.files, key=lambda file: _rank(file.path))
         listed.append(
             {

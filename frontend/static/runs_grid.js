@@ -182,7 +182,8 @@
         "data-focus": column.key,
         title: `${column.title}\nClick to sort, Shift-click to sort by it as well. Drag to move. `
           + "Alt+← → moves, Shift+← → resizes, Delete removes.",
-        onclick: (event) => this.moved || this.actions.sort(column, event.shiftKey),
+        // A click with detail 0 comes from the keyboard, so it does not end a drag.
+        onclick: (event) => (this.moved && event.detail) || this.actions.sort(column, event.shiftKey),
         onpointerdown: (event) => this.drag(event, place),
         onkeydown: (event) => this.columnKey(event, place),
       }, h("span", {}, column.label), order && h("span", { class: "runs-order", "aria-hidden": "true" },
@@ -200,6 +201,7 @@
       const width = () => (place < 0 ? this.namePx : this.columns[place].width_px);
       handle.addEventListener("dblclick", () => this.resize(place, null));
       handle.addEventListener("pointerdown", (event) => {
+        if (event.button) return;
         event.preventDefault();
         const [startX, startPx] = [event.clientX, width()];
         let px = startPx;
@@ -245,8 +247,8 @@
           index === target && index !== place && (index < place ? "before" : "after")));
       }, (isDropped) => {
         heads.forEach((one) => setAttribute(one, "data-drop", null));
-        if (isDropped && this.moved) this.move(place, target);
-        setTimeout(() => { this.moved = false; }); // after the click that follows
+        // Headings that were drawn anew meanwhile may be of other columns.
+        if (isDropped && this.moved && heads[0].isConnected) this.move(place, target);
       });
     }
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from sqlalchemy import text
-
 from radt import units
 from radt.analysis.baselines import Baselines, keys_of
 from radt.analysis.footnotes import ReportedWorkload, footnotes, losses
@@ -42,7 +40,6 @@ _MOST_REASONS = 5
 #: Allocations between two garbage collections. With Python's 700, they take a quarter of a report's
 #: time.
 _OBJECTS_PER_COLLECTION = 100_000
-_REVISIONS = text("SELECT run_id, revision FROM run WHERE experiment = :experiment")
 #: The runs of a workload, each with its revision.
 Version = tuple[tuple[str, int], ...]
 
@@ -195,10 +192,7 @@ def read_report(
         CodecError: A chunk is damaged.
         StoreError: The store cannot be read.
     """
-    # Read before the runs, so that later writes are read again rather than missed.
-    with reader.snapshot() as connection:
-        rows = connection.execute(_REVISIONS, {"experiment": experiment})
-        revisions = {str(run_id): int(revision) for run_id, revision in rows}
+    revisions = reader.revisions(experiment)  # before the runs
     read_ids: Collection[str] = revisions if only is None else revisions.keys() & only
     runs = [run for run in reader.runs(experiment=experiment) if run.run_id in read_ids]
     tags = read_tags(reader, experiment)

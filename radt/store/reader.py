@@ -39,6 +39,7 @@ from radt.store.tables import (
     HAS_TAG,
     LEDGERS,
     MARKERS,
+    REVISIONS,
     RUN_COUNTS,
     RUNS,
     SAVED_VIEWS,
@@ -226,6 +227,15 @@ class StoreReader:
     def params_of(self, run_ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Return the parameters of runs; runs without any are left out."""
         return self._texts("param", run_ids)
+
+    def revisions(self, experiment: str) -> dict[str, int]:
+        """Return the revisions of an experiment's runs by id. Every change of a run raises its own.
+
+        Read them before what they stand for, so that later writes are read again, not missed.
+        """
+        with self.snapshot() as connection:
+            rows = connection.execute(REVISIONS, {"experiment": experiment}).all()
+        return {str(run_id): int(revision) for run_id, revision in rows}
 
     def tags(self, run_id: str) -> dict[str, str]:
         """Return the tags of a run."""

@@ -212,6 +212,8 @@ FIND_RUN = text(
     f"UNION {RUNS.select} WHERE mlflow_run_id >= :first AND mlflow_run_id < :last LIMIT 5"
 )
 
+REVISIONS = text("SELECT run_id, revision FROM run WHERE experiment = :experiment")
+
 TAGGED = text(
     "SELECT tag.run_id, tag.value FROM run JOIN tag ON tag.run_id = run.run_id AND tag.key = :key "
     "WHERE run.experiment = :experiment"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sqlite3
 
+import numpy as np
 import pytest
 
 from radt.errors import StoreError
@@ -14,6 +15,7 @@ from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.series_cache import Ask
 from radt.store import points
+from radt.store.records import Samples, SeriesBatch
 
 
 def test_nothing_is_read_again_until_something_was_written(demo, source):
@@ -51,16 +53,35 @@ def test_series_of_ended_runs_are_kept_over_revisions(demo, source, monkeypatch)
     source.revision()
     read = points.grown
     ask = Ask(source.reader.series([demo.run_ids["solo a"]])[0], 0)
-    first = source.cells(ask, ended=True)
+    first = source.cells(ask, ended=True, revision=1)
     source._hold_until = 0.0
     demo.quickstart("second")
     source.revision()
     reads = []
     monkeypatch.setattr(points, "grown", lambda *given: reads.append(given) or read(*given))
-    assert source.cells(ask, ended=True) is first
+    assert source.cells(ask, ended=True, revision=1) is first
     assert not reads
-    source.cells(ask, ended=False)
+    source.cells(ask, ended=False, revision=1)
     assert reads
+
+
+def test_late_samples_of_an_ended_run_are_read_with_its_next_revision(demo, source, monkeypatch):
+    monkeypatch.setattr(cached_store, "_ENDED_RECHECK_S", math.inf)
+    demo.quickstart()
+    run_id = demo.run_ids["solo a"]
+    record = source.reader.series([run_id])[0]
+
+    def shown():
+        run = read_catalog(source, "quickstart").runs[run_id]
+        return source.cells(Ask(record, 0), ended=True, revision=run.revision)
+
+    source.revision()
+    before = shown()
+    last = Samples(np.array([demo.now_ns]), np.array([1.0]))
+    demo.writer.append(run_id, [SeriesBatch(record.series_no, last)])
+    source._hold_until = 0.0
+    source.revision()
+    assert len(shown()) == len(before) + 1
 
 
 def test_a_missing_store_is_an_empty_dashboard_until_it_appears(store_path, source, request):

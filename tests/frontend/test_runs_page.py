@@ -175,6 +175,51 @@ def test_columns_are_chosen_moved_and_resized_and_kept_in_the_address(site, watc
     assert watched.errors == []
 
 
+def test_a_heading_moves_only_if_it_is_dropped_and_an_aborted_drag_does_not_sort(
+    site, watched, wait_until
+):
+    page = watched.page
+    open_page(watched, site.url)
+    state, took = bounds(head(watched, "State")), bounds(head(watched, "Took"))
+    first = page.locator(".runs-columns .runs-cell").nth(2)
+    width = bounds(first)["width"]
+
+    handle = bounds(first.locator(".runs-handle"))
+    page.mouse.move(handle["x"] + 3, handle["y"] + 5)
+    page.mouse.down(button="right")
+    page.mouse.move(handle["x"] + 63, handle["y"] + 5, steps=4)
+    assert bounds(first)["width"] == width
+    page.mouse.up(button="right")
+    page.keyboard.press("Escape")  # closes the browser's menu
+
+    def dragged():
+        page.mouse.move(state["x"] + 5, state["y"] + 5)
+        page.mouse.down()
+        page.mouse.move(took["x"] + took["width"] - 5, took["y"] + 5, steps=4)
+        expect(page.locator("[data-drop]")).to_have_count(1)
+
+    dragged()
+    page.keyboard.press("Escape")
+    expect(page.locator("[data-drop]")).to_have_count(0)
+    page.mouse.move(state["x"] + 9, state["y"] + 5)
+    page.mouse.up()
+    dragged()
+    page.evaluate("document.querySelector('.runs-columns').replaceChildren()")
+    page.mouse.up()
+    assert not {"col", "o.runs.sort"} & query(watched).keys()
+
+    page.reload()
+    shown(page, BODY)
+    dragged()
+    page.keyboard.press("Escape")
+    page.mouse.move(state["x"] + 9, state["y"] + 5)
+    page.mouse.up()
+    head(watched, "State").press("Enter")
+    wait_until(lambda: "o.runs.sort" in query(watched), "sorted by the keyboard")
+    assert "col" not in query(watched)
+    assert watched.errors == []
+
+
 def test_boxes_have_three_states_and_compare_takes_what_is_ticked(site, watched, wait_until):
     page = watched.page
     open_page(watched, site.url)

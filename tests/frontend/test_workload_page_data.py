@@ -29,11 +29,12 @@ from radt.frontend.data.workload.run_facts import (
     gaps_of,
     ledger_of,
     tags_of,
+    workload_overhead,
 )
 from radt.frontend.data.workload.stacks import stack_data
 from radt.frontend.data.workload.strips import read_all
 from radt.frontend.data.workload.subject import ShownWorkload, find_subject, offered
-from radt.frontend.pages.workload_texts import devices_text, notes, speed_text
+from radt.frontend.pages.workload_texts import devices_text, key_figures, notes, speed_text
 from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.model import Role, RunStatus, Scope, SeriesKind
@@ -55,6 +56,14 @@ def bench(store_path: Path) -> Iterator[Bench]:
 
 def subject_of(source: CachedStore, workload_id: str) -> ShownWorkload:
     return find_subject(source, View(workload=workload_id))
+
+
+def shown_figures(source: CachedStore, subject: ShownWorkload) -> Mapping[str, str]:
+    """The key figures at the top of the page."""
+    slowed = slowdowns_of(source, subject.catalog, subject.workload_id)
+    ledger, overhead = ledger_of(source, subject), workload_overhead(source, subject)
+    figures = key_figures(read_all(source, subject), ledger, slowed, overhead)
+    return {figure.name: figure.text for figure in figures}
 
 
 def stack(
@@ -159,7 +168,7 @@ def test_a_run_with_a_service_is_alone_and_a_service_is_not_compared(
     def service() -> Planted:
         return Planted("z", name="loader", tags={ROLE: Role.SERVICE})
 
-    bench.workload("served", [Planted("a"), service()])
+    served = bench.workload("served", [Planted("a"), service()])
     runs = [Planted("a", epoch_s=6.3), Planted("b", epoch_s=6.3), service()]
     subject = subject_of(source, bench.workload("pair", runs))
 
@@ -172,6 +181,10 @@ def test_a_run_with_a_service_is_alone_and_a_service_is_not_compared(
     assert mean_ratio([]) is None
     assert subject.workload.runs[2].second_name == "loader (service)"
     assert read_all(source, subject).overlap == 1.0  # the service ended before the others
+    assert shown_figures(source, subject)["Overlap"] == "100 %"
+    one = shown_figures(source, subject_of(source, served))
+    assert "Start skew" in one
+    assert "Overlap" not in one  # a single run overlaps with none
     with StoreReader(store_path) as reader:
         pair = next(one for one in read_report(reader, "planted").workloads if one.label == "pair")
     assert [group.mean(Quantity.SLOWDOWN) for group in pair.groups] == [pytest.approx(1.5), None]

@@ -13,7 +13,7 @@ import pytest
 
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.spec import AxisRange, XAxis
-from radt.frontend.pages import workload
+from radt.frontend.pages import run, workload
 from radt.frontend.view import View
 from radt.model import Scope
 from tests.frontend.workload_support import BEGAN_NS, Bench, Planted, planted_three
@@ -81,8 +81,16 @@ def test_a_change_of_the_view_concerns_some_parts_only(
     assert sent <= {"workload-timeline", "workload-zoom-text", *drawn}
     options = {workload.LOG_OPTION: runs[1].run_id[:12]}
     assert asker.ask(options=options) == (set(), {"workload-log-tabs"})
-    (folder / "model.pt").write_text("weights")
-    assert asker.ask() == ({"listed_files"}, {"workload-files"})
+    (folder / "ckpt").mkdir()
+    asker.ask()
+    for change in (
+        lambda: (folder / "model.pt").write_text("weights"),
+        lambda: (folder / "model.pt").write_text("more weights"),
+        lambda: (folder / "ckpt" / "e1.pt").write_text("weights"),
+        lambda: (folder / "ckpt" / "e1.pt").unlink(),
+    ):
+        change()
+        assert asker.ask() == ({"listed_files"}, {"workload-files"})
 
 
 def test_a_change_of_the_store_concerns_the_parts_of_its_runs(
@@ -105,3 +113,17 @@ def test_a_change_of_the_store_concerns_the_parts_of_its_runs(
     assert made == {*MADE}
     memory = {f"{kind} memory|{bench.host}|" for kind in ("plot", "legend")}
     assert sent == {"workload-strips", *memory}
+
+
+def test_a_tag_that_came_after_another_page_s_reads_is_shown_with_the_next_revision(
+    bench: Bench, asker: Asker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = Planted("a", tags={"grade": "old"})
+    asker.view = View(workload=bench.workload("alone", [alone]))
+    asker.source.revision()
+    run.answer(asker.source, {"view": View(run=alone.run_id).to_json()})
+    monkeypatch.setattr(asker.source, "_hold_until", float("inf"))
+    bench.writer.put_tags(alone.run_id, {"grade": "new"})
+    asker.ask()
+    monkeypatch.setattr(asker.source, "_hold_until", 0.0)
+    assert "workload-params" in asker.ask()[1]

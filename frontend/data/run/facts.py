@@ -119,7 +119,7 @@ def curve(source: CachedStore, run: RunEntry, row: MetricRow) -> Float64Array:
         StoreError: The store cannot be read, or a chunk is damaged.
     """
     ask = Ask(row.series, run.origin_ns, variant=run.pruned)
-    cells = source.cells(ask, ended=run.record.status.ended)
+    cells = source.cells(ask, ended=run.record.status.ended, revision=run.revision)
     if len(cells) <= _CURVE_POINTS:
         return cells.mean
     cells = reduced(cells, _CURVE_POINTS // 2, float(cells.last[-1] - cells.first[0]))
