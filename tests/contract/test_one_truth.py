@@ -127,11 +127,10 @@ def test_a_missing_value_says_why(recorded: Recorded) -> None:
     missing = [cell for row in table.rows for cell in row.cells if cell.tone is Tone.DIM]
     assert missing
     assert all(cell.explanation for cell in missing)
-    for recorded_run in recorded.of("1"):
-        metrics = run_parts(recorded, recorded_run.run_id)["run-metrics"]
-        explanations = re.findall(rf'<td [^>]*title="([^"]*)">{units.NO_VALUE}</td>', metrics)
-        assert explanations
-        assert all(explanations)
+    metrics = "".join(run_parts(recorded, run.run_id)["run-metrics"] for run in recorded.runs)
+    explanations = re.findall(rf'<td [^>]*title="([^"]*)">{units.NO_VALUE}</td>', metrics)
+    assert explanations  # of a counter; the shortest runs may have no reading of one
+    assert all(explanations)
     html = recorded.bench.shown("report", EXPERIMENT, "--format", "html")
     assert 'class="number dim"' in html
     assert 'class="number dim" title=""' not in html
