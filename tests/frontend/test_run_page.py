@@ -266,6 +266,8 @@ def test_files_are_shown_for_what_they_are_and_run_nothing(bench, serve, watched
         page.locator("#run-files button").filter(has_text=name).first.click()
         expect(preview.locator("strong").first).to_contain_text(name)
 
+    # Figures above the list push it down as they are drawn; this is the last of them.
+    expect(page.get_by_text("does not draw traces of type surface")).to_be_visible()
     open_file("page.html")
     expect(preview.locator("pre")).to_have_text(HTML)
     for name in ("figure.html", "plot.html"):
