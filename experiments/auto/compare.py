@@ -141,7 +141,7 @@ def limit_memory(limit_bytes: int) -> None:
     hierarchy = Hierarchy.find(Controller.MEMORY)
     group = None if hierarchy is None else hierarchy.group_of("self")
     if hierarchy is None or group is None:
-        sys.exit("compare.py: there are no control groups for memory here")
+        sys.exit("compare.py --memory needs control groups, which this machine lacks")
     _, parent = next(hierarchy.around(group))
     folder = parent / "radt-auto"
     folder.mkdir(exist_ok=True)

@@ -33,7 +33,7 @@ Batch = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 @dataclass(frozen=True)
 class Kind:
-    """What a training needs.
+    """Resources that a training uses.
 
     Attributes:
         threads: That multiply matrices.

@@ -1,7 +1,7 @@
-"""What was measured of the kinds of waiting rows, in all experiments of a store.
+"""Measurements of kinds of rows, from all experiments of a store.
 
-Rows of one kind do the same work on the same hardware: the same program with the same params, apart
-from those of the setting ``ignored-params``.
+Rows of the same kind do the same work on the same hardware. They have the same program, environment
+and params; params in the setting ``ignored-params`` may differ.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def sharing_of(members: Iterable[Member]) -> Sharing:
 
 @dataclass(frozen=True)
 class KindMeasurements:
-    """What was measured of kinds on one machine.
+    """Measurements of kinds on one machine.
 
     Attributes:
         solos: Their needs and loads alone.

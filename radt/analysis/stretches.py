@@ -33,7 +33,7 @@ def lived(runs: Iterable[RunRecord], now_ns: int | None = None) -> list[Stretch]
 
 
 def common(stretches: Sequence[Stretch]) -> Stretch:
-    """Return the last start and the first end, which comes first if there is no common time."""
+    """Return the last start and the first end. Without overlap, the end precedes the start."""
     return max(start_ns for start_ns, _ in stretches), min(end_ns for _, end_ns in stretches)
 
 

@@ -28,7 +28,7 @@ AUTO_LABEL = re.compile(rf"{AUTO}(?: row |-)(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class AutoCells:
-    """What a row with the workload ``auto`` leaves to radt: its device, and how it shares it."""
+    """Which cells of an ``auto`` row are empty, so that radt chooses device or collocation."""
 
     any_device: bool = True
     any_collocation: bool = True

@@ -48,7 +48,7 @@ _MARGIN = 0.9
 
 
 class AutoGroups:
-    """Forms the groups of one experiment's rows on this machine, one after the other.
+    """Puts the ``auto`` rows of one experiment into groups, one group after the other.
 
     Args:
         work: The work of the start.
@@ -244,9 +244,10 @@ def _as_recorded(run: RunPlan, records: Mapping[str, RunRecord]) -> RunPlan:
 
 
 def site_here(machine: Machine) -> Site:
-    """Return this machine. Its GPUs of other models than the first are left to rows that name them.
+    """Return this machine.
 
-    Runs that a row could not be compared with are no measurements for it.
+    GPUs of another model than the first are left out: what was measured on one does not hold for
+    the other. Rows that name them run alone.
     """
     from radt.analysis.kinds import Site
 

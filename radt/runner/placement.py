@@ -96,7 +96,7 @@ def next_group(
         has_mps: GPUs are shared under MPS unless a row says otherwise, else naively.
     """
     for row in waiting:
-        # Measurements are of one device, so they say nothing about a row on several GPUs at once.
+        # Only runs on a single device are measured, so a row on several GPUs is always unknown.
         if known.alone_s(row.kind) is None or "+" in row.devices[0]:
             return _alone(row, Reason.NEVER_ALONE)
     first, *others = waiting
@@ -147,7 +147,7 @@ def _class_of(row: WaitingRow) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Sets:
-    """What is known of sets."""
+    """Makes sets of rows, and answers from the measurements what they take and whether they fit."""
 
     known: KindMeasurements
     has_mps: bool

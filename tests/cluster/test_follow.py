@@ -343,6 +343,25 @@ def test_a_file_that_cannot_be_written_is_said_once() -> None:
     assert said == ["study.csv is away"]
 
 
+def test_of_many_queued_jobs_some_are_described_and_all_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Describing all of them, once a second, took an eighth of a core for 10,000 jobs."""
+    simulation = Simulation.of(
+        tmp_path, [[f"job{number}"] for number in range(80)], SimulatedEngine(nodes=1)
+    )
+    simulation.pass_time(30)
+    described = []
+    describe = JobView.of
+    monkeypatch.setattr(
+        JobView, "of", lambda monitor, job: described.append(job) or describe(monitor, job)
+    )
+    overview = Overview.of(simulation.monitor)
+    assert sum(overview.queued.values()) == 80 - len(overview.running)
+    assert len(overview.waiting) == 50
+    assert len(described) == 50 + len(overview.running)
+
+
 VIEW = Overview(
     engine="slurm",
     running=[
