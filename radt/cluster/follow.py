@@ -27,7 +27,7 @@ from radt.runner.active import FileWait, StopRequest
 from radt.runner.console import SHOWN_TAIL_LINES, RunConsole
 from radt.runner.live import label_width
 from radt.runner.notify import Notification, Notifier
-from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress
+from radt.runner.progress import ProgressView, WorkloadProgress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
 from radt.units import plural
@@ -149,6 +149,7 @@ class SubmissionFollower:
         self._began_s = clock()
         self._ended_before = 0
         self._is_first = True
+        self._view = Overview.of(monitor)
         self._to_collect: set[JobKey] = set()
         self._next_collection_s = self._began_s + COLLECT_S
         self._shown: set[str] = set()
@@ -203,12 +204,16 @@ class SubmissionFollower:
         for note in changes.notes:
             self._say(note, "yellow")
         self._statuses.put(changes.statuses)
-        self._to_collect.update(job.key for job in self._monitor.jobs.values() if job.is_running)
+        if changes.has_looked:
+            jobs = self._monitor.jobs.values()
+            self._to_collect.update(job.key for job in jobs if job.is_running)
         ended = {job.key for job in changes.ended if job.views}
         if ended or (now_s >= self._next_collection_s and self._to_collect):
             self._collect(ended)
         self._report(changes)
         self._statuses.write_if_due(now_s)
+        if changes.has_looked or changes.notes:
+            self._view = Overview.of(self._monitor)
         self._is_first = False
 
     def _close(self) -> None:
@@ -263,12 +268,13 @@ class SubmissionFollower:
 
     def _report(self, changes: StepChanges) -> None:
         outcomes = [
-            (self._outcome(job, key), key) for job in changes.ended for key in job.workloads
+            (self._outcome(job, key), job, key) for job in changes.ended for key in job.workloads
         ]
         shown = not self._is_first or len(outcomes) <= _MOST_LINES_BEFORE
-        for outcome, key in outcomes:
+        for outcome, job, key in outcomes:
             self._found.workloads.append(outcome)
             if shown:
+                self._add_records(job, outcome)
                 total = len(self._workloads)
                 self._console.workload_ended(len(self._found.workloads), total, outcome)
             if not self._is_first and outcome.status is not RunStatus.FINISHED:
@@ -276,7 +282,7 @@ class SubmissionFollower:
                 file = self._spool.submission.file
                 self._notifier.send(Notification.of_workload(plan, outcome, file))
         if not shown:
-            bad = sum(outcome.status is not RunStatus.FINISHED for outcome, _ in outcomes)
+            bad = sum(outcome.status is not RunStatus.FINISHED for outcome, *_ in outcomes)
             failed = f", {bad} of them not FINISHED" if bad else ""
             self._say(f"{len(outcomes)} of {len(self._workloads)} workloads had ended{failed}")
         if self._is_first:
@@ -287,29 +293,30 @@ class SubmissionFollower:
         outcome = workload_progress(key, job.workloads[key], self._monitor.statuses)
         outcome.repeats_done -= 1  # as before the current run, which has ended
         for run in outcome.runs:
-            self._complete(job, run)
+            if run.status is RunStatus.SCHEDULED:
+                run.status = RunStatus.SKIPPED
         runs = outcome.runs
         has_all = job.has_reported_end and all(run.status is RunStatus.FINISHED for run in runs)
         if self._collection is not None and not has_all:
             with suppress(RadtError, OSError):  # the next collection reports it
                 self._collection.end_lost(job.key, runs[0].reason)
-        outcome.start_skew_s = self._skew_s(runs[0].run_id) if len(runs) > 1 else None
-        outcome.elapsed_s = max(run.elapsed_s or 0.0 for run in runs)
         return outcome
 
-    def _complete(self, job: MonitoredJob, progress: RowProgress) -> None:
-        """Add what was recorded of an ended run."""
-        if progress.status is RunStatus.SCHEDULED:
-            progress.status = RunStatus.SKIPPED
-        run = self._recorded(progress.run_id)
-        logs = [] if run is None else [self._home.run_dir(run.run_id).output_log]
-        with suppress(OSError):  # its last lines are not essential
-            logs += [attempt.output_log for attempt in self._spool.attempts(job.key)[-1:]]
-            progress.log = next((log for log in logs if log.exists()), None)
-        if progress.status is not RunStatus.FINISHED and progress.log is not None:
-            progress.tail = _tail(progress.log)
-        if run is not None and run.ended_ns is not None:
-            progress.set_times(run)
+    def _add_records(self, job: MonitoredJob, outcome: WorkloadProgress) -> None:
+        """Add what was recorded of an ended workload's runs: times, logs, the start skew."""
+        runs = outcome.runs
+        for run in runs:
+            record = self._recorded(run.run_id)
+            logs = [] if record is None else [self._home.run_dir(record.run_id).output_log]
+            with suppress(OSError):  # its last lines are not essential
+                logs += [attempt.output_log for attempt in self._spool.attempts(job.key)[-1:]]
+                run.log = next((log for log in logs if log.exists()), None)
+            if run.status is not RunStatus.FINISHED and run.log is not None:
+                run.tail = _tail(run.log)
+            if record is not None and record.ended_ns is not None:
+                run.set_times(record)
+        outcome.start_skew_s = self._skew_s(runs[0].run_id) if len(runs) > 1 else None
+        outcome.elapsed_s = max(run.elapsed_s or 0.0 for run in runs)
 
     def _recorded(self, run_id: str) -> RunRecord | None:
         if not run_id or not self._home.store_path.exists():
@@ -336,7 +343,7 @@ class SubmissionFollower:
 
     def show(self) -> None:
         """Update the live table."""
-        view = Overview.of(self._monitor)
+        view = self._view
         self._console.show_text(
             lambda width, height: cluster_table(view, width, height, self._progress())
         )

@@ -87,8 +87,13 @@ class MonitoredJob:
 
 @dataclass(slots=True)
 class StepChanges:
-    """The changes of a step: statuses by line, newly settled jobs, lines for people."""
+    """The changes of a step: statuses by line, newly settled jobs, lines for people.
 
+    ``has_looked`` says that the engine was queried or the shared folder read: nothing else changes
+    what is known of the jobs.
+    """
+
+    has_looked: bool = False
     statuses: dict[int, RowStatus] = field(default_factory=dict)
     ended: list[MonitoredJob] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -214,8 +219,10 @@ class SubmissionMonitor:
         """
         changes = StepChanges()
         self._failed = ""
+        asks = now_s >= self._next_poll_s
+        changes.has_looked = asks or now_s >= self._next_scan_s
         self._scan_if_due(now_s)
-        if asks := now_s >= self._next_poll_s:
+        if asks:
             self._ask(now_s, changes)
             self._scan_if_due(now_s)
         with self._folder():

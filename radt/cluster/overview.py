@@ -97,7 +97,7 @@ class Overview:
     @classmethod
     def of(cls, monitor: SubmissionMonitor) -> Overview:
         """Describe a submission by its monitor."""
-        submission, jobs = monitor.spool.submission, list(monitor.jobs.values())
+        submission, jobs = monitor.spool.submission, monitor.jobs.values()
         running = [JobView.of(monitor, job) for job in jobs if job.is_running]
         queued = [job for job in jobs if job.is_queued]
         states = [job.state for job in queued if job.state is not None]

@@ -214,7 +214,7 @@ class Spool:
     # Attempts: written by the nodes ---------------------------------------------------------------
 
     def _attempts(self, job: JobKey) -> Path:
-        return self.path / "jobs" / str(job) / "attempts"
+        return self.path / f"jobs/{job}/attempts"
 
     def claim(self, job: JobKey) -> JobAttempt:
         """Make the folder of the next attempt, which no other node can get.

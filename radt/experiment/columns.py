@@ -150,13 +150,15 @@ class ColumnPositions:
 
     ``others`` are the user's own columns by their header; ``repeated`` are the positions of
     duplicate headers. Columns without a header, as trailing commas produce, are in neither; they
-    are accepted if they are empty.
+    are accepted if they are empty. ``described`` are the columns that the user fills in, by their
+    lower-case header, in alphabetical order.
     """
 
     record: Record
     positions: Mapping[Column, int]
     others: Mapping[str, int]
     repeated: Sequence[int]
+    described: Mapping[str, int]
 
     @classmethod
     def of(cls, record: Record) -> ColumnPositions:
@@ -175,7 +177,11 @@ class ColumnPositions:
                 others[name] = index
             if name:
                 seen.add(name.lower())
-        return cls(record, positions, others, repeated)
+        names = {
+            str(column): n for column, n in positions.items() if column not in WRITTEN
+        } | others
+        described = dict(sorted((name.lower(), index) for name, index in names.items()))
+        return cls(record, positions, others, repeated, described)
 
     @property
     def names_programs(self) -> bool:
@@ -217,14 +223,8 @@ class ColumnPositions:
 
         Reordering columns or adding empty ones does not change a row's identity.
         """
-        cells = {
-            column.lower(): index
-            for column, index in self.positions.items()
-            if column not in WRITTEN
-        }
-        cells |= {name.lower(): index for name, index in self.others.items()}
-        values = {name: _cell(row, index).strip() for name, index in cells.items()}
-        return tuple(f"{name}\0{value}" for name, value in sorted(values.items()) if value)
+        values = ((name, _cell(row, index).strip()) for name, index in self.described.items())
+        return tuple(f"{name}\0{value}" for name, value in values if value)
 
 
 def _cell(row: Record, index: int) -> str:

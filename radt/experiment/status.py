@@ -218,7 +218,8 @@ def _values(status: RowStatus) -> dict[Column, str]:
 def one_line(text: str) -> str:
     """Return a text as one short line; characters that cannot be printed become ``?``."""
     line = " ".join(text.split())
-    line = "".join(character if character.isprintable() else "?" for character in line)
+    if not line.isprintable():
+        line = "".join(character if character.isprintable() else "?" for character in line)
     return line if len(line) <= MAX_STATUS_LENGTH else line[: MAX_STATUS_LENGTH - 1] + "…"
 
 
