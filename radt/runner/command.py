@@ -12,9 +12,7 @@ from radt import tags
 from radt.environments.mlproject import read_project
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
-from radt.home import (
-    RunDir,
-)
+from radt.home import MAX_EPOCH_VARIABLE, MAX_TIME_VARIABLE, RunDir
 from radt.listeners.api import ProfiledRun, Profiler, Registry, options_of
 from radt.model import ListenerChoice, RunStatus
 from radt.runner import exit_recorder
@@ -22,10 +20,6 @@ from radt.runner.options import StartOptions
 from radt.runner.outcome import RunEnd
 from radt.runner.process import Exit
 from radt.units import seconds_text
-
-#: Carries the limits of `radt.Run` to the script.
-MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"
-MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
 
 
 def limit_variables(options: StartOptions) -> dict[str, str]:
@@ -61,8 +55,6 @@ def program_arguments(plan: RunPlan) -> list[str]:
     return [str(plan.program.path), *plan.params]
 
 
-#: Folder of the reports within the run's artifacts.
-REPORTS = "profiles"
 #: File in the run's folder that records how the program itself ended.
 NOTE = "program-exit-code"
 #: Extra seconds that a profiled run gets to end, to write its report.
@@ -131,7 +123,7 @@ class Profilers:
             run = ProfiledRun(
                 run_id=run_id,
                 label=report_label(row),
-                reports=run_dir.artifacts.absolute() / REPORTS,
+                reports=run_dir.reports.absolute(),
                 options=options_of(choice.options),
             )
             if words := profiler.prefix(run):
@@ -181,7 +173,7 @@ class Profiling:
     @property
     def reports(self) -> list[Path]:
         """Return the reports written so far."""
-        folder = self.note.parent / "artifacts" / REPORTS
+        folder = RunDir(self.note.parent).reports
         return sorted(path for path in folder.rglob("*") if path.is_file())
 
     def ending(self, ending: RunEnd, how: Exit, tail: Sequence[str]) -> RunEnd:

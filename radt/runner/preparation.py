@@ -31,7 +31,7 @@ from radt.params import command_params
 from radt.paths import is_database
 from radt.provenance import Provenance, collect_provenance
 from radt.run_name import script_name
-from radt.runner.command import REPORTS, Profilers, program_command, workload_tags
+from radt.runner.command import Profilers, program_command, workload_tags
 from radt.runner.context import RunnerContext
 from radt.runner.options import PendingWorkload
 from radt.tags import (
@@ -141,7 +141,7 @@ def _with_folder(
         provenance = collect_provenance(row.program.folder, folder.create().artifacts)
         run = RecordedRun(row, run_id, folder, profilers, provenance)
         if profilers.chosen:
-            (folder.artifacts / REPORTS).mkdir(exist_ok=True)
+            folder.reports.mkdir(exist_ok=True)
     except OSError as error:
         raise StoreError(
             f"cannot create the run's folder {folder.path}: {error.strerror}",

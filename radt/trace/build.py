@@ -240,7 +240,7 @@ def _gather(
 
 
 def _torch_traces(folder: Path, contents: Contents) -> Iterator[TorchTrace]:
-    profiles = RunDir(folder).artifacts / "profiles"
+    profiles = RunDir(folder).reports
     contents.foreign += sorted(p for pattern in _FOREIGN_REPORTS for p in profiles.rglob(pattern))
     for path in torch_traces(folder):
         try:

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import radt.run.target
-import radt.runner.barrier
 from radt.errors import LaunchError
 from radt.home import RunDir, runtime_dir
 from radt.runner.barrier import ContextBarrier
@@ -102,10 +100,6 @@ def inside_ns(rows: Rows, process: subprocess.Popen[str]) -> int:
     before, inside = out.split()
     assert before == "before"
     return int(inside)
-
-
-def test_both_sides_use_the_same_variable() -> None:
-    assert radt.run.target.BARRIER_VARIABLE == radt.runner.barrier.BARRIER_VARIABLE
 
 
 def test_rows_go_on_together_when_the_last_has_come(rows: Rows, barrier_of: Make) -> None:
