@@ -9,7 +9,12 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from radt.cluster.engine import Shape
-from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
+from radt.experiment.columns import (
+    parse_repeats,
+    parse_repeats_asked,
+    parse_status,
+    status_text,
+)
 from radt.experiment.plan import FAILURES, WorkloadKey
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 from radt.model import Role, RunStatus
@@ -57,8 +62,7 @@ class SubmittedRow:
         """Return the text of its Status cell; its repeat follows those in ``before``."""
         done = max(self.done, parse_repeats(before))
         asked = max(self.asked, parse_repeats_asked(before))
-        count = f" {min(done + 1, asked)}/{asked}" if asked > 1 else ""
-        return f"{status}{count}: {reason}" if reason else f"{status}{count}"
+        return status_text(status, reason, min(done + 1, asked), asked)
 
     def is_over(self, text: str) -> bool:
         """Return True if a job with this status of the row has nothing left to do for it."""

@@ -429,8 +429,8 @@ class ActiveWorkload:
             self.statuses.set_many(
                 {
                     row.recorded.plan.line: RowStatus(
-                        status_text(
-                            self.pending.in_file(ending), self.pending.repeat, self.pending.repeats
+                        self.pending.in_file(ending).text(
+                            self.pending.repeat, self.pending.repeats
                         ),
                         row.run_id,
                     )
@@ -441,14 +441,6 @@ class ActiveWorkload:
     def say(self, text: str, style: str = "dim") -> None:
         """Print a line below the workload."""
         self.context.console.say(f"  {text}", style=style, indent=2)
-
-
-def status_text(ending: RunEnd, repeat: int, repeats: int) -> str:
-    """Return the text of the Status cell: ``FINISHED``, ``KILLED 2/3: stopped by the user``."""
-    count = f" {repeat}/{repeats}" if repeats > 1 else ""
-    return (
-        f"{ending.status}{count}: {ending.reason}" if ending.reason else f"{ending.status}{count}"
-    )
 
 
 PAUSE_S = 0.5

@@ -18,7 +18,7 @@ from radt.experiment.status import RowStatus, StatusSink
 from radt.home import runtime_dir
 from radt.model import RunStatus
 from radt.processes import stop_run
-from radt.runner.active import FileWait, status_text
+from radt.runner.active import FileWait
 from radt.runner.context import RunnerContext
 from radt.runner.live import label_width
 from radt.runner.notify import Notification
@@ -68,7 +68,7 @@ def recover(context: RunnerContext, work: Work, statuses: StatusSink | None) -> 
 
 
 def _said(row: RunPlan, ending: RunEnd, number: int, repeats: int) -> RowStatus:
-    return RowStatus(status_text(ending, number, max(repeats, number)), row.run_id)
+    return RowStatus(ending.text(number, max(repeats, number)), row.run_id)
 
 
 def _recorded_and_no_more(context: RunnerContext) -> list[str]:
@@ -234,7 +234,7 @@ class LocalSchedule:
         """Write into the file why the rows were not run; the next start runs them."""
         ending = RunEnd(RunStatus.SKIPPED, reason)
         if self._statuses is not None:
-            text = status_text(ending, pending.repeat, pending.repeats)
+            text = ending.text(pending.repeat, pending.repeats)
             try:
                 self._statuses.set_many({run.line: RowStatus(text) for run in pending.plan.runs})
             except StatusError as error:  # the next write includes these statuses
