@@ -7,11 +7,9 @@ continue, and the next follower brings the file up to date.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from radt.cluster.collecting import Collection
 from radt.cluster.monitor import MonitoredJob, StepChanges, SubmissionMonitor
@@ -27,6 +25,7 @@ from radt.runner.active import FileWait, StopRequest
 from radt.runner.console import SHOWN_TAIL_LINES, RunConsole
 from radt.runner.live import label_width
 from radt.runner.notify import Notification, Notifier
+from radt.runner.output import TAIL_BYTES, last_lines
 from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
@@ -307,7 +306,7 @@ class SubmissionFollower:
             logs += [attempt.output_log for attempt in self._spool.attempts(job.key)[-1:]]
             progress.log = next((log for log in logs if log.exists()), None)
         if progress.status is not RunStatus.FINISHED and progress.log is not None:
-            progress.tail = _tail(progress.log)
+            progress.tail = last_lines(progress.log, TAIL_BYTES)[-SHOWN_TAIL_LINES:]
         if run is not None and run.ended_ns is not None:
             progress.set_times(run)
 
@@ -356,11 +355,3 @@ class SubmissionFollower:
         if text not in self._shown:
             self._shown.add(text)
             self._say(text, "red")
-
-
-def _tail(log: Path) -> list[str]:
-    try:
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            return [line.rstrip("\n") for line in deque(lines, SHOWN_TAIL_LINES)]
-    except OSError:
-        return []
