@@ -16,7 +16,7 @@ from radt import settings as radt_settings
 from radt import units
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import ArrayRequest, Engine
-from radt.cluster.follow import Followed, SubmissionFollower
+from radt.cluster.follow import SubmissionFollower
 from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.script import array_request
@@ -123,7 +123,7 @@ class SlurmExecutor:
         #: Why radt formed workloads, by label.
         self._grouped_by: Mapping[str, str] = {}
         self._spool: Spool | None = None
-        self._found = Followed()
+        self._outcome = ExperimentOutcome()
         self._began_s = time.monotonic()
 
     def plan(self, path: Path, options: StartOptions) -> Work:
@@ -169,7 +169,6 @@ class SlurmExecutor:
         self, context: RunnerContext, work: Work, statuses: StatusSink | None
     ) -> ExperimentOutcome:
         if work.pending and work.source is not None and not context.stop:
-            self._found = Followed()  # drop earlier outcomes: workloads that run again count once
             spool = Spool.create(
                 self.settings.submissions(context.home.path),
                 self._submission(context, work),
@@ -178,12 +177,8 @@ class SlurmExecutor:
             mark_open(spool)
             monitor = monitor_of(spool, self.settings, self._engine)
             self._follow(context, monitor, statuses)
-        return ExperimentOutcome(
-            workloads=self._found.workloads,
-            failed_before=work.failed_before,
-            elapsed_s=time.monotonic() - self._began_s,
-            problem=self._found.problem,
-        )
+        elapsed_s = time.monotonic() - self._began_s
+        return replace(self._outcome, failed_before=work.failed_before, elapsed_s=elapsed_s)
 
     def _go_on(self, context: RunnerContext, spool: Spool) -> bool:
         """Follow an open submission; release its jobs if they are held.
@@ -203,18 +198,19 @@ class SlurmExecutor:
         rerun = context.options.rerun
         if rerun:
             context.console.say("  failed rows run again when they have ended", "dim")
-        self._follow(context, monitor, status_writer(spool))
-        if context.stop or self._found.problem is not None:
+        settled_at_once = self._follow(context, monitor, status_writer(spool))
+        if context.stop or self._outcome.problem is not None:
             return False
-        if not (self._found.settled_at_once or rerun):
+        if not (settled_at_once or rerun):
             return False
         if not spool.is_closed:
             # The next look would write the old submission's statuses over those of the new one.
-            self._found.problem = ClusterError(
+            problem = ClusterError(
                 f"runs of {spool.submission.submission_id} could not be collected, so nothing "
                 "more was submitted",
                 "Fix the problem above, and start again",
             )
+            self._outcome = replace(self._outcome, problem=problem)
         return spool.is_closed
 
     def _submission(self, context: RunnerContext, work: Work) -> Submission:
@@ -258,8 +254,8 @@ class SlurmExecutor:
         context: RunnerContext,
         monitor: SubmissionMonitor,
         statuses: StatusSink | None,
-    ) -> None:
-        before = self._found
+    ) -> bool:
+        """Follow jobs to their ends; return True if all of them had ended before."""
         with Collection(
             monitor.spool,
             context.home,
@@ -267,7 +263,7 @@ class SlurmExecutor:
             store_uri=context.store_uri,
             client=context.client,
         ) as collection:
-            self._found = SubmissionFollower(
+            follower = SubmissionFollower(
                 monitor,
                 context.home,
                 context.console,
@@ -276,8 +272,9 @@ class SlurmExecutor:
                 notifier=context.notifier,
                 stop=context.stop,
                 wait_for_file_s=context.options.wait_for_file_s,
-            ).run()
-        self._found.workloads[:0] = before.workloads
+            )
+            self._outcome = follower.run()
+        return follower.settled_at_once
 
 
 def status_writer(spool: Spool) -> StatusWriter:

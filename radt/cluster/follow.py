@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from radt.cluster.collecting import Collection
 from radt.cluster.monitor import MonitoredJob, StepChanges, SubmissionMonitor
@@ -25,6 +24,7 @@ from radt.runner.active import FileWait, StopRequest
 from radt.runner.console import SHOWN_TAIL_LINES, RunConsole
 from radt.runner.live import label_width
 from radt.runner.notify import Notification, Notifier
+from radt.runner.outcome import ExperimentOutcome
 from radt.runner.output import TAIL_BYTES, last_lines
 from radt.runner.progress import ProgressView, RowProgress, WorkloadProgress
 from radt.store.reader import StoreReader
@@ -91,18 +91,6 @@ class PacedStatuses:
             self._statuses.flush()
 
 
-@dataclass(slots=True)
-class Followed:
-    """The result of following: the workloads that have ended, and why it could not continue.
-
-    ``settled_at_once`` says that all of it had ended before.
-    """
-
-    workloads: list[WorkloadProgress] = field(default_factory=list)
-    problem: RadtError | None = None
-    settled_at_once: bool = False
-
-
 class SubmissionFollower:
     """Follows one submission. Each object is for one call of `run`.
 
@@ -116,7 +104,12 @@ class SubmissionFollower:
         stop: Ends the following.
         on_look: Called about once a second.
         clock: Monotonic seconds.
+
+    Attributes:
+        settled_at_once: All of it had ended before.
     """
+
+    settled_at_once = False
 
     def __init__(
         self,
@@ -152,9 +145,10 @@ class SubmissionFollower:
         self._next_collection_s = self._began_s + COLLECT_S
         self._shown: set[str] = set()
         self._late: Sequence[str] = ()
-        self._found = Followed()
+        self._ended: list[WorkloadProgress] = []
+        self._problem: RadtError | None = None
 
-    def run(self) -> Followed:
+    def run(self) -> ExperimentOutcome:
         """Follow until all is settled, the rest is held, or the user stops following.
 
         Raises:
@@ -185,11 +179,11 @@ class SubmissionFollower:
             if self._collect_all():
                 self._close()
         elif self._monitor.is_stuck:
-            self._found.problem = ClusterError(
+            self._problem = ClusterError(
                 f"{plural(len(self._monitor.jobs), 'job')} held: {self._monitor.held}",
                 "Fix that, then start the file again with the same --on, which lets them start",
             )
-        return self._found
+        return ExperimentOutcome(self._ended, problem=self._problem)
 
     def step(self) -> None:
         """Advance the monitor, collect data, and write pending statuses.
@@ -220,7 +214,7 @@ class SubmissionFollower:
         wait = FileWait(self._wait_for_file_s, self._stop, lambda text: self._say(text, "dim"))
         problem = wait.write(self._statuses.flush, changed_rows_s=0.0)
         if problem is not None:
-            self._found.problem = problem
+            self._problem = problem
 
     # Runs -----------------------------------------------------------------------------------------
 
@@ -266,10 +260,10 @@ class SubmissionFollower:
         ]
         shown = not self._is_first or len(outcomes) <= _MOST_LINES_BEFORE
         for outcome, key in outcomes:
-            self._found.workloads.append(outcome)
+            self._ended.append(outcome)
             if shown:
                 total = len(self._workloads)
-                self._console.workload_ended(len(self._found.workloads), total, outcome)
+                self._console.workload_ended(len(self._ended), total, outcome)
             if not self._is_first and outcome.status is not RunStatus.FINISHED:
                 plan = WorkloadPlan(key.experiment, key.label, ())
                 file = self._spool.submission.file
@@ -280,7 +274,7 @@ class SubmissionFollower:
             self._say(f"{len(outcomes)} of {len(self._workloads)} workloads had ended{failed}")
         if self._is_first:
             self._ended_before = len(outcomes)
-            self._found.settled_at_once = self._monitor.is_settled
+            self.settled_at_once = self._monitor.is_settled
 
     def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadProgress:
         outcome = workload_progress(key, job.workloads[key], self._monitor.statuses)
@@ -342,7 +336,7 @@ class SubmissionFollower:
 
     def _progress(self) -> ProgressView:
         """Return the progress; the end is estimated from the rate of workloads since the start."""
-        ended, total = len(self._found.workloads), len(self._workloads)
+        ended, total = len(self._ended), len(self._workloads)
         here = ended - self._ended_before
         elapsed_s = self._clock() - self._began_s
         remaining_s = elapsed_s / here * (total - ended) if here else None
