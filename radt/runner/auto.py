@@ -81,7 +81,7 @@ class AutoGroups:
         self._site = site_here(machine)
         kinds = kinds_of(rows, self._site)
         self._kinds = {row.line: kind for row, kind in zip(rows, kinds, strict=True)}
-        self._cells = {row.line: row.auto for row in rows}
+        self._cells = {row.line: row.auto for row in rows if row.auto is not None}
         records = _last_runs(rows, reader)
         #: Lines of rows that ran out of memory: they have the machine to themselves.
         self._alone = {
@@ -112,11 +112,9 @@ class AutoGroups:
         rows = [self._waiting(pending.plan.runs[0]) for pending in waiting]
         group = next_group(rows, self._known(), has_mps=self._has_mps)
         runs, reason = self._placed(group, by_line), reason_text(group)
-        if len(runs) > 1 and any(conflicts(_workload(runs), self._target)):
+        while len(runs) > 1 and any(conflicts(_workload(runs), self._target)):
             # They want more CPUs than there are, or a GPU takes fewer clients.
-            reason = "as many as the CPUs and devices that they name allow"
-            while len(runs) > 1 and any(conflicts(_workload(runs), self._target)):
-                runs = runs[:-1]
+            runs, reason = runs[:-1], "as many as the CPUs and devices that they name allow"
         self._formed[runs[0].workload] = runs, reason
         return _pending(by_line, runs, reason)
 
@@ -144,9 +142,8 @@ class AutoGroups:
         never_started = all(run.started_monotonic_s is None for run in progress.runs)
         has_failed = any(run.status is RunStatus.FAILED for run in progress.runs)
         is_chosen = any(
-            run.collocation.mps is not None and auto is not None and auto.any_collocation
+            run.collocation.mps is not None and self._cells[run.line].any_collocation
             for run in group.plan.runs
-            for auto in [self._cells.get(run.line)]
         )
         return never_started and has_failed and is_chosen
 
@@ -198,9 +195,8 @@ class AutoGroups:
                 continue
             own = [records[run.run_id] for run in workload.runs]
             everyone = self._store.runs(workload_id=own[0].workload_id)
-            if any(run.status is not RunStatus.FINISHED for run in everyone):
-                continue
-            if {run.letter for run in everyone} != {run.letter for run in own}:
+            all_finished = dict.fromkeys((run.letter for run in own), RunStatus.FINISHED)
+            if {run.letter: run.status for run in everyone} != all_finished:
                 continue
             with suppress(UsageError):  # a GPU that is gone
                 runs = tuple(
@@ -446,16 +442,13 @@ def preview(plan: ExperimentPlan, options: StartOptions, machine: Machine) -> li
         if options.home.store_path.exists():
             with StoreReader(options.home.store_path) as reader:
                 known = kind_reader(reader, site, experiment, kinds, "").read()
-        measured = [
-            f"{row.label} (line {row.line}) {units.duration(alone_s)}"
-            for kind, row in kinds.items()
-            if (alone_s := known.alone_s(kind)) is not None
-        ]
-        new = [
-            f"{row.label} (line {row.line})"
-            for kind, row in kinds.items()
-            if known.alone_s(kind) is None
-        ]
+        measured, new = [], []
+        for kind, row in kinds.items():
+            text, alone_s = f"{row.label} (line {row.line})", known.alone_s(kind)
+            if alone_s is None:
+                new.append(text)
+            else:
+                measured.append(f"{text} {units.duration(alone_s)}")
         amount = f"{units.plural(len(waiting), 'row')} of {units.plural(len(kinds), 'kind')}"
         texts.append(f"{experiment}: radt groups {amount}")
         if measured:
