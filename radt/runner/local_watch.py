@@ -47,6 +47,7 @@ from radt.runner.active import INTERRUPT_GRACE_S, TERMINATE_GRACE_S, StopRequest
 from radt.runner.auto import regrouped
 from radt.runner.console import RunConsole
 from radt.runner.detach import last_log
+from radt.runner.exit_recorder import exit_code
 from radt.runner.options import StartOptions, pending_workloads
 from radt.runner.output import LogTail
 from radt.runner.progress import (
@@ -58,7 +59,6 @@ from radt.runner.progress import (
     remaining_s,
 )
 from radt.runner.recording import problem_of
-from radt.runner.supervisor import exit_code
 from radt.runner.watch import LOOK_S, POLL_S, Watcher
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
@@ -73,7 +73,7 @@ _MEMORY_METRIC = "process.memory.rss"
 #: Number of earlier output lines to show, taken from the last bytes of the output.
 SHOWN_LINES = 20
 _TAIL_BYTES = 64_000
-#: Seconds after the runner's end for its supervisor to write the last line.
+#: Seconds after the runner's end for the exit recorder to write the last line.
 _LAST_LINE_S = 5.0
 #: Seconds for runs to end, and then for their values and artifacts to be collected.
 STOP_PATIENCE_S = INTERRUPT_GRACE_S + TERMINATE_GRACE_S + 45.0
