@@ -13,7 +13,7 @@ from radt.collocation.ledger import CreatedLedger, ProcessOwner
 from radt.collocation.setup import clean_up
 from radt.devices.machine import Machine
 from radt.errors import RadtError, RunNotFoundError, StatusError
-from radt.experiment.plan import RunPlan, WorkloadKey
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus, StatusSink
 from radt.home import runtime_dir
 from radt.model import RunStatus
@@ -43,7 +43,6 @@ def recover(context: RunnerContext, work: Work, statuses: StatusSink | None) -> 
         StatusError: The file cannot be written.
         StoreError: The store cannot be written.
     """
-    repeats = work.options.repeat
     lost = [row for row in work.plan.runs if row.status is RunStatus.RUNNING]
     orphans = [row.run_id for row in lost if row.run_id]
     if not context.was_settled:
@@ -57,18 +56,15 @@ def recover(context: RunnerContext, work: Work, statuses: StatusSink | None) -> 
     if statuses is None:
         return
     killed = RunEnd(RunStatus.KILLED, RUNNER_DIED)
-    rows = {row.line: _said(row, killed, row.repeats_done + 1, repeats) for row in lost}
+    endings = dict.fromkeys((row.line for row in lost), killed) | dict(work.endings)
+    rows = {}
     for row in work.plan.runs:
-        if (ending := work.endings.get(row.line)) is not None:
-            finished = ending.status is RunStatus.FINISHED
-            number = row.repeats_done if finished else row.repeats_done + 1
-            rows[row.line] = _said(row, ending, number, repeats)
+        if (ending := endings.get(row.line)) is not None:
+            number = row.repeats_done + (ending.status is not RunStatus.FINISHED)
+            text = ending.text(number, max(work.options.repeat, number))
+            rows[row.line] = RowStatus(text, row.run_id)
     if rows:
         statuses.set_many(rows)
-
-
-def _said(row: RunPlan, ending: RunEnd, number: int, repeats: int) -> RowStatus:
-    return RowStatus(ending.text(number, max(repeats, number)), row.run_id)
 
 
 def _recorded_and_no_more(context: RunnerContext) -> list[str]:
