@@ -262,22 +262,15 @@ class ActiveRun:
         self._urgency = max(self._urgency, urgency)
         return news
 
-    def check_time(self) -> bool:
-        """Begin to stop the run if its Timeout has passed; return True if it has just passed."""
+    def check_time(self) -> None:
+        """Begin to stop the run if its Timeout has passed. Writing a report does not count."""
         timeout_s, started_s = self.recorded.plan.timeout_s, self.progress.started_monotonic_s
-        if (
-            timeout_s is None
-            or started_s is None
-            or not self.alive
-            or self.escalation is not None
-            or time.monotonic() < started_s + timeout_s
-        ):
-            return False
-        if self.profiling is not None and self.profiling.program_end is not None:
-            return False  # the program ended in time; writing the report does not count
-        self.timed_out = True
-        self.escalate()
-        return True
+        if timeout_s is None or started_s is None or not self.alive or self.escalation is not None:
+            return
+        has_ended_in_time = self.profiling is not None and self.profiling.program_end is not None
+        if time.monotonic() >= started_s + timeout_s and not has_ended_in_time:
+            self.timed_out = True
+            self.escalate()
 
 
 #: Seconds to wait for a killed process to disappear.

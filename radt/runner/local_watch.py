@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,7 +29,7 @@ from radt.errors import (
     UsageError,
 )
 from radt.experiment.files import call
-from radt.experiment.lock import Holder
+from radt.experiment.lock import Holder, split_options
 from radt.experiment.plan import (
     ExperimentPlan,
     WorkloadKey,
@@ -162,11 +161,11 @@ class LocalWatcher(Watcher):
             newest = max(records.values(), key=lambda run: run.created_ns)
             with suppress(StoreError):
                 options = self._reader.tags(newest.run_id).get(START, "")
-        words = shlex.split(options)
-        only = _values(words, "--only")
+        given, others = split_options(options, "--only")
+        only = [value.strip() for _, text in given for value in text.split(",")]
         chosen = [label for label in labels if is_chosen(label, only)]
         if not chosen:  # the selection of the last start is done: suggest the rest
-            options, chosen = shlex.join(_without(words, "--only")), labels
+            options, chosen = others, labels
         verb = "starts" if statuses == {None} else "resumes"
         return f"{call(self.file, options=options)} {verb} with workload {chosen[0]}"
 
@@ -459,24 +458,6 @@ def _since(holder: Holder) -> str:
     since = datetime.fromisoformat(holder.since).astimezone()
     today = since.date() == datetime.now().astimezone().date()
     return f"{since:%H:%M:%S}" if today else f"{since:%Y-%m-%d %H:%M}"
-
-
-def _values(words: Sequence[str], option: str) -> list[str]:
-    """Return the values of an option that may be repeated or separated by commas."""
-    pairs = zip(words, [*words, ""][1:], strict=True)
-    texts = [
-        word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] == option
-    ]
-    return [value.strip() for text in texts for value in text.split(",")]
-
-
-def _without(words: Sequence[str], option: str) -> list[str]:
-    """Return a command line without an option and its values."""
-    return [
-        word
-        for before, word in zip(["", *words], words, strict=False)
-        if word.partition("=")[0] != option and before != option
-    ]
 
 
 class _Log:
