@@ -16,7 +16,7 @@ from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table, workload_progress
 from radt.cluster.submission import JobKey
 from radt.errors import ClusterError, RadtError, StatusError
-from radt.experiment.plan import WorkloadKey, WorkloadPlan
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus, StatusSink, merged
 from radt.home import Home
 from radt.model import RunStatus
@@ -255,21 +255,18 @@ class SubmissionFollower:
     # Workloads that have ended --------------------------------------------------------------------
 
     def _report(self, changes: StepChanges) -> None:
-        outcomes = [
-            (self._outcome(job, key), key) for job in changes.ended for key in job.workloads
-        ]
+        outcomes = [self._outcome(job, key) for job in changes.ended for key in job.workloads]
         shown = not self._is_first or len(outcomes) <= _MOST_LINES_BEFORE
-        for outcome, key in outcomes:
+        for outcome in outcomes:
             self._ended.append(outcome)
             if shown:
                 total = len(self._workloads)
                 self._console.workload_ended(len(self._ended), total, outcome)
             if not self._is_first and outcome.status is not RunStatus.FINISHED:
-                plan = WorkloadPlan(key.experiment, key.label, ())
                 file = self._spool.submission.file
-                self._notifier.send(Notification.of_workload(plan, outcome, file))
+                self._notifier.send(Notification.of_workload(outcome, file))
         if not shown:
-            bad = sum(outcome.status is not RunStatus.FINISHED for outcome, _ in outcomes)
+            bad = sum(outcome.status is not RunStatus.FINISHED for outcome in outcomes)
             failed = f", {bad} of them not FINISHED" if bad else ""
             self._say(f"{len(outcomes)} of {len(self._workloads)} workloads had ended{failed}")
         if self._is_first:

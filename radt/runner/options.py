@@ -81,6 +81,7 @@ class PendingWorkload:
             ],
             repeats_done=self.repeat - 1,
             repeats=self.repeats,
+            place=", ".join(dict.fromkeys(str(run.devices) for run in self.plan.runs)),
         )
 
 

@@ -220,7 +220,7 @@ class LocalSchedule:
             self._first_failure = self._first_failure or outcome.label
             if not self._stop:
                 file = str(self._work.plan.path)
-                self._context.notifier.send(Notification.of_workload(pending.plan, outcome, file))
+                self._context.notifier.send(Notification.of_workload(outcome, file))
 
     def _has_failed(self, pending: PendingWorkload) -> bool:
         """Return True for a row of ``auto`` that comes up by itself after its group failed."""
