@@ -125,10 +125,8 @@ class SlurmExecutor:
 
     def plan(self, path: Path, options: StartOptions) -> Work:
         work = Work.of(path, options, self.machine)
-        self._grouped_by = {}
-        if groups := groups_of_measured(work):
-            labels = {line: group.label for line, group in groups.items()}
-            self._grouped_by = {group.label: group.reason for group in groups.values()}
+        labels, self._grouped_by = groups_of_measured(work)
+        if labels:
             work = Work.of(path, options, self.machine, labels)
         assert work.source is not None
         self.requests = {}

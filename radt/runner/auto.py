@@ -10,7 +10,7 @@ import platform
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING
@@ -334,19 +334,14 @@ def _last_runs(rows: Iterable[RunPlan], reader: StoreReader) -> dict[str, RunRec
     return records
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredGroup:
-    """The workload of a row on a cluster, and why it is in it."""
-
-    label: str
-    reason: str
-
-
-def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
-    """Return the groups of all rows at once, by line, as jobs of a cluster are submitted together.
+def groups_of_measured(work: Work) -> tuple[dict[int, str], dict[str, str]]:
+    """Return the groups of all rows at once, as jobs of a cluster are submitted together.
 
     They are formed from what is known of the hardware with most measurements. Rows of other kinds
     run alone, and so do rows that ran out of memory.
+
+    Returns:
+        The labels of the rows' workloads, by line; why they were formed, by label.
 
     Raises:
         StoreError: The store cannot be read.
@@ -359,19 +354,20 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
             by_experiment.setdefault(run.experiment, {})[run.line] = run
     store = work.options.home.store_path
     if not by_experiment or not store.exists():
-        return {}
+        return {}, {}
     from radt.analysis.kinds import Site
     from radt.runner.placement import divided
     from radt.store.reader import StoreReader
 
     site = Site("", _DEVICES_OF_JOBS)
-    groups: dict[int, MeasuredGroup] = {}
+    labels: dict[int, str] = {}
+    reasons: dict[str, str] = {}
     with StoreReader(store) as reader:
+        numbers = count(max(_next_number(reader, work.plan, name) for name in by_experiment))
         for experiment, rows in by_experiment.items():
             kinds = dict(zip(rows, kinds_of(rows.values(), site), strict=True))
             known = _best_known(reader, experiment, kinds.values())
             records = _last_runs(rows.values(), reader)
-            numbers = count(_next_number(reader, work.plan, experiment))
             #: Rows of a job ask for the same resources, and repeat as often.
             alike: dict[object, list[WaitingRow]] = {}
             for line, row in rows.items():
@@ -385,9 +381,10 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
                 runs = [rows[row.line] for row in group.rows]
                 solos = [known.solos[kinds[row.line]] for row in group.rows]
                 if len(runs) > 1 and _fits_job(runs, solos, group.expected_s or 0.0):
-                    made = MeasuredGroup(f"{AUTO}-{next(numbers)}", reason_text(group))
-                    groups |= {row.line: made for row in group.rows}
-    return groups
+                    label = f"{AUTO}-{next(numbers)}"
+                    labels |= dict.fromkeys((row.line for row in group.rows), label)
+                    reasons[label] = reason_text(group)
+    return labels, reasons
 
 
 def _fits_job(runs: Sequence[RunPlan], solos: Sequence[Solo], expected_s: float) -> bool:
