@@ -275,7 +275,8 @@ class SubmissionFollower:
 
     def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadProgress:
         outcome = workload_progress(key, job.workloads[key], self._monitor.statuses)
-        outcome.repeats_done -= 1  # as before the current run, which has ended
+        # As before the current run, which has ended.
+        outcome.repeats_done -= outcome.status is RunStatus.FINISHED
         for run in outcome.runs:
             self._complete(job, run)
         runs = outcome.runs
