@@ -7,6 +7,7 @@ and params; params in the setting ``ignored-params`` may differ.
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +30,6 @@ from radt.analysis.baselines import BaselineKey, Work, keys_of, program_in
 from radt.analysis.report import ReportCache
 from radt.analysis.summaries import WorkloadSummary
 from radt.collocation.spec import Collocation
-from radt.experiment.lock import split_options
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
@@ -307,8 +307,12 @@ class KindReader:
 
 def limits_in(options: str) -> frozenset[str]:
     """Return ``--max-epoch`` and ``--max-time`` with their values, from a start's options."""
-    limits, _ = split_options(options, "--max-epoch", "--max-time")
-    return frozenset("=".join(limit) for limit in limits)
+    words = shlex.split(options)
+    return frozenset(
+        word if "=" in word else f"{word}={value}"
+        for word, value in zip(words, [*words[1:], ""], strict=False)
+        if word.partition("=")[0] in ("--max-epoch", "--max-time")
+    )
 
 
 def _created_ns(workload: WorkloadSummary) -> int:

@@ -274,19 +274,6 @@ def start_options(file: Path | str, home: Path | None) -> str:
     return shown_command(["radt", *options]).removeprefix("radt").strip()
 
 
-def split_options(options: str, *names: str) -> tuple[list[tuple[str, str]], str]:
-    """Return the given options of a command line with their values, and the rest of it."""
-    found, rest = [], []
-    words = iter(shlex.split(options))
-    for word in words:
-        name, equals, value = word.partition("=")
-        if name in names:
-            found.append((name, value if equals else next(words, "")))
-        else:
-            rest.append(word)
-    return found, shlex.join(rest)
-
-
 def _is_radt(program: str) -> bool:
     return Path(program).name in ("radt", "__main__.py")
 

@@ -25,7 +25,6 @@ from radt.collector.start import problems
 from radt.errors import RadtError
 from radt.home import (
     HOME_VARIABLE,
-    NAME_VARIABLE,
     OWN_TOTALS_VARIABLE,
     RUN_DIR_VARIABLE,
     RUN_ID_VARIABLE,
@@ -41,7 +40,7 @@ from radt.run.off import NullJournal
 from radt.run.parameters import read_parameters
 from radt.run.passthrough import MlflowPassthrough
 from radt.run.standalone import RunOptions, describe, is_quiet, wait_for_ranks
-from radt.run.target import ProcessPart, RunTarget
+from radt.run.target import NAME_VARIABLE, ProcessPart, RunTarget
 from radt.run.uploads import wait_at_exit
 from radt.run_name import child_letter
 from radt.tags import LETTER, MLFLOW_RUN, MLFLOW_RUN_NAME, PARENT, WORKLOAD

@@ -30,6 +30,8 @@ from radt.run.notices import warn_once
 from radt.run.ranks import RankLaunch, Ranks, find_launch, number
 
 MODE_VARIABLE = "RADT_MODE"
+#: The runner's name for the run.
+NAME_VARIABLE = "RADT_NAME"
 
 
 class ProcessPart(Enum):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from radt.errors import UsageError
-from radt.home import RunDir
+from radt.home import REPORTS, RunDir
 from radt.model import ListenerChoice
 from radt.run.notices import warn_once
 
@@ -110,7 +110,7 @@ class TorchWishes:
         if torch is None:
             torch = METRICS_WORD in options or variable not in ("", "0")
         if TRACE_WORD in options:
-            return cls(torch, TraceOptions.parse(run_dir.reports, options[TRACE_WORD]))
+            return cls(torch, TraceOptions.parse(run_dir.artifacts / REPORTS, options[TRACE_WORD]))
         return cls(torch, _of_variables(environ))
 
 

@@ -12,7 +12,7 @@ from radt import tags
 from radt.environments.mlproject import read_project
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
-from radt.home import MAX_EPOCH_VARIABLE, MAX_TIME_VARIABLE, RunDir
+from radt.home import MAX_EPOCH_VARIABLE, MAX_TIME_VARIABLE, REPORTS, RunDir
 from radt.listeners.api import ProfiledRun, Profiler, Registry, options_of
 from radt.model import ListenerChoice, RunStatus
 from radt.runner import exit_recorder
@@ -123,7 +123,7 @@ class Profilers:
             run = ProfiledRun(
                 run_id=run_id,
                 label=report_label(row),
-                reports=run_dir.reports.absolute(),
+                reports=run_dir.artifacts.absolute() / REPORTS,
                 options=options_of(choice.options),
             )
             if words := profiler.prefix(run):
@@ -173,7 +173,7 @@ class Profiling:
     @property
     def reports(self) -> list[Path]:
         """Return the reports written so far."""
-        folder = RunDir(self.note.parent).reports
+        folder = RunDir(self.note.parent).artifacts / REPORTS
         return sorted(path for path in folder.rglob("*") if path.is_file())
 
     def ending(self, ending: RunEnd, how: Exit, tail: Sequence[str]) -> RunEnd:

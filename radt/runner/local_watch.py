@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,7 +30,7 @@ from radt.errors import (
     UsageError,
 )
 from radt.experiment.files import call
-from radt.experiment.lock import Holder, split_options
+from radt.experiment.lock import Holder
 from radt.experiment.plan import (
     ExperimentPlan,
     WorkloadKey,
@@ -161,8 +162,7 @@ class LocalWatcher(Watcher):
             newest = max(records.values(), key=lambda run: run.created_ns)
             with suppress(StoreError):
                 options = self._reader.tags(newest.run_id).get(START, "")
-        given, others = split_options(options, "--only")
-        only = [value.strip() for _, text in given for value in text.split(",")]
+        only, others = _split_only(options)
         chosen = [label for label in labels if is_chosen(label, only)]
         if not chosen:  # the selection of the last start is done: suggest the rest
             options, chosen = others, labels
@@ -458,6 +458,21 @@ def _since(holder: Holder) -> str:
     since = datetime.fromisoformat(holder.since).astimezone()
     today = since.date() == datetime.now().astimezone().date()
     return f"{since:%H:%M:%S}" if today else f"{since:%Y-%m-%d %H:%M}"
+
+
+def _split_only(options: str) -> tuple[list[str], str]:
+    """Return the labels in the options ``--only`` of a command line, and the other options."""
+    labels: list[str] = []
+    others: list[str] = []
+    words = iter(shlex.split(options))
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == "--only":
+            given = value if equals else next(words, "")
+            labels += map(str.strip, given.split(","))
+        else:
+            others.append(word)
+    return labels, shlex.join(others)
 
 
 class _Log:

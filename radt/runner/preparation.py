@@ -24,7 +24,7 @@ from radt.environments.spec import LOCAL
 from radt.errors import CollectorError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind, launched_script
-from radt.home import RunDir
+from radt.home import REPORTS, RunDir
 from radt.listeners.registry import load
 from radt.masking import masked
 from radt.params import command_params
@@ -141,7 +141,7 @@ def _with_folder(
         provenance = collect_provenance(row.program.folder, folder.create().artifacts)
         run = RecordedRun(row, run_id, folder, profilers, provenance)
         if profilers.chosen:
-            folder.reports.mkdir(exist_ok=True)
+            (folder.artifacts / REPORTS).mkdir(exist_ok=True)
     except OSError as error:
         raise StoreError(
             f"cannot create the run's folder {folder.path}: {error.strerror}",
