@@ -137,14 +137,6 @@ class Profilers:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedExit:
-    """The program's exit code (negative for a signal), and its monotonic time of end."""
-
-    code: int
-    ended_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Profiling:
     """How profilers affect a run. ``name`` is the profiler that wraps its command."""
 
@@ -162,13 +154,13 @@ class Profiling:
         return [*self.prefix, *own, *command]
 
     @property
-    def program_end(self) -> RecordedExit | None:
+    def program_end(self) -> Exit | None:
         """Return how the program ended; None if it has not, or its end was not observed."""
         try:
             code, ended_ns = self.note.read_text(encoding="ascii").split()
         except (OSError, ValueError):
             return None
-        return RecordedExit(int(code), int(ended_ns))
+        return Exit(int(code), ended_ns=int(ended_ns))
 
     @property
     def reports(self) -> list[Path]:
@@ -211,7 +203,7 @@ class Profiling:
     def _is_first(self, how: Exit) -> bool:
         """Return True if the profiler ended by itself before the program did."""
         end = self.program_end
-        if end is None:
+        if end is None or end.ended_ns is None:
             return how.code >= 0
         return how.ended_ns is not None and how.ended_ns < end.ended_ns
 
