@@ -48,8 +48,14 @@ NO_POSTGRES = "none"
 #: Set for training processes: their run's id and spool folder.
 RUN_ID_VARIABLE = "RADT_RUN_ID"
 RUN_DIR_VARIABLE = "RADT_RUN_DIR"
-#: Artifact folders for images and tables that scripts log by name (`radt.run.media`).
-IMAGES, TABLES = "images", "tables"
+#: Path of the runner's socket, where rows wait for each other (`radt.runner.barrier`).
+BARRIER_VARIABLE = "RADT_BARRIER"
+#: Limits of the script's ``with radt.Run()`` block (`radt.run.limits`).
+MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"
+MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
+#: Artifact folders for images and tables that scripts log by name (`radt.run.media`), and for the
+#: reports of profilers.
+IMAGES, TABLES, REPORTS = "images", "tables", "profiles"
 #: Set in containers, where the keeper does not reap the run's processes: the script records its own
 #: usage.
 OWN_TOTALS_VARIABLE = "RADT_OWN_TOTALS"
@@ -58,7 +64,7 @@ VARIABLES_OF_A_RUN = (
     *(RUN_ID_VARIABLE, RUN_DIR_VARIABLE, MLFLOW_PENDING_VARIABLE, OWN_TOTALS_VARIABLE),
     *("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "RADT_MLFLOW_RUN_ID"),
     *("RADT_EXPERIMENT", "RADT_WORKLOAD", "RADT_LETTER", "RADT_NAME", "RADT_DEVICES"),
-    *("RADT_BARRIER", "RADT_PRESENT", "RADT_TORCH", "RADT_TORCHPROF", "RADT_TORCHPROF_OPTIONS"),
+    *("RADT_PRESENT", "RADT_TORCH", "RADT_TORCHPROF", "RADT_TORCHPROF_OPTIONS", BARRIER_VARIABLE),
 )
 
 

@@ -175,13 +175,15 @@ def stop(process: ProcessId, terminate_s: float, kill_s: float) -> bool:
         handle = os.pidfd_open(process.pid)
     except ProcessLookupError:
         return True
+    poll = select.poll()  # unlike select, works for any descriptor number
+    poll.register(handle, select.POLLIN)
     try:
         if not process.alive:  # if alive now, the handle refers to this very process
             return True
         for number, patience_s in ((signal.SIGTERM, terminate_s), (signal.SIGKILL, kill_s)):
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(handle, number)
-            if _has_ended(handle, patience_s):
+            if poll.poll(patience_s * 1000):
                 return True
         return False
     finally:
@@ -269,9 +271,3 @@ def send_signal(pid: int, number: int, *, group: bool = False) -> None:
     """Signal a process or the group that it leads; ignore one that is gone or another user's."""
     with suppress(ProcessLookupError, PermissionError):
         (os.killpg if group else os.kill)(pid, number)
-
-
-def _has_ended(handle: int, patience_s: float) -> bool:
-    poll = select.poll()  # unlike select, works for any descriptor number
-    poll.register(handle, select.POLLIN)
-    return bool(poll.poll(patience_s * 1000))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 import secrets
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -16,7 +14,7 @@ from radt import settings as radt_settings
 from radt import units
 from radt.cluster.collecting import Collection
 from radt.cluster.engine import ArrayRequest, Engine
-from radt.cluster.follow import Followed, SubmissionFollower
+from radt.cluster.follow import SubmissionFollower
 from radt.cluster.monitor import SubmissionMonitor
 from radt.cluster.opened import mark_open, open_submission
 from radt.cluster.script import array_request
@@ -29,8 +27,7 @@ from radt.cluster.submit import Submitter
 from radt.devices.machine import Machine
 from radt.errors import ClusterError, UsageError
 from radt.experiment.files import table_path
-from radt.experiment.lock import user_name
-from radt.experiment.plan import ExperimentPlan, WorkloadKey, WorkloadPlan
+from radt.experiment.plan import ExperimentPlan, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusSink, StatusWriter
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
@@ -52,18 +49,8 @@ def monitor_of(
     *,
     observes_only: bool = False,
 ) -> SubmissionMonitor:
-    """Return a monitor of a submission; see `SubmissionMonitor`.
-
-    Raises:
-        RadtError: An earlier version submitted it, and its rows cannot be planned any more.
-    """
-    if not spool.submission.rows:  # an earlier version submitted it
-        keys = list(_keys_of(spool.submission))
-        plan = spool.plan(Machine.of_cluster(), keys)
-        asked = int(spool.submission.options.get("repeat", 1))
-        spool.submission = replace(spool.submission, rows=_submitted_rows(plan.workloads, asked))
-    submission = spool.submission
-    name = plan_of(spool).name
+    """Return a monitor of a submission; see `SubmissionMonitor`."""
+    submission, name = spool.submission, plan_of(spool).name
 
     def build(request: Request) -> ArrayRequest:
         made = array_request(
@@ -104,25 +91,8 @@ def reopened(spool: Spool, patience_s: float | None = None) -> tuple[ClusterSett
 def plan_of(spool: Spool) -> ExperimentPlan:
     """Return a partial plan from a submission: the names of its workloads."""
     submission = spool.submission
-    workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in _keys_of(submission))
+    workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in submission.rows)
     return ExperimentPlan(Path(submission.file), tuple(workloads))
-
-
-def _keys_of(submission: Submission) -> Iterator[WorkloadKey]:
-    for job in submission.jobs:
-        yield from submission.workloads(job)
-
-
-def _submitted_rows(
-    plans: Iterable[WorkloadPlan], asked: int
-) -> dict[WorkloadKey, Sequence[SubmittedRow]]:
-    return {
-        plan.key: tuple(
-            SubmittedRow(run.line, run.repeats_done, asked, run.letter, run.label, run.role)
-            for run in plan.runs
-        )
-        for plan in plans
-    }
 
 
 class SlurmExecutor:
@@ -150,15 +120,13 @@ class SlurmExecutor:
         #: Why radt formed workloads, by label.
         self._grouped_by: Mapping[str, str] = {}
         self._spool: Spool | None = None
-        self._found = Followed()
+        self._outcome = ExperimentOutcome()
         self._began_s = time.monotonic()
 
     def plan(self, path: Path, options: StartOptions) -> Work:
         work = Work.of(path, options, self.machine)
-        self._grouped_by = {}
-        if groups := groups_of_measured(work):
-            labels = {line: group.label for line, group in groups.items()}
-            self._grouped_by = {group.label: group.reason for group in groups.values()}
+        labels, self._grouped_by = groups_of_measured(work)
+        if labels:
             work = Work.of(path, options, self.machine, labels)
         assert work.source is not None
         self.requests = {}
@@ -196,7 +164,6 @@ class SlurmExecutor:
         self, context: RunnerContext, work: Work, statuses: StatusSink | None
     ) -> ExperimentOutcome:
         if work.pending and work.source is not None and not context.stop:
-            self._found = Followed()  # drop earlier outcomes: workloads that run again count once
             spool = Spool.create(
                 self.settings.submissions(context.home.path),
                 self._submission(context, work),
@@ -205,12 +172,8 @@ class SlurmExecutor:
             mark_open(spool)
             monitor = monitor_of(spool, self.settings, self._engine)
             self._follow(context, monitor, statuses)
-        return ExperimentOutcome(
-            workloads=self._found.workloads,
-            failed_before=work.failed_before,
-            elapsed_s=time.monotonic() - self._began_s,
-            problem=self._found.problem,
-        )
+        elapsed_s = time.monotonic() - self._began_s
+        return replace(self._outcome, failed_before=work.failed_before, elapsed_s=elapsed_s)
 
     def _go_on(self, context: RunnerContext, spool: Spool) -> bool:
         """Follow an open submission; release its jobs if they are held.
@@ -230,18 +193,19 @@ class SlurmExecutor:
         rerun = context.options.rerun
         if rerun:
             context.console.say("  failed rows run again when they have ended", "dim")
-        self._follow(context, monitor, status_writer(spool))
-        if context.stop or self._found.problem is not None:
+        settled_at_once = self._follow(context, monitor, status_writer(spool))
+        if context.stop or self._outcome.problem is not None:
             return False
-        if not (self._found.settled_at_once or rerun):
+        if not (settled_at_once or rerun):
             return False
         if not spool.is_closed:
             # The next look would write the old submission's statuses over those of the new one.
-            self._found.problem = ClusterError(
+            problem = ClusterError(
                 f"runs of {spool.submission.submission_id} could not be collected, so nothing "
                 "more was submitted",
                 "Fix the problem above, and start again",
             )
+            self._outcome = replace(self._outcome, problem=problem)
         return spool.is_closed
 
     def _submission(self, context: RunnerContext, work: Work) -> Submission:
@@ -249,15 +213,17 @@ class SlurmExecutor:
             submission_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
             engine=self._on,
             file=str(table_path(work.plan.path).absolute()),
-            host=platform.node(),
-            user=user_name(),
             radt_version=version("radt"),
-            python=sys.executable,
             arrays=tuple(self.requests),
             options=work.options.for_nodes(),
             settings=self._node_settings(context),
             home=str(context.home.path.absolute()),
-            rows=_submitted_rows((pending.plan for pending in work.pending), work.options.repeat),
+            rows={
+                pending.plan.key: tuple(
+                    SubmittedRow.of(run, work.options.repeat) for run in pending.plan.runs
+                )
+                for pending in work.pending
+            },
             grouped_by=self._grouped_by,
         )
 
@@ -280,8 +246,8 @@ class SlurmExecutor:
         context: RunnerContext,
         monitor: SubmissionMonitor,
         statuses: StatusSink | None,
-    ) -> None:
-        before = self._found
+    ) -> bool:
+        """Follow jobs to their ends; return True if all of them had ended before."""
         with Collection(
             monitor.spool,
             context.home,
@@ -289,7 +255,7 @@ class SlurmExecutor:
             store_uri=context.store_uri,
             client=context.client,
         ) as collection:
-            self._found = SubmissionFollower(
+            follower = SubmissionFollower(
                 monitor,
                 context.home,
                 context.console,
@@ -298,8 +264,9 @@ class SlurmExecutor:
                 notifier=context.notifier,
                 stop=context.stop,
                 wait_for_file_s=context.options.wait_for_file_s,
-            ).run()
-        self._found.workloads[:0] = before.workloads
+            )
+            self._outcome = follower.run()
+        return follower.settled_at_once
 
 
 def status_writer(spool: Spool) -> StatusWriter:

@@ -7,11 +7,8 @@ continue, and the next follower brings the file up to date.
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from radt.cluster.collecting import Collection
 from radt.cluster.monitor import MonitoredJob, StepChanges, SubmissionMonitor
@@ -19,7 +16,7 @@ from radt.cluster.opened import close
 from radt.cluster.overview import Overview, cluster_table, workload_progress
 from radt.cluster.submission import JobKey
 from radt.errors import ClusterError, RadtError, StatusError
-from radt.experiment.plan import WorkloadKey, WorkloadPlan
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus, StatusSink, merged
 from radt.home import Home
 from radt.model import RunStatus
@@ -27,6 +24,8 @@ from radt.runner.active import FileWait, StopRequest
 from radt.runner.console import SHOWN_TAIL_LINES, RunConsole
 from radt.runner.live import label_width
 from radt.runner.notify import Notification, Notifier
+from radt.runner.outcome import ExperimentOutcome
+from radt.runner.output import TAIL_BYTES, last_lines
 from radt.runner.progress import ProgressView, WorkloadProgress
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
@@ -92,18 +91,6 @@ class PacedStatuses:
             self._statuses.flush()
 
 
-@dataclass(slots=True)
-class Followed:
-    """The result of following: the workloads that have ended, and why it could not continue.
-
-    ``settled_at_once`` says that all of it had ended before.
-    """
-
-    workloads: list[WorkloadProgress] = field(default_factory=list)
-    problem: RadtError | None = None
-    settled_at_once: bool = False
-
-
 class SubmissionFollower:
     """Follows one submission. Each object is for one call of `run`.
 
@@ -117,7 +104,12 @@ class SubmissionFollower:
         stop: Ends the following.
         on_look: Called about once a second.
         clock: Monotonic seconds.
+
+    Attributes:
+        settled_at_once: All of it had ended before.
     """
+
+    settled_at_once = False
 
     def __init__(
         self,
@@ -154,9 +146,10 @@ class SubmissionFollower:
         self._next_collection_s = self._began_s + COLLECT_S
         self._shown: set[str] = set()
         self._late: Sequence[str] = ()
-        self._found = Followed()
+        self._ended: list[WorkloadProgress] = []
+        self._problem: RadtError | None = None
 
-    def run(self) -> Followed:
+    def run(self) -> ExperimentOutcome:
         """Follow until all is settled, the rest is held, or the user stops following.
 
         Raises:
@@ -187,11 +180,11 @@ class SubmissionFollower:
             if self._collect_all():
                 self._close()
         elif self._monitor.is_stuck:
-            self._found.problem = ClusterError(
+            self._problem = ClusterError(
                 f"{plural(len(self._monitor.jobs), 'job')} held: {self._monitor.held}",
                 "Fix that, then start the file again with the same --on, which lets them start",
             )
-        return self._found
+        return ExperimentOutcome(self._ended, problem=self._problem)
 
     def step(self) -> None:
         """Advance the monitor, collect data, and write pending statuses.
@@ -226,7 +219,7 @@ class SubmissionFollower:
         wait = FileWait(self._wait_for_file_s, self._stop, lambda text: self._say(text, "dim"))
         problem = wait.write(self._statuses.flush, changed_rows_s=0.0)
         if problem is not None:
-            self._found.problem = problem
+            self._problem = problem
 
     # Runs -----------------------------------------------------------------------------------------
 
@@ -268,30 +261,30 @@ class SubmissionFollower:
 
     def _report(self, changes: StepChanges) -> None:
         outcomes = [
-            (self._outcome(job, key), job, key) for job in changes.ended for key in job.workloads
+            (self._outcome(job, key), job) for job in changes.ended for key in job.workloads
         ]
         shown = not self._is_first or len(outcomes) <= _MOST_LINES_BEFORE
-        for outcome, job, key in outcomes:
-            self._found.workloads.append(outcome)
+        for outcome, job in outcomes:
+            self._ended.append(outcome)
             if shown:
                 self._add_records(job, outcome)
                 total = len(self._workloads)
-                self._console.workload_ended(len(self._found.workloads), total, outcome)
+                self._console.workload_ended(len(self._ended), total, outcome)
             if not self._is_first and outcome.status is not RunStatus.FINISHED:
-                plan = WorkloadPlan(key.experiment, key.label, ())
                 file = self._spool.submission.file
-                self._notifier.send(Notification.of_workload(plan, outcome, file))
+                self._notifier.send(Notification.of_workload(outcome, file))
         if not shown:
-            bad = sum(outcome.status is not RunStatus.FINISHED for outcome, *_ in outcomes)
+            bad = sum(outcome.status is not RunStatus.FINISHED for outcome, _ in outcomes)
             failed = f", {bad} of them not FINISHED" if bad else ""
             self._say(f"{len(outcomes)} of {len(self._workloads)} workloads had ended{failed}")
         if self._is_first:
             self._ended_before = len(outcomes)
-            self._found.settled_at_once = self._monitor.is_settled
+            self.settled_at_once = self._monitor.is_settled
 
     def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadProgress:
         outcome = workload_progress(key, job.workloads[key], self._monitor.statuses)
-        outcome.repeats_done -= 1  # as before the current run, which has ended
+        # As before the current run, which has ended.
+        outcome.repeats_done -= outcome.status is RunStatus.FINISHED
         for run in outcome.runs:
             if run.status is RunStatus.SCHEDULED:
                 run.status = RunStatus.SKIPPED
@@ -312,7 +305,7 @@ class SubmissionFollower:
                 logs += [attempt.output_log for attempt in self._spool.attempts(job.key)[-1:]]
                 run.log = next((log for log in logs if log.exists()), None)
             if run.status is not RunStatus.FINISHED and run.log is not None:
-                run.tail = _tail(run.log)
+                run.tail = last_lines(run.log, TAIL_BYTES)[-SHOWN_TAIL_LINES:]
             if record is not None and record.ended_ns is not None:
                 run.set_times(record)
         outcome.start_skew_s = self._skew_s(runs[0].run_id) if len(runs) > 1 else None
@@ -350,7 +343,7 @@ class SubmissionFollower:
 
     def _progress(self) -> ProgressView:
         """Return the progress; the end is estimated from the rate of workloads since the start."""
-        ended, total = len(self._found.workloads), len(self._workloads)
+        ended, total = len(self._ended), len(self._workloads)
         here = ended - self._ended_before
         elapsed_s = self._clock() - self._began_s
         remaining_s = elapsed_s / here * (total - ended) if here else None
@@ -363,11 +356,3 @@ class SubmissionFollower:
         if text not in self._shown:
             self._shown.add(text)
             self._say(text, "red")
-
-
-def _tail(log: Path) -> list[str]:
-    try:
-        with log.open(encoding="utf-8", errors="replace") as lines:
-            return [line.rstrip("\n") for line in deque(lines, SHOWN_TAIL_LINES)]
-    except OSError:
-        return []

@@ -8,7 +8,6 @@ point and continued by another process: its state is in the shared folder and th
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -33,6 +32,7 @@ from radt.experiment.columns import QUEUED
 from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from radt.model import RunStatus
+from radt.runner.output import last_lines
 from radt.units import plural
 
 POLL_S = 15.0
@@ -525,12 +525,6 @@ class SubmissionMonitor:
 
 def last_line(path: Path) -> str:
     """Return a log's last line with a word in it, or one about memory; "" if there is none."""
-    try:
-        with path.open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - _TAIL_BYTES))
-            lines = log.read().decode(errors="replace").split("\n")
-    except OSError:
-        return ""
-    texts = [line.strip() for line in reversed(lines) if line.strip()]
+    lines = reversed(last_lines(path, _TAIL_BYTES))
+    texts = [text for line in lines if (text := line.strip())]
     return next(filter(OVER_MEMORY.search, texts), texts[0] if texts else "")

@@ -60,7 +60,6 @@ from radt.home import (
 )
 from radt.model import RunStatus
 from radt.paths import is_database
-from radt.runner.active import status_text
 from radt.runner.console import RunConsole
 from radt.runner.context import RunnerContext
 from radt.runner.delivering import PendingUploads
@@ -403,7 +402,7 @@ def _cut_off(row: RowStatus, attempt: int) -> RowStatus | None:
         return None  # as if it had not begun
     ending = RunEnd(RunStatus.KILLED, f"attempt {attempt} was cut off")
     repeat, asked = parse_repeats(row.text) + 1, parse_repeats_asked(row.text)
-    return replace(row, text=status_text(ending, repeat, asked))
+    return replace(row, text=ending.text(repeat, asked))
 
 
 def remaining_work(

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from radt.errors import UsageError
+from radt.experiment.columns import did_you_mean
 from radt.experiment.resources import parse_time
 from radt.setting_values import (
     COUNT,
@@ -208,11 +208,10 @@ def _source(file: SettingsFile, *names: str) -> str:
 
 def _unknown_cluster(name: str, tables: Mapping[str, Any], file: SettingsFile | None) -> UsageError:
     known = [*dict.fromkeys((SLURM, *tables)), LOCAL]
-    near = difflib.get_close_matches(name.lower(), known, n=1)
     where = SETTINGS_NAME if file is None else str(file.path)
     return UsageError(
         f"--on {name}: expected {', '.join(known[:-1])} or {LOCAL}, got {name!r}",
-        f"Did you mean {near[0]!r}?" if near else f"Add [{CLUSTER_TABLE}.{name}] to {where}",
+        did_you_mean(name, known) or f"Add [{CLUSTER_TABLE}.{name}] to {where}",
     )
 
 
@@ -284,10 +283,9 @@ def _with(
 
 def _unknown_key(file: SettingsFile, names: tuple[str, ...], key: str, value: object) -> UsageError:
     known = [GPUS_TABLE] if isinstance(value, dict) else [*CLUSTER_KEYS, GPUS_TABLE]
-    near = difflib.get_close_matches(key.lower().replace("_", "-"), known, n=1)
     return UsageError(
         f"{_source(file, *names)}: unknown setting {key!r}",
-        f"Did you mean {near[0]!r}?" if near else f"Choose from {', '.join(known)}",
+        did_you_mean(key.replace("_", "-"), known) or f"Choose from {', '.join(known)}",
     )
 
 
@@ -309,12 +307,7 @@ def _value(file: SettingsFile, names: tuple[str, ...], key: str, value: object) 
 
 
 def _parsed(key: ClusterKey, value: object, place: str, folder: Path) -> Any:
-    if type(value) not in (str, *key.kind.in_toml):
-        raise UsageError(f"{place}: {value!r} is not a valid value", key.help)
-    try:
-        parsed = key.kind.parse(str(value), folder)
-    except UsageError as error:
-        raise UsageError(f"{place}: {error.message}", error.remedy) from error
+    parsed = key.kind.read(value, folder, place, key.help)
     if parsed in ("", None):
         raise UsageError(f"{place} is empty", "Fill it in, or remove the line")
     return parsed

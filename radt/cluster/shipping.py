@@ -30,7 +30,6 @@ from radt.files import whole_file
 from radt.home import Home, RunDir
 from radt.model import RunStatus
 from radt.processes import Backoff
-from radt.runner.active import status_text
 from radt.runner.outcome import RunEnd
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
@@ -330,9 +329,8 @@ class NodeStatuses:
                 if not_arrived:
                     row = self._rows[line]
                     done = parse_repeats(self._reported[line].text) if line in self._reported else 0
-                    text = status_text(
-                        RunEnd(RunStatus.KILLED, reason), done + 1, parse_repeats_asked(row.text)
-                    )
+                    asked = parse_repeats_asked(row.text)
+                    text = RunEnd(RunStatus.KILLED, reason).text(done + 1, asked)
                     self._rows[line] = RowStatus(text, row.run_id)
 
     @property

@@ -9,8 +9,13 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from radt.cluster.engine import Shape
-from radt.experiment.columns import parse_repeats, parse_repeats_asked, parse_status
-from radt.experiment.plan import FAILURES, WorkloadKey
+from radt.experiment.columns import (
+    parse_repeats,
+    parse_repeats_asked,
+    parse_status,
+    status_text,
+)
+from radt.experiment.plan import FAILURES, RunPlan, WorkloadKey
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 from radt.model import Role, RunStatus
 
@@ -53,12 +58,16 @@ class SubmittedRow:
     name: str = ""
     role: Role = Role.TRAINING
 
+    @classmethod
+    def of(cls, run: RunPlan, asked: int) -> SubmittedRow:
+        """Return a planned row that is to run ``asked`` times in all."""
+        return cls(run.line, run.repeats_done, asked, run.letter, run.label, run.role)
+
     def text(self, status: str, reason: str = "", before: str = "") -> str:
         """Return the text of its Status cell; its repeat follows those in ``before``."""
         done = max(self.done, parse_repeats(before))
         asked = max(self.asked, parse_repeats_asked(before))
-        count = f" {min(done + 1, asked)}/{asked}" if asked > 1 else ""
-        return f"{status}{count}: {reason}" if reason else f"{status}{count}"
+        return status_text(status, reason, min(done + 1, asked), asked)
 
     def is_over(self, text: str) -> bool:
         """Return True if a job with this status of the row has nothing left to do for it."""
@@ -79,17 +88,14 @@ class Submission:
     (`StartOptions.for_nodes`); ``settings`` are environment variables for the nodes: with
     ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among them, nodes upload runs there, otherwise the
     submit host does. ``home`` is the data folder on the submit host, which gets the runs. ``rows``
-    are those of each workload; earlier versions wrote none. ``grouped_by`` is why radt formed
-    workloads (`radt.runner.auto`), by label.
+    are those of each workload. ``grouped_by`` is why radt formed workloads (`radt.runner.auto`), by
+    label.
     """
 
     submission_id: str
     engine: str
     file: str
-    host: str
-    user: str
     radt_version: str
-    python: str
     arrays: tuple[JobArray, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -136,7 +142,7 @@ class Submission:
             WorkloadKey(workload["experiment"], workload["label"]): tuple(
                 SubmittedRow(**row | {"role": Role(row["role"])}) for row in workload["rows"]
             )
-            for workload in values.pop("rows", ())
+            for workload in values.pop("rows")
         }
         return cls(**values, arrays=arrays, rows=rows)
 

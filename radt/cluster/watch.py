@@ -21,7 +21,6 @@ from radt.errors import EngineAwayError, HeldError, UsageError
 from radt.experiment.files import call
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.home import Home
-from radt.model import RunStatus
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
 from radt.runner.notify import Notifier
@@ -164,7 +163,7 @@ class ClusterWatcher(Watcher):
             closing(Notifier("", console.say)) as notifier,
             self._collection(spool, console) if is_ours else nullcontext() as collection,
         ):
-            followed = SubmissionFollower(
+            outcome = SubmissionFollower(
                 monitor_of(spool, *reopened(spool), observes_only=not is_ours),
                 self.home,
                 console,
@@ -174,10 +173,9 @@ class ClusterWatcher(Watcher):
                 stop=stop,
                 on_look=tails.relay if with_output else lambda _monitor: None,
             ).run()
-        if followed.problem is not None:
-            raise followed.problem
-        statuses = {outcome.status for outcome in followed.workloads}
-        return 0 if statuses <= {RunStatus.FINISHED} else 1
+        if outcome.problem is not None:
+            raise outcome.problem
+        return outcome.exit_code
 
     @contextmanager
     def _collection(self, spool: Spool, console: RunConsole) -> Iterator[Collection | None]:

@@ -281,6 +281,12 @@ def parse_role(text: str) -> Role:
         ) from None
 
 
+def status_text(status: str, reason: str = "", repeat: int = 1, repeats: int = 1) -> str:
+    """Return the text of a Status cell: ``FINISHED``, ``KILLED 2/3: stopped by the user``."""
+    count = f" {repeat}/{repeats}" if repeats > 1 else ""
+    return f"{status}{count}: {reason}" if reason else f"{status}{count}"
+
+
 def parse_repeats(text: str) -> int:
     """Return the number of FINISHED repeats in a Status cell.
 

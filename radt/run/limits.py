@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any, SupportsIndex
 
 from radt.errors import UsageError
+from radt.home import MAX_EPOCH_VARIABLE, MAX_TIME_VARIABLE
 from radt.journal.format import EventKind
 from radt.journal.values import to_step
 from radt.journal.writer import JournalWriter, LogScalar, Number
@@ -28,9 +29,6 @@ from radt.run.notices import warn_once
 from radt.run.steps import ASKING
 from radt.units import duration_text, plural
 
-#: Set by the runner; the same names as in `radt.runner.command`.
-MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
-MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"
 LIMIT_TAG = "radt.limit"
 
 #: Delay after the time limit before a block that makes no call of the run is interrupted.

@@ -18,7 +18,14 @@ from enum import Enum, auto
 from pathlib import Path
 
 from radt.collector.manifest import has_ended
-from radt.home import RUN_DIR_VARIABLE, RUN_ID_VARIABLE, VARIABLES_OF_A_RUN, Home, RunDir
+from radt.home import (
+    BARRIER_VARIABLE,
+    RUN_DIR_VARIABLE,
+    RUN_ID_VARIABLE,
+    VARIABLES_OF_A_RUN,
+    Home,
+    RunDir,
+)
 from radt.run.notices import warn_once
 from radt.run.ranks import RankLaunch, Ranks, find_launch, number
 
@@ -137,8 +144,6 @@ def find_target(
     return replace(alone, part=part, rank=launch.rank, name_suffix=suffix if launch.rank else "")
 
 
-#: Path of the runner's socket; the same name as in `radt.runner.barrier`.
-BARRIER_VARIABLE = "RADT_BARRIER"
 #: The runner answers at once, unless it is stopped or another program listens there.
 ANSWER_TIMEOUT_S = 30.0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from radt.errors import UsageError
-from radt.home import RunDir
+from radt.home import REPORTS, RunDir
 from radt.model import ListenerChoice
 from radt.run.notices import warn_once
 
@@ -34,9 +34,6 @@ METRICS_WORD = "torch"
 TRACE_WORD = "torchprof"
 #: Listeners that run in the process itself, so that the collector need not know them.
 INSIDE_WORDS = frozenset({METRICS_WORD, TRACE_WORD})
-
-#: Folder for profiler output; the same as in `radt.runner.command`.
-REPORTS_FOLDER = "profiles"
 
 #: A step of a large model has some 10,000 events, each of which takes 1 KB of memory.
 DEFAULT_STEPS = 100
@@ -113,8 +110,7 @@ class TorchWishes:
         if torch is None:
             torch = METRICS_WORD in options or variable not in ("", "0")
         if TRACE_WORD in options:
-            reports = run_dir.artifacts / REPORTS_FOLDER
-            return cls(torch, TraceOptions.parse(reports, options[TRACE_WORD]))
+            return cls(torch, TraceOptions.parse(run_dir.artifacts / REPORTS, options[TRACE_WORD]))
         return cls(torch, _of_variables(environ))
 
 

@@ -33,6 +33,6 @@ status``, ``radt attach``, its JSON and notifications show it (`live`, `console`
 `watch.Watcher` looks, follows and stops; `radt.cluster.watch` has the one for jobs. Both have one
 contract test, tests/cluster/test_watching.py.
 
-`keeper`, `exit_recorder` and `supervisor` are programs that import nothing of radt. SQLAlchemy and
+`keeper` and `exit_recorder` are programs that import nothing of radt. SQLAlchemy and
 numpy are imported only once rows run (`radt.store.peek`).
 """

@@ -262,22 +262,15 @@ class ActiveRun:
         self._urgency = max(self._urgency, urgency)
         return news
 
-    def check_time(self) -> bool:
-        """Begin to stop the run if its Timeout has passed; return True if it has just passed."""
+    def check_time(self) -> None:
+        """Begin to stop the run if its Timeout has passed. Writing a report does not count."""
         timeout_s, started_s = self.recorded.plan.timeout_s, self.progress.started_monotonic_s
-        if (
-            timeout_s is None
-            or started_s is None
-            or not self.alive
-            or self.escalation is not None
-            or time.monotonic() < started_s + timeout_s
-        ):
-            return False
-        if self.profiling is not None and self.profiling.program_end is not None:
-            return False  # the program ended in time; writing the report does not count
-        self.timed_out = True
-        self.escalate()
-        return True
+        if timeout_s is None or started_s is None or not self.alive or self.escalation is not None:
+            return
+        has_ended_in_time = self.profiling is not None and self.profiling.program_end is not None
+        if time.monotonic() >= started_s + timeout_s and not has_ended_in_time:
+            self.timed_out = True
+            self.escalate()
 
 
 #: Seconds to wait for a killed process to disappear.
@@ -429,8 +422,8 @@ class ActiveWorkload:
             self.statuses.set_many(
                 {
                     row.recorded.plan.line: RowStatus(
-                        status_text(
-                            self.pending.in_file(ending), self.pending.repeat, self.pending.repeats
+                        self.pending.in_file(ending).text(
+                            self.pending.repeat, self.pending.repeats
                         ),
                         row.run_id,
                     )
@@ -441,14 +434,6 @@ class ActiveWorkload:
     def say(self, text: str, style: str = "dim") -> None:
         """Print a line below the workload."""
         self.context.console.say(f"  {text}", style=style, indent=2)
-
-
-def status_text(ending: RunEnd, repeat: int, repeats: int) -> str:
-    """Return the text of the Status cell: ``FINISHED``, ``KILLED 2/3: stopped by the user``."""
-    count = f" {repeat}/{repeats}" if repeats > 1 else ""
-    return (
-        f"{ending.status}{count}: {ending.reason}" if ending.reason else f"{ending.status}{count}"
-    )
 
 
 PAUSE_S = 0.5

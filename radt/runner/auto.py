@@ -10,7 +10,7 @@ import platform
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from typing import TYPE_CHECKING
@@ -81,7 +81,7 @@ class AutoGroups:
         self._site = site_here(machine)
         kinds = kinds_of(rows, self._site)
         self._kinds = {row.line: kind for row, kind in zip(rows, kinds, strict=True)}
-        self._cells = {row.line: row.auto for row in rows}
+        self._cells = {row.line: row.auto for row in rows if row.auto is not None}
         records = _last_runs(rows, reader)
         #: Lines of rows that ran out of memory: they have the machine to themselves.
         self._alone = {
@@ -112,11 +112,9 @@ class AutoGroups:
         rows = [self._waiting(pending.plan.runs[0]) for pending in waiting]
         group = next_group(rows, self._known(), has_mps=self._has_mps)
         runs, reason = self._placed(group, by_line), reason_text(group)
-        if len(runs) > 1 and any(conflicts(_workload(runs), self._target)):
+        while len(runs) > 1 and any(conflicts(_workload(runs), self._target)):
             # They want more CPUs than there are, or a GPU takes fewer clients.
-            reason = "as many as the CPUs and devices that they name allow"
-            while len(runs) > 1 and any(conflicts(_workload(runs), self._target)):
-                runs = runs[:-1]
+            runs, reason = runs[:-1], "as many as the CPUs and devices that they name allow"
         self._formed[runs[0].workload] = runs, reason
         return _pending(by_line, runs, reason)
 
@@ -144,9 +142,8 @@ class AutoGroups:
         never_started = all(run.started_monotonic_s is None for run in progress.runs)
         has_failed = any(run.status is RunStatus.FAILED for run in progress.runs)
         is_chosen = any(
-            run.collocation.mps is not None and auto is not None and auto.any_collocation
+            run.collocation.mps is not None and self._cells[run.line].any_collocation
             for run in group.plan.runs
-            for auto in [self._cells.get(run.line)]
         )
         return never_started and has_failed and is_chosen
 
@@ -198,9 +195,8 @@ class AutoGroups:
                 continue
             own = [records[run.run_id] for run in workload.runs]
             everyone = self._store.runs(workload_id=own[0].workload_id)
-            if any(run.status is not RunStatus.FINISHED for run in everyone):
-                continue
-            if {run.letter for run in everyone} != {run.letter for run in own}:
+            all_finished = dict.fromkeys((run.letter for run in own), RunStatus.FINISHED)
+            if {run.letter: run.status for run in everyone} != all_finished:
                 continue
             with suppress(UsageError):  # a GPU that is gone
                 runs = tuple(
@@ -338,19 +334,14 @@ def _last_runs(rows: Iterable[RunPlan], reader: StoreReader) -> dict[str, RunRec
     return records
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredGroup:
-    """The workload of a row on a cluster, and why it is in it."""
-
-    label: str
-    reason: str
-
-
-def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
-    """Return the groups of all rows at once, by line, as jobs of a cluster are submitted together.
+def groups_of_measured(work: Work) -> tuple[dict[int, str], dict[str, str]]:
+    """Return the groups of all rows at once, as jobs of a cluster are submitted together.
 
     They are formed from what is known of the hardware with most measurements. Rows of other kinds
     run alone, and so do rows that ran out of memory.
+
+    Returns:
+        The labels of the rows' workloads, by line; why they were formed, by label.
 
     Raises:
         StoreError: The store cannot be read.
@@ -363,19 +354,20 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
             by_experiment.setdefault(run.experiment, {})[run.line] = run
     store = work.options.home.store_path
     if not by_experiment or not store.exists():
-        return {}
+        return {}, {}
     from radt.analysis.kinds import Site
     from radt.runner.placement import divided
     from radt.store.reader import StoreReader
 
     site = Site("", _DEVICES_OF_JOBS)
-    groups: dict[int, MeasuredGroup] = {}
+    labels: dict[int, str] = {}
+    reasons: dict[str, str] = {}
     with StoreReader(store) as reader:
+        numbers = count(max(_next_number(reader, work.plan, name) for name in by_experiment))
         for experiment, rows in by_experiment.items():
             kinds = dict(zip(rows, kinds_of(rows.values(), site), strict=True))
             known = _best_known(reader, experiment, kinds.values())
             records = _last_runs(rows.values(), reader)
-            numbers = count(_next_number(reader, work.plan, experiment))
             #: Rows of a job ask for the same resources, and repeat as often.
             alike: dict[object, list[WaitingRow]] = {}
             for line, row in rows.items():
@@ -389,9 +381,10 @@ def groups_of_measured(work: Work) -> dict[int, MeasuredGroup]:
                 runs = [rows[row.line] for row in group.rows]
                 solos = [known.solos[kinds[row.line]] for row in group.rows]
                 if len(runs) > 1 and _fits_job(runs, solos, group.expected_s or 0.0):
-                    made = MeasuredGroup(f"{AUTO}-{next(numbers)}", reason_text(group))
-                    groups |= {row.line: made for row in group.rows}
-    return groups
+                    label = f"{AUTO}-{next(numbers)}"
+                    labels |= dict.fromkeys((row.line for row in group.rows), label)
+                    reasons[label] = reason_text(group)
+    return labels, reasons
 
 
 def _fits_job(runs: Sequence[RunPlan], solos: Sequence[Solo], expected_s: float) -> bool:
@@ -446,16 +439,13 @@ def preview(plan: ExperimentPlan, options: StartOptions, machine: Machine) -> li
         if options.home.store_path.exists():
             with StoreReader(options.home.store_path) as reader:
                 known = kind_reader(reader, site, experiment, kinds, "").read()
-        measured = [
-            f"{row.label} (line {row.line}) {units.duration(alone_s)}"
-            for kind, row in kinds.items()
-            if (alone_s := known.alone_s(kind)) is not None
-        ]
-        new = [
-            f"{row.label} (line {row.line})"
-            for kind, row in kinds.items()
-            if known.alone_s(kind) is None
-        ]
+        measured, new = [], []
+        for kind, row in kinds.items():
+            text, alone_s = f"{row.label} (line {row.line})", known.alone_s(kind)
+            if alone_s is None:
+                new.append(text)
+            else:
+                measured.append(f"{text} {units.duration(alone_s)}")
         amount = f"{units.plural(len(waiting), 'row')} of {units.plural(len(kinds), 'kind')}"
         texts.append(f"{experiment}: radt groups {amount}")
         if measured:

@@ -20,11 +20,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from radt.errors import LaunchError
-from radt.home import RUNTIME_VARIABLE, runtime_dir
+from radt.home import BARRIER_VARIABLE, RUNTIME_VARIABLE, runtime_dir
 from radt.procfs import start_ticks
 
-#: Path of the socket; `radt.run.target` reads it in training processes.
-BARRIER_VARIABLE = "RADT_BARRIER"
 #: Longer than any line of the protocol; a longer line does not come from radt.
 MAX_LINE_BYTES = 256
 _BACKLOG = 128

@@ -12,9 +12,7 @@ from radt import tags
 from radt.environments.mlproject import read_project
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind
-from radt.home import (
-    RunDir,
-)
+from radt.home import MAX_EPOCH_VARIABLE, MAX_TIME_VARIABLE, REPORTS, RunDir
 from radt.listeners.api import ProfiledRun, Profiler, Registry, options_of
 from radt.model import ListenerChoice, RunStatus
 from radt.runner import exit_recorder
@@ -22,10 +20,6 @@ from radt.runner.options import StartOptions
 from radt.runner.outcome import RunEnd
 from radt.runner.process import Exit
 from radt.units import seconds_text
-
-#: Carries the limits of `radt.Run` to the script.
-MAX_TIME_VARIABLE = "RADT_MAX_TIME_S"
-MAX_EPOCH_VARIABLE = "RADT_MAX_EPOCH"
 
 
 def limit_variables(options: StartOptions) -> dict[str, str]:
@@ -61,8 +55,6 @@ def program_arguments(plan: RunPlan) -> list[str]:
     return [str(plan.program.path), *plan.params]
 
 
-#: Folder of the reports within the run's artifacts.
-REPORTS = "profiles"
 #: File in the run's folder that records how the program itself ended.
 NOTE = "program-exit-code"
 #: Extra seconds that a profiled run gets to end, to write its report.
@@ -145,14 +137,6 @@ class Profilers:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedExit:
-    """The program's exit code (negative for a signal), and its monotonic time of end."""
-
-    code: int
-    ended_ns: int
-
-
-@dataclass(frozen=True, slots=True)
 class Profiling:
     """How profilers affect a run. ``name`` is the profiler that wraps its command."""
 
@@ -170,18 +154,18 @@ class Profiling:
         return [*self.prefix, *own, *command]
 
     @property
-    def program_end(self) -> RecordedExit | None:
+    def program_end(self) -> Exit | None:
         """Return how the program ended; None if it has not, or its end was not observed."""
         try:
             code, ended_ns = self.note.read_text(encoding="ascii").split()
         except (OSError, ValueError):
             return None
-        return RecordedExit(int(code), int(ended_ns))
+        return Exit(int(code), ended_ns=int(ended_ns))
 
     @property
     def reports(self) -> list[Path]:
         """Return the reports written so far."""
-        folder = self.note.parent / "artifacts" / REPORTS
+        folder = RunDir(self.note.parent).artifacts / REPORTS
         return sorted(path for path in folder.rglob("*") if path.is_file())
 
     def ending(self, ending: RunEnd, how: Exit, tail: Sequence[str]) -> RunEnd:
@@ -219,7 +203,7 @@ class Profiling:
     def _is_first(self, how: Exit) -> bool:
         """Return True if the profiler ended by itself before the program did."""
         end = self.program_end
-        if end is None:
+        if end is None or end.ended_ns is None:
             return how.code >= 0
         return how.ended_ns is not None and how.ended_ns < end.ended_ns
 

@@ -15,7 +15,7 @@ from radt.errors import UsageError
 from radt.experiment.lock import ExperimentLock, Holder
 from radt.home import Home
 from radt.processes import send_signal
-from radt.runner import supervisor
+from radt.runner import exit_recorder
 
 _POLL_S = 0.05
 _NOT_IN_NAMES = re.compile(r"[^\w.-]+")
@@ -43,9 +43,10 @@ def start_detached(file: Path, arguments: Sequence[str], home: Home) -> Detached
     script = Path(sys.argv[0])
     program = [str(script.absolute())] if script.name == "radt" else ["-m", "radt"]
     runner = [sys.executable, "-P", *program, *arguments]
+    recorder = [sys.executable, "-I", "-S", exit_recorder.__file__, exit_recorder.OUTPUT]
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", supervisor.__file__, *runner],
+            [*recorder, *runner],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -66,7 +67,7 @@ def _wait(process: subprocess.Popen[bytes], file: Path, log: Path) -> Detached:
         if holder is not None and holder.log and Path(holder.log) == log:
             return Detached(log, holder)
         if code is not None:
-            return Detached(log, None, code)
+            return Detached(log, None, code if code >= 0 else 128 - code)
         time.sleep(_POLL_S)
 
 

@@ -1,8 +1,16 @@
-"""The exit recorder: runs between a profiler and the program, and records how the program ended.
+"""The exit recorder: runs a command and records how it ended, whatever the cause.
 
-Run as ``python -I -S exit_recorder.py NOTE COMMAND…``. A profiler's exit code says little about the
-program: the profiler may fail to write its report after a program that succeeded, or succeed
-although it killed the program. Imports nothing of radt, which ``-I -S`` makes unavailable.
+Run as ``python -I -S exit_recorder.py NOTE COMMAND…``; with ``-`` as NOTE it writes a line on
+standard output instead of a file. It is
+
+* between a profiler and the program. A profiler's exit code says little about the program: the
+  profiler may fail to write its report after a program that succeeded, or succeed although it
+  killed the program.
+* the parent of a detached runner, whose log it ends (`radt.runner.detach`). If it is killed itself,
+  the runner continues, and only its exit code is lost.
+
+Imports nothing of radt, which ``-I -S`` makes unavailable, and little else: it lives as long as the
+command.
 """
 
 import os
@@ -10,11 +18,15 @@ import signal
 import sys
 import time
 
-#: Ignored here: the program gets them, too, and decides how to react.
+#: Ignored here: the command gets them, too, and decides how to react. Background processes of
+#: shells and schedulers ignore them, but `radt stop` needs them, so they are reset for the command.
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-#: Python ignores these by default; reset them, so that the program decides.
+#: Python ignores these by default; reset them, so that the command decides.
 IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)
 EXIT_NOT_EXECUTABLE = 127
+#: Stands for standard output.
+OUTPUT = "-"
+_EXIT_CODE, _SIGNAL = "ended with exit code", "killed by signal"
 
 
 def main(note: str, command: list[str]) -> None:
@@ -44,10 +56,32 @@ def main(note: str, command: list[str]) -> None:
 
 
 def write(note: str, code: int) -> None:
-    """Write the note atomically."""
+    """Write the note atomically, or the line."""
+    if note == OUTPUT:
+        try:
+            os.write(sys.stdout.fileno(), f"{last_line(code)}\n".encode())
+        except OSError:
+            pass  # a full disk: the exit code is lost
+        return
     with open(note + ".part", "w", encoding="ascii") as file:  # noqa: PTH123 - saves an import
         file.write(f"{code} {time.monotonic_ns()}")
     os.replace(note + ".part", note)  # noqa: PTH105
+
+
+def last_line(code: int) -> str:
+    """Return a line on how the command ended; ``code`` is negative for a signal."""
+    how = f"{_EXIT_CODE} {code}" if code >= 0 else f"{_SIGNAL} {-code}"
+    return f"radt: {how} at {time.strftime('%Y-%m-%d %H:%M:%S')}"
+
+
+def exit_code(line: str) -> int | None:
+    """Return the exit code from a log's last line, 128 + N for signal N; None for other lines."""
+    import re  # not needed by the program
+
+    match = re.fullmatch(rf"radt: (?:{_EXIT_CODE}|{_SIGNAL}) (\d+) at .*", line.strip())
+    if match is None:
+        return None
+    return int(match[1]) + (128 if _SIGNAL in line else 0)
 
 
 if __name__ == "__main__":

@@ -20,8 +20,6 @@ from radt.tags import PROFILER_PROBLEM
 TICK_S = 0.5
 #: Seconds between updates of the live table, whose values are sampled once a second.
 LIVE_S = 1.0
-#: Seconds after which a line names rows that keep others waiting, if there is no live table.
-LONG_WAIT_S = 10.0
 
 
 class WorkloadFollower:
@@ -31,10 +29,8 @@ class WorkloadFollower:
         self._workload = workload
         self._memory = OomWatch()
         self._context_noted = False
-        self._waiting_since_s: float | None = None
-        self._wait_told = False
+        self._has_said_who_is_awaited = False
         self._live_at_s = 0.0
-        self._activity_before: str | None = None  # the one before reports were written
 
     def follow(self) -> None:
         """Follow until every row has ended."""
@@ -75,7 +71,7 @@ class WorkloadFollower:
         workload.context.console.show_live(workload.progress)
 
     def _look_at_reports(self) -> None:
-        """Show that a report is being written, which may take longer than the run."""
+        """Show until its end that a report is being written, which may take longer than the run."""
         progress = self._workload.progress
         writing = [
             f"{row.letter}: {profiling.name} is writing its report"
@@ -83,11 +79,7 @@ class WorkloadFollower:
             if (profiling := row.profiling) is not None and profiling.program_end is not None
         ]
         if writing:
-            if self._activity_before is None:
-                self._activity_before = progress.activity
             progress.activity = ", ".join(writing)
-        elif self._activity_before is not None:
-            progress.activity, self._activity_before = self._activity_before, None
 
     def _verify_devices(self) -> None:
         devices, alive = self._workload.provision.devices, self._workload.alive
@@ -110,21 +102,13 @@ class WorkloadFollower:
         if awaited:
             text = f"waiting for {', '.join(awaited)} at `with radt.Run()`"
             self._workload.progress.activity = text
-            if barrier.arrived:
-                self._tell_of_wait(text)
+            if barrier.arrived and not self._has_said_who_is_awaited:
+                self._has_said_who_is_awaited = True
+                self._workload.context.console.show_activity(self._workload.progress, text)
         elif all(
             row.ended or row.run_id in barrier.released_ns for row in rows if not row.is_service
         ):
             self._note_context()
-
-    def _tell_of_wait(self, text: str) -> None:
-        """Print the text once after a long wait, if there is no live table."""
-        now_s = time.monotonic()
-        if self._waiting_since_s is None:
-            self._waiting_since_s = now_s
-        if not self._wait_told and now_s - self._waiting_since_s >= LONG_WAIT_S:
-            self._wait_told = True
-            self._workload.context.console.show_activity(self._workload.progress, text)
 
     def _note_context(self) -> None:
         """Record the time at which the blocks were entered as the start."""
@@ -185,6 +169,7 @@ class WorkloadFollower:
         self._say_what_was_left(row, event)
         ending = self._ending(row, how)
         if profiling is not None:
+            workload.progress.activity = ""
             if row.escalation is None and not workload.stop:
                 ending = profiling.ending(ending, event.exit, how.tail)
             if problem := profiling.problem(event.exit, how.tail):

@@ -47,6 +47,7 @@ from radt.runner.active import INTERRUPT_GRACE_S, TERMINATE_GRACE_S, StopRequest
 from radt.runner.auto import regrouped
 from radt.runner.console import RunConsole
 from radt.runner.detach import last_log
+from radt.runner.exit_recorder import exit_code
 from radt.runner.options import StartOptions, pending_workloads
 from radt.runner.output import LogTail
 from radt.runner.progress import (
@@ -58,7 +59,6 @@ from radt.runner.progress import (
     remaining_s,
 )
 from radt.runner.recording import problem_of
-from radt.runner.supervisor import exit_code
 from radt.runner.watch import LOOK_S, POLL_S, Watcher
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord
@@ -73,7 +73,7 @@ _MEMORY_METRIC = "process.memory.rss"
 #: Number of earlier output lines to show, taken from the last bytes of the output.
 SHOWN_LINES = 20
 _TAIL_BYTES = 64_000
-#: Seconds after the runner's end for its supervisor to write the last line.
+#: Seconds after the runner's end for the exit recorder to write the last line.
 _LAST_LINE_S = 5.0
 #: Seconds for runs to end, and then for their values and artifacts to be collected.
 STOP_PATIENCE_S = INTERRUPT_GRACE_S + TERMINATE_GRACE_S + 45.0
@@ -162,11 +162,10 @@ class LocalWatcher(Watcher):
             newest = max(records.values(), key=lambda run: run.created_ns)
             with suppress(StoreError):
                 options = self._reader.tags(newest.run_id).get(START, "")
-        words = shlex.split(options)
-        only = _values(words, "--only")
+        only, others = _split_only(options)
         chosen = [label for label in labels if is_chosen(label, only)]
         if not chosen:  # the selection of the last start is done: suggest the rest
-            options, chosen = shlex.join(_without(words, "--only")), labels
+            options, chosen = others, labels
         verb = "starts" if statuses == {None} else "resumes"
         return f"{call(self.file, options=options)} {verb} with workload {chosen[0]}"
 
@@ -461,22 +460,19 @@ def _since(holder: Holder) -> str:
     return f"{since:%H:%M:%S}" if today else f"{since:%Y-%m-%d %H:%M}"
 
 
-def _values(words: Sequence[str], option: str) -> list[str]:
-    """Return the values of an option that may be repeated or separated by commas."""
-    pairs = zip(words, [*words, ""][1:], strict=True)
-    texts = [
-        word.partition("=")[2] or after for word, after in pairs if word.partition("=")[0] == option
-    ]
-    return [value.strip() for text in texts for value in text.split(",")]
-
-
-def _without(words: Sequence[str], option: str) -> list[str]:
-    """Return a command line without an option and its values."""
-    return [
-        word
-        for before, word in zip(["", *words], words, strict=False)
-        if word.partition("=")[0] != option and before != option
-    ]
+def _split_only(options: str) -> tuple[list[str], str]:
+    """Return the labels in the options ``--only`` of a command line, and the other options."""
+    labels: list[str] = []
+    others: list[str] = []
+    words = iter(shlex.split(options))
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name == "--only":
+            given = value if equals else next(words, "")
+            labels += map(str.strip, given.split(","))
+        else:
+            others.append(word)
+    return labels, shlex.join(others)
 
 
 class _Log:

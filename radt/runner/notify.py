@@ -25,7 +25,6 @@ from enum import StrEnum
 
 from radt import settings, units
 from radt.errors import UsageError
-from radt.experiment.plan import WorkloadPlan
 from radt.masking import masked_addresses
 from radt.model import RunStatus
 from radt.processes import stop_child
@@ -62,14 +61,14 @@ class Notification:
     host: str = field(default_factory=socket.gethostname)
 
     @classmethod
-    def of_workload(cls, plan: WorkloadPlan, workload: WorkloadProgress, file: str) -> Notification:
+    def of_workload(cls, workload: WorkloadProgress, file: str) -> Notification:
         """Report that runs of a workload did not finish."""
         counts = Counter(run.status for run in workload.runs)
-        label = plan.label or ", ".join(dict.fromkeys(run.label for run in plan.runs))
         failed = _counts_text({status: n for status, n in counts.items() if status != "FINISHED"})
-        text = f"{plan.experiment}: workload {label} had {failed} ({_runs_text(plan)})"
+        name = workload.experiment
+        text = f"{name}: workload {workload.label} had {failed} ({_runs_text(workload)})"
         event = NotificationEvent.FAILED
-        return cls(event, plan.experiment, text, _by_name(counts), workload.elapsed_s, file)
+        return cls(event, name, text, _by_name(counts), workload.elapsed_s, file)
 
     @classmethod
     def of_experiment(
@@ -246,11 +245,11 @@ def _by_name(counts: Mapping[RunStatus, int]) -> dict[str, int]:
     return {str(status): counts[status] for status in RunStatus if counts.get(status)}
 
 
-def _runs_text(plan: WorkloadPlan) -> str:
-    """Return ``7 × resnet50 on 0``, ``a, 2 × b on 0, 1+2, cpu``."""
-    names = Counter(run.label for run in plan.runs)
+def _runs_text(workload: WorkloadProgress) -> str:
+    """Return ``7 × resnet50 on 0``, ``a, 2 × b on 0, 1+2, cpu``; without a place, ``a, 2 × b``."""
+    names = Counter(run.name for run in workload.runs)
     runs = ", ".join(f"{count} × {name}" if count > 1 else name for name, count in names.items())
-    return f"{runs} on {', '.join(dict.fromkeys(str(run.devices) for run in plan.runs))}"
+    return f"{runs} on {workload.place}" if workload.place else runs
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,7 @@ class PendingWorkload:
             ],
             repeats_done=self.repeat - 1,
             repeats=self.repeats,
+            place=", ".join(dict.fromkeys(str(run.devices) for run in self.plan.runs)),
         )
 
 
@@ -291,23 +292,12 @@ class StartOptions:
         return replace(self, repeat=max(asked, repeat))
 
 
-#: Fields of `StartOptions` and the settings that they come from.
+#: Fields of `StartOptions` and the settings of the same names; the fields of times end in ``_s``.
 SETTINGS_OF_FIELDS: Mapping[str, Setting[Any]] = {
-    "repeat": settings.REPEAT,
-    "cooldown_s": settings.COOLDOWN,
-    "wait_for_file_s": settings.WAIT_FOR_FILE,
-    "max_time_s": settings.MAX_TIME,
-    "max_epoch": settings.MAX_EPOCH,
-    "sync": settings.SYNC,
-    "fail_fast": settings.FAIL_FAST,
-    "busy": settings.BUSY,
-    "notify": settings.NOTIFY,
-    "yes": settings.YES,
-    "wait": settings.WAIT,
-    "quiet": settings.QUIET,
-    "home": settings.HOME,
-    "tracking_uri": settings.TRACKING_URI,
-    "store_uri": settings.STORE_URI,
+    item.name: setting
+    for item in fields(StartOptions)
+    for setting in settings.OPTIONS
+    if setting.key == item.name.removesuffix("_s").upper()
 }
 _FOR_NODES = SETTINGS_OF_FIELDS.keys() - {
     *("notify", "yes", "quiet", "home", "tracking_uri", "store_uri")

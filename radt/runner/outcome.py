@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from radt.errors import RadtError
+from radt.experiment.columns import status_text
 from radt.experiment.plan import RunPlan
 from radt.model import RunStatus
 from radt.procfs import signal_name
@@ -31,6 +32,10 @@ class RunEnd:
 
     status: RunStatus
     reason: str = ""
+
+    def text(self, repeat: int, repeats: int) -> str:
+        """Return the text of its Status cell."""
+        return status_text(self.status, self.reason, repeat, repeats)
 
 
 def run_end(

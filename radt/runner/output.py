@@ -126,6 +126,17 @@ class OutputPump:
             self._cut = True
 
 
+def last_lines(path: Path, most_bytes: int) -> list[str]:
+    """Return the lines in the last bytes of a file, safe to display; none if it cannot be read."""
+    try:
+        with path.open("rb") as stream:
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - most_bytes))
+            text = stream.read().decode(errors="replace")
+    except OSError:
+        return []
+    return [shown_line(line) for line in text.removesuffix("\n").split("\n")]
+
+
 class LogTail:
     """The whole lines of a growing file.
 

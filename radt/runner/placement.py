@@ -141,10 +141,6 @@ class _Set:
         return not self.is_shared or self.seconds * MIN_GAIN <= self.serial_s
 
 
-def _class_of(row: WaitingRow) -> tuple[object, ...]:
-    return row.kind, row.devices, row.collocation, row.timeout_s
-
-
 @dataclass(frozen=True, slots=True)
 class _Sets:
     """Makes sets of rows, and answers from the measurements what they take and whether they fit."""
@@ -212,7 +208,8 @@ def _divided(rows: Sequence[WaitingRow], sets: _Sets) -> list[_Set]:
     """Divide rows of measured kinds into sets that share a device."""
     classes: dict[object, list[WaitingRow]] = {}
     for row in sorted(rows, key=lambda row: -sets.known.durations_s[row.kind]):
-        classes.setdefault(_class_of(row), []).append(row)
+        interchangeable = row.kind, row.devices, row.collocation, row.timeout_s
+        classes.setdefault(interchangeable, []).append(row)
     counts = tuple(map(len, classes.values()))
     devices = {device for row in rows for device in row.devices}
     division = _Division([same[0] for same in classes.values()], sets, len(devices))
@@ -239,10 +236,10 @@ class _Division:
     """
 
     def __init__(self, examples: Sequence[WaitingRow], sets: _Sets, devices: int) -> None:
-        self._examples = examples
-        self._sets = sets
         self._devices = devices
-        self._set = cache(self._set_of)
+        self._set: Callable[[_Indices], _Set] = cache(
+            lambda together: sets.of(*(examples[each] for each in together))
+        )
         self._best = cache(self._find_best)
 
     def chosen(self, counts: tuple[int, ...]) -> Sequence[_Indices]:
@@ -264,9 +261,6 @@ class _Division:
         """Return what sets take if those of similar length run side by side."""
         each_s = sorted((self._set(together).seconds for together in way), reverse=True)
         return sum(each_s[:: self._devices])
-
-    def _set_of(self, together: _Indices) -> _Set:
-        return self._sets.of(*(self._examples[each] for each in together))
 
     def _find_best(self, counts: tuple[int, ...]) -> tuple[float, tuple[_Indices, ...]]:
         """Return the fewest seconds for rows of these numbers, and their sets."""

@@ -24,14 +24,14 @@ from radt.environments.spec import LOCAL
 from radt.errors import CollectorError, StoreError, UsageError
 from radt.experiment.plan import RunPlan
 from radt.experiment.program import ProgramKind, launched_script
-from radt.home import RunDir
+from radt.home import REPORTS, RunDir
 from radt.listeners.registry import load
 from radt.masking import masked
 from radt.params import command_params
 from radt.paths import is_database
 from radt.provenance import Provenance, collect_provenance
 from radt.run_name import script_name
-from radt.runner.command import REPORTS, Profilers, program_command, workload_tags
+from radt.runner.command import Profilers, program_command, workload_tags
 from radt.runner.context import RunnerContext
 from radt.runner.options import PendingWorkload
 from radt.tags import (

@@ -79,8 +79,8 @@ class WorkloadProgress:
     """A workload: each of its rows by its current or last run.
 
     ``repeats_done`` of ``repeats`` were finished before the current run. ``activity`` is what it is
-    doing besides running; ``place`` is a job's node, or its state in the queue. ``elapsed_s``
-    includes set-up.
+    doing besides running; ``place`` is a job's node or its state in the queue, or the devices of a
+    workload of this runner. ``elapsed_s`` includes set-up.
     """
 
     experiment: str

@@ -26,18 +26,14 @@ from radt.experiment.program import ProgramKind
 from radt.experiment.row import profiler_in_container
 from radt.home import (
     HOME_VARIABLE,
+    MAX_EPOCH_VARIABLE,
+    MAX_TIME_VARIABLE,
     MLFLOW_PENDING_VARIABLE,
     RUN_DIR_VARIABLE,
     RUN_ID_VARIABLE,
     VARIABLES_OF_A_RUN,
 )
-from radt.runner.command import (
-    MAX_EPOCH_VARIABLE,
-    MAX_TIME_VARIABLE,
-    Profiling,
-    program_arguments,
-    program_command,
-)
+from radt.runner.command import Profiling, program_arguments, program_command
 from radt.runner.context import RunnerContext
 from radt.runner.multinode import placed
 from radt.runner.preparation import MlflowIds, RecordedRun, RecordedWorkload

@@ -13,12 +13,12 @@ from radt.collocation.ledger import CreatedLedger, ProcessOwner
 from radt.collocation.setup import clean_up
 from radt.devices.machine import Machine
 from radt.errors import RadtError, RunNotFoundError, StatusError
-from radt.experiment.plan import RunPlan, WorkloadKey
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus, StatusSink
 from radt.home import runtime_dir
 from radt.model import RunStatus
 from radt.processes import stop_run
-from radt.runner.active import FileWait, status_text
+from radt.runner.active import FileWait
 from radt.runner.context import RunnerContext
 from radt.runner.live import label_width
 from radt.runner.notify import Notification
@@ -43,7 +43,6 @@ def recover(context: RunnerContext, work: Work, statuses: StatusSink | None) -> 
         StatusError: The file cannot be written.
         StoreError: The store cannot be written.
     """
-    repeats = work.options.repeat
     lost = [row for row in work.plan.runs if row.status is RunStatus.RUNNING]
     orphans = [row.run_id for row in lost if row.run_id]
     if not context.was_settled:
@@ -57,18 +56,15 @@ def recover(context: RunnerContext, work: Work, statuses: StatusSink | None) -> 
     if statuses is None:
         return
     killed = RunEnd(RunStatus.KILLED, RUNNER_DIED)
-    rows = {row.line: _said(row, killed, row.repeats_done + 1, repeats) for row in lost}
+    endings = dict.fromkeys((row.line for row in lost), killed) | dict(work.endings)
+    rows = {}
     for row in work.plan.runs:
-        if (ending := work.endings.get(row.line)) is not None:
-            finished = ending.status is RunStatus.FINISHED
-            number = row.repeats_done if finished else row.repeats_done + 1
-            rows[row.line] = _said(row, ending, number, repeats)
+        if (ending := endings.get(row.line)) is not None:
+            number = row.repeats_done + (ending.status is not RunStatus.FINISHED)
+            text = ending.text(number, max(work.options.repeat, number))
+            rows[row.line] = RowStatus(text, row.run_id)
     if rows:
         statuses.set_many(rows)
-
-
-def _said(row: RunPlan, ending: RunEnd, number: int, repeats: int) -> RowStatus:
-    return RowStatus(status_text(ending, number, max(repeats, number)), row.run_id)
 
 
 def _recorded_and_no_more(context: RunnerContext) -> list[str]:
@@ -224,7 +220,7 @@ class LocalSchedule:
             self._first_failure = self._first_failure or outcome.label
             if not self._stop:
                 file = str(self._work.plan.path)
-                self._context.notifier.send(Notification.of_workload(pending.plan, outcome, file))
+                self._context.notifier.send(Notification.of_workload(outcome, file))
 
     def _has_failed(self, pending: PendingWorkload) -> bool:
         """Return True for a row of ``auto`` that comes up by itself after its group failed."""
@@ -234,7 +230,7 @@ class LocalSchedule:
         """Write into the file why the rows were not run; the next start runs them."""
         ending = RunEnd(RunStatus.SKIPPED, reason)
         if self._statuses is not None:
-            text = status_text(ending, pending.repeat, pending.repeats)
+            text = ending.text(pending.repeat, pending.repeats)
             try:
                 self._statuses.set_many({run.line: RowStatus(text) for run in pending.plan.runs})
             except StatusError as error:  # the next write includes these statuses

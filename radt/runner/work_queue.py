@@ -51,7 +51,13 @@ class WorkQueue:
         first = self._left[0]
         if not first.plan.is_auto:
             return self._left.pop(0)
-        waiting = [each for each in self._left if _are_alternatives(each, first)]
+        waiting = [
+            each
+            for each in self._left
+            if each.plan.is_auto
+            and each.plan.experiment == first.plan.experiment
+            and each.repeat == first.repeat
+        ]
         group = self._auto(first).form(waiting)
         lines = {run.line for run in group.plan.runs}
         placed = [each for each in waiting if each.plan.runs[0].line in lines]
@@ -81,11 +87,3 @@ class WorkQueue:
                 self._work, name, context.machine, context.reader, context.resume_options
             )
         return self._groups[name]
-
-
-def _are_alternatives(one: PendingWorkload, other: PendingWorkload) -> bool:
-    return (
-        one.plan.is_auto
-        and one.plan.experiment == other.plan.experiment
-        and one.repeat == other.repeat
-    )

@@ -12,7 +12,7 @@ import numpy as np
 
 from radt import __version__
 from radt.errors import UsageError
-from radt.home import RunDir
+from radt.home import REPORTS, RunDir
 from radt.model import Scope
 from radt.run_name import family_of, letter_order
 from radt.store.reader import StoreReader
@@ -240,7 +240,7 @@ def _gather(
 
 
 def _torch_traces(folder: Path, contents: Contents) -> Iterator[TorchTrace]:
-    profiles = RunDir(folder).artifacts / "profiles"
+    profiles = RunDir(folder).artifacts / REPORTS
     contents.foreign += sorted(p for pattern in _FOREIGN_REPORTS for p in profiles.rglob(pattern))
     for path in torch_traces(folder):
         try:

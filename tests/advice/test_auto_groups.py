@@ -138,12 +138,27 @@ def test_jobs_of_a_cluster_get_groups_of_one_kind_of_hardware(tmp_path: Path) ->
     path.write_text("Workload,File,Params\n" + "".join(f"auto,train.py,{row}\n" for row in rows))
     options = StartOptions(home=Home(tmp_path / "data"))
     cluster = Machine.of_cluster()
-    groups = groups_of_measured(Work.of(path, options, cluster))
-    assert {line: group.label for line, group in groups.items()} == {2: "auto-1", 3: "auto-1"}
-    labels = {line: group.label for line, group in groups.items()}
+    labels, reasons = groups_of_measured(Work.of(path, options, cluster))
+    assert labels == {2: "auto-1", 3: "auto-1"}
+    assert reasons.keys() == {"auto-1"}
     work = Work.of(path, options, cluster, labels)
     assert [workload.label for workload in work.plan.workloads] == ["auto-1", "auto row 3"]
     assert [run.letter for run in work.plan.workloads[0].runs] == ["a", "b"]
+
+
+def test_groups_of_several_experiments_in_a_file_have_different_labels(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "data")
+    lab.tags[CLUSTER_HARDWARE] = "4× A100"
+    script = str(tmp_path / "train.py")
+    lab.alone(Run("small", host="node1", sm=0.3, kernel=0.4, script=script))
+    (tmp_path / "train.py").touch()
+    path = tmp_path / "next.csv"
+    rows = [f"{name},auto,train.py,--model small\n" for name in ("one", "one", "two", "two")]
+    path.write_text("".join(["Experiment,Workload,File,Params\n", *rows]))
+    options = StartOptions(home=Home(tmp_path / "data"))
+    labels, reasons = groups_of_measured(Work.of(path, options, Machine.of_cluster()))
+    assert labels == {2: "auto-1", 3: "auto-1", 4: "auto-2", 5: "auto-2"}
+    assert reasons.keys() == {"auto-1", "auto-2"}
 
 
 def test_a_program_of_the_same_name_is_another_kind(lab: Lab, tmp_path: Path) -> None:
@@ -192,8 +207,8 @@ def test_jobs_hold_what_they_ask_for(tmp_path: Path) -> None:
     for cells, count in (("3GB,", 0), ("8GB,", 2), (",10s", 0), (",1h", 2)):
         rows = f"auto,cpu,{cells},train.py,--model cpu\n" * 2
         path.write_text(f"Workload,Devices,Memory,Time,File,Params\n{rows}")
-        groups = groups_of_measured(Work.of(path, options, Machine.of_cluster()))
-        assert len(groups) == count, cells
+        labels, _ = groups_of_measured(Work.of(path, options, Machine.of_cluster()))
+        assert len(labels) == count, cells
 
 
 def test_runs_that_were_cut_short_are_no_measurements(lab: Lab, tmp_path: Path) -> None:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
+import re
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from radt.cluster.attempt import AttemptStart
 from radt.cluster.engine import ArrayRequest, JobEnd, JobId, Phase
-from radt.cluster.follow import WRITE_S, PacedStatuses
+from radt.cluster.follow import WRITE_S, PacedStatuses, SubmissionFollower
 from radt.cluster.overview import JobView, Overview, cluster_table, headline
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
 from radt.errors import StatusError
+from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
-from radt.model import Role
+from radt.home import Home
+from radt.model import Role, RunStatus
+from radt.runner.active import StopRequest
+from radt.runner.console import RunConsole
+from radt.runner.notify import Notifier
 from radt.runner.progress import ProgressView
-from tests.cluster.kit import SHAPE, Simulation, monitor_of
+from tests.cluster.kit import SHAPE, Simulation, make_spool, monitor_of
 from tests.support.simulated import SimulatedEngine, SimulatedStart, Work, one_minute
+from tests.support.simulated_nodes import SimulatedNodes
 
 JOBS = [["solo"], ["pair*2"], ["three*3"], ["short", "shorter"], *([f"w{n}"] for n in range(8))]
 ROWS = 1 + 2 + 3 + 2 + 8
@@ -249,6 +260,34 @@ def test_jobs_that_end_without_a_word_hold_the_rest(tmp_path: Path) -> None:
     assert simulation.monitor.is_stuck
     assert simulation.statuses().count("FAILED: the job ended without reporting a result") < 6
     assert Phase.HELD in {state.phase for state in engine.states(["1"]).values()}
+
+
+def test_what_is_said_of_a_workload_that_failed(tmp_path: Path) -> None:
+    spool, engine = make_spool(tmp_path, [["bad*2"]], repeat=2), SimulatedEngine(nodes=1)
+    engine.runner = nodes = SimulatedNodes(spool)
+    nodes.ended[WorkloadKey("study", "bad")] = RunStatus.FAILED
+    simulation = Simulation(spool, engine, nodes, monitor_of(spool, engine))
+    simulation.pass_time(30)
+    shown = io.StringIO()
+    target = f"sh -c 'cat > \"{tmp_path}/notice\"'"
+    with (
+        RunConsole(Console(file=shown, width=100)) as console,
+        closing(Notifier(target, console.say)) as notifier,
+    ):
+        SubmissionFollower(
+            simulation.monitor,
+            Home(tmp_path / "home"),
+            console,
+            collection=None,
+            statuses=None,
+            notifier=notifier,
+            stop=StopRequest(),
+            on_look=lambda _monitor: engine.advance(30),
+            clock=lambda: engine.time_s,
+        ).run()
+    assert re.search(r"1/1  bad 1/2 +2 runs +✘", shown.getvalue()), shown.getvalue()
+    notice = json.loads((tmp_path / "notice").read_text())
+    assert notice["text"] == "study: workload bad had 2 FAILED (2 × train)"
 
 
 def test_a_stopped_submission_ends(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 from radt.experiment.lock import ExperimentLock, Holder
+from radt.runner.exit_recorder import exit_code, last_line
 from radt.runner.live import ending_text, progress_line
 from radt.runner.local_watch import SHOWN_LINES
 from radt.runner.progress import ProgressView, remaining_s
-from radt.runner.supervisor import exit_code, last_line
 from tests.support.bench import RADT, TIMEOUT_S, Bench, alive, stop_collectors, wait_until
 
 #: Logs, says so, and waits until the test writes into the pipe; then ends with that exit code.

@@ -17,11 +17,7 @@ from typing import Any
 
 import pytest
 
-from radt.collocation.spec import Collocation
-from radt.devices.machine import Devices
 from radt.errors import UsageError
-from radt.experiment.plan import RunPlan, WorkloadPlan
-from radt.experiment.program import Program, ProgramKind
 from radt.masking import masked_addresses
 from radt.model import RunStatus
 from radt.runner import notify
@@ -340,43 +336,30 @@ def test_of_an_address_only_the_host_is_shown() -> None:
 # Texts ---------------------------------------------------------------------------------------
 
 
-def plan_of(label: str, *rows: tuple[str, tuple[int, ...]]) -> WorkloadPlan:
-    return WorkloadPlan(
-        "collocation",
-        label,
-        tuple(
-            RunPlan(
-                experiment="collocation", workload=label, name=name, status=None, run_id="",
-                devices=Devices(gpus), collocation=Collocation(), listeners=(),
-                program=Program(ProgramKind.SCRIPT, Path("/x/train.py")), params=(), params_text="",
-            )
-            for name, gpus in rows
-        ),
-    )  # fmt: skip
-
-
-def outcome_of(*statuses: RunStatus) -> WorkloadProgress:
-    runs = [RowProgress("a", "x", status) for status in statuses]
-    return WorkloadProgress("collocation", "3", runs, elapsed_s=61.0)
+def outcome_of(place: str, *rows: tuple[str, RunStatus]) -> WorkloadProgress:
+    runs = [RowProgress("a", name, status) for name, status in rows]
+    return WorkloadProgress("collocation", "3", runs, place=place, elapsed_s=61.0)
 
 
 def test_failed_workload_in_plain_words() -> None:
-    statuses = [RunStatus.FINISHED] * 6 + [RunStatus.OOM]
-    notice = Notification.of_workload(
-        plan_of("3", *[("resnet50", (0,))] * 7), outcome_of(*statuses), "/a.csv"
-    )
+    rows = [("resnet50", RunStatus.FINISHED)] * 6 + [("resnet50", RunStatus.OOM)]
+    notice = Notification.of_workload(outcome_of("0", *rows), "/a.csv")
     assert notice.text == "collocation: workload 3 had 1 OOM (7 × resnet50 on 0)"
     assert notice.event is NotificationEvent.FAILED
     assert notice.counts == {"FINISHED": 6, "OOM": 1}
     assert (notice.elapsed_s, notice.host) == (61.0, socket.gethostname())
 
 
-def test_failed_workload_of_many_kinds_in_plain_words() -> None:
-    plan = plan_of("", ("a", (0,)), ("b", (1, 2)), ("b", ()), ("c", (0,)))
-    statuses = (RunStatus.FAILED, RunStatus.KILLED, RunStatus.TIMEOUT, RunStatus.TIMEOUT)
-    assert Notification.of_workload(plan, outcome_of(*statuses), "/a.csv").text == (
-        "collocation: workload a, b, c had 1 FAILED, 1 KILLED and 2 TIMEOUT "
-        "(a, 2 × b, c on 0, 1+2, cpu)"
+@pytest.mark.parametrize("place", ["0, 1+2, cpu", ""])
+def test_failed_workload_of_many_kinds_in_plain_words(place: str) -> None:
+    outcome = outcome_of(
+        place,
+        *[("a", RunStatus.FAILED), ("b", RunStatus.KILLED)],
+        *[("b", RunStatus.TIMEOUT), ("c", RunStatus.TIMEOUT)],
+    )
+    where = f" on {place}" if place else ""
+    assert Notification.of_workload(outcome, "/a.csv").text == (
+        f"collocation: workload 3 had 1 FAILED, 1 KILLED and 2 TIMEOUT (a, 2 × b, c{where})"
     )
 
 
@@ -392,7 +375,7 @@ def test_end_of_an_experiment_in_plain_words(
     interrupted_by: int | None, problem: str, how: str
 ) -> None:
     outcome = ExperimentOutcome(
-        [outcome_of(RunStatus.FINISHED, RunStatus.OOM)],
+        [outcome_of("0", ("a", RunStatus.FINISHED), ("b", RunStatus.OOM))],
         elapsed_s=7509.0,
         interrupted_by=interrupted_by,
     )

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pytest
 
-import radt.run.target
-import radt.runner.barrier
 from radt.errors import LaunchError
 from radt.home import RunDir, runtime_dir
 from radt.runner.barrier import ContextBarrier
@@ -102,10 +100,6 @@ def inside_ns(rows: Rows, process: subprocess.Popen[str]) -> int:
     before, inside = out.split()
     assert before == "before"
     return int(inside)
-
-
-def test_both_sides_use_the_same_variable() -> None:
-    assert radt.run.target.BARRIER_VARIABLE == radt.runner.barrier.BARRIER_VARIABLE
 
 
 def test_rows_go_on_together_when_the_last_has_come(rows: Rows, barrier_of: Make) -> None:
@@ -330,8 +324,9 @@ def test_workload_starts_where_its_rows_enter_their_blocks(bench: Bench) -> None
         "1,,,cpu,none,train.py,slow\n"
     )
     runner = bench.start("experiment.csv", "--sync", "context", "--max-epoch", "2")
-    # A process opens its journal at the entrance of its block, before it waits for the others.
-    wait_until(lambda: list(bench.home.glob("runs/*/journal/*")), "one stands at its block")
+    assert runner.stdout is not None
+    while "1: waiting for b at `with radt.Run()`" not in next(runner.stdout):
+        pass
     opened_ns = time.monotonic_ns()
     gate.write_text("go")
     out, _ = runner.communicate(timeout=TIMEOUT_S)

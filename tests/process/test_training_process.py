@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from radt.errors import LaunchError
-from radt.runner.output import TAIL_BYTES, TAIL_LINES
+from radt.runner.output import TAIL_BYTES, TAIL_LINES, last_lines
 from radt.runner.process import Barrier, Exit, TrainingProcess
 from tests.support.bench import wait_until
 
@@ -231,6 +231,14 @@ def test_the_tail_has_the_last_lines_cleaned(tmp_path: Path, barrier: Barrier) -
     assert tail[-4:] == ("line 999", "100 %", "red    x", "no end")
     assert len(tail) == TAIL_LINES
     assert tail[0] == f"line {1000 + 3 - TAIL_LINES}"
+
+
+def test_the_last_lines_of_a_file_are_cleaned(tmp_path: Path) -> None:
+    log = tmp_path / "output.log"
+    assert last_lines(log, 100) == []
+    log.write_bytes(b"first\n10 %\r100 %\n\x1b[31mred\x1b[0m\tx\nno end")
+    assert last_lines(log, 1000) == ["first", "100 %", "red    x", "no end"]
+    assert last_lines(log, len("x\nno end")) == ["x", "no end"]
 
 
 def test_the_tail_is_small_whatever_is_printed(tmp_path: Path, barrier: Barrier) -> None:
