@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import platform
 import secrets
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,6 +29,7 @@ from radt.cluster.submit import Submitter
 from radt.devices.machine import Machine
 from radt.errors import ClusterError, UsageError
 from radt.experiment.files import table_path
+from radt.experiment.lock import user_name
 from radt.experiment.plan import ExperimentPlan, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusSink, StatusWriter
@@ -213,7 +216,10 @@ class SlurmExecutor:
             submission_id=f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}",
             engine=self._on,
             file=str(table_path(work.plan.path).absolute()),
+            host=platform.node(),
+            user=user_name(),
             radt_version=version("radt"),
+            python=sys.executable,
             arrays=tuple(self.requests),
             options=work.options.for_nodes(),
             settings=self._node_settings(context),

@@ -95,7 +95,10 @@ class Submission:
     submission_id: str
     engine: str
     file: str
+    host: str
+    user: str
     radt_version: str
+    python: str
     arrays: tuple[JobArray, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, str] = field(default_factory=dict)

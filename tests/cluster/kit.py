@@ -50,7 +50,10 @@ def make_spool(
         submission_id="20261125-120000-abcd",
         engine="slurm",
         file=str(file),
+        host="login",
+        user="me",
         radt_version="0",
+        python="python",
         arrays=tuple(
             JobArray(SHAPE, tuple(map(tuple, names[start : start + size])))
             for start in range(0, len(names), size)

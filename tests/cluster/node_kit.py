@@ -94,7 +94,7 @@ class Nodes:
         """Make a submission of one array, whose jobs have these workloads."""
         keys = tuple(tuple(WorkloadKey(experiment, label) for label in job) for job in jobs)
         submission = Submission(
-            *(name, "slurm", os.path.realpath(file), version),
+            *(name, "slurm", os.path.realpath(file), "login", "me", version, sys.executable),
             (JobArray(shape or Shape(), keys),),
             options,
             settings or {},

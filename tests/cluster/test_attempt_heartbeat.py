@@ -68,7 +68,7 @@ class Beating:
 
     def __init__(self, folder: Path) -> None:
         submission = Submission(
-            *("20261125-120000-abcd", "slurm", "/f/study.csv", __version__),
+            *("20261125-120000-abcd", "slurm", "/f/study.csv", "login", "me", __version__, "p"),
             (JobArray(Shape(), ((WorkloadKey("study", "1"),),)),),
         )
         self.spool = Spool.create(folder, submission, b"")

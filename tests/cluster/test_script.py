@@ -110,7 +110,7 @@ class Bench:
 def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     keys = tuple((WorkloadKey("e", str(number)),) for number in range(JOBS))
     submission = Submission(
-        *("20261125-203000-1a2b", "slurm", "e.csv", "1.0"),
+        *("20261125-203000-1a2b", "slurm", "e.csv", "login", "me", "1.0", sys.executable),
         arrays=(JobArray(Shape(), keys),),
     )
     spool = Spool.create(tmp_path / "it's $HOME ä", submission, b"File\ntrain.py\n")

@@ -42,7 +42,7 @@ class Way:
 
     def __post_init__(self) -> None:
         submission = Submission(
-            *("20261125-120000-abcd", "slurm", "/f/study.csv", __version__),
+            *("20261125-120000-abcd", "slurm", "/f/study.csv", "login", "me", __version__, "p"),
             (JobArray(Shape(), ((WorkloadKey("digits", "1"),),)),),
         )
         (self.folder / "shared").mkdir()

@@ -19,7 +19,7 @@ from radt.experiment.status import RowStatus
 JOB = JobKey(1, 17)
 KEYS = (WorkloadKey("a, b", "1"), WorkloadKey("ü", "x/y"))
 SUBMISSION = Submission(
-    *("20261125-120000-abcd", "slurm", "/shared/study.csv", "2.0"),
+    *("20261125-120000-abcd", "slurm", "/shared/study.csv", "login", "me", "2.0", "/venv/python"),
     (
         JobArray(Shape(gpus=2, gpu_type="a100", time_s=60.0), (KEYS,)),
         JobArray(Shape(), tuple((key,) for key in KEYS)),

@@ -204,7 +204,7 @@ class SharedFolderWay(Way):
 
     def __post_init__(self) -> None:
         submission = Submission(
-            *("20261125-120000-abcd", "slurm", "/f/study.csv", __version__),
+            *("20261125-120000-abcd", "slurm", "/f/study.csv", "login", "me", __version__, "p"),
             (JobArray(Shape(), ((WorkloadKey("digits", "1"),),)),),
         )
         shared = self.home.path.parent / "shared"
