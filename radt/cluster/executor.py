@@ -7,7 +7,7 @@ import platform
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -30,7 +30,7 @@ from radt.devices.machine import Machine
 from radt.errors import ClusterError, UsageError
 from radt.experiment.files import table_path
 from radt.experiment.lock import user_name
-from radt.experiment.plan import ExperimentPlan, WorkloadPlan
+from radt.experiment.plan import ExperimentPlan, WorkloadKey, WorkloadPlan
 from radt.experiment.source import ExperimentFile
 from radt.experiment.status import StatusSink, StatusWriter
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
@@ -52,8 +52,18 @@ def monitor_of(
     *,
     observes_only: bool = False,
 ) -> SubmissionMonitor:
-    """Return a monitor of a submission; see `SubmissionMonitor`."""
-    submission, name = spool.submission, plan_of(spool).name
+    """Return a monitor of a submission; see `SubmissionMonitor`.
+
+    Raises:
+        RadtError: An earlier version submitted it, and its rows cannot be planned any more.
+    """
+    if not spool.submission.rows:  # an earlier version submitted it
+        keys = list(_keys_of(spool.submission))
+        plan = spool.plan(Machine.of_cluster(), keys)
+        asked = int(spool.submission.options.get("repeat", 1))
+        spool.submission = replace(spool.submission, rows=_submitted_rows(plan.workloads, asked))
+    submission = spool.submission
+    name = plan_of(spool).name
 
     def build(request: Request) -> ArrayRequest:
         made = array_request(
@@ -94,8 +104,25 @@ def reopened(spool: Spool, patience_s: float | None = None) -> tuple[ClusterSett
 def plan_of(spool: Spool) -> ExperimentPlan:
     """Return a partial plan from a submission: the names of its workloads."""
     submission = spool.submission
-    workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in submission.rows)
+    workloads = (WorkloadPlan(key.experiment, key.label, ()) for key in _keys_of(submission))
     return ExperimentPlan(Path(submission.file), tuple(workloads))
+
+
+def _keys_of(submission: Submission) -> Iterator[WorkloadKey]:
+    for job in submission.jobs:
+        yield from submission.workloads(job)
+
+
+def _submitted_rows(
+    plans: Iterable[WorkloadPlan], asked: int
+) -> dict[WorkloadKey, Sequence[SubmittedRow]]:
+    return {
+        plan.key: tuple(
+            SubmittedRow(run.line, run.repeats_done, asked, run.letter, run.label, run.role)
+            for run in plan.runs
+        )
+        for plan in plans
+    }
 
 
 class SlurmExecutor:
@@ -224,12 +251,7 @@ class SlurmExecutor:
             options=work.options.for_nodes(),
             settings=self._node_settings(context),
             home=str(context.home.path.absolute()),
-            rows={
-                pending.plan.key: tuple(
-                    SubmittedRow.of(run, work.options.repeat) for run in pending.plan.runs
-                )
-                for pending in work.pending
-            },
+            rows=_submitted_rows((pending.plan for pending in work.pending), work.options.repeat),
             grouped_by=self._grouped_by,
         )
 

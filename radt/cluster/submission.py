@@ -15,7 +15,7 @@ from radt.experiment.columns import (
     parse_status,
     status_text,
 )
-from radt.experiment.plan import FAILURES, RunPlan, WorkloadKey
+from radt.experiment.plan import FAILURES, WorkloadKey
 from radt.home import STORE_VARIABLE, TRACKING_VARIABLE
 from radt.model import Role, RunStatus
 
@@ -58,11 +58,6 @@ class SubmittedRow:
     name: str = ""
     role: Role = Role.TRAINING
 
-    @classmethod
-    def of(cls, run: RunPlan, asked: int) -> SubmittedRow:
-        """Return a planned row that is to run ``asked`` times in all."""
-        return cls(run.line, run.repeats_done, asked, run.letter, run.label, run.role)
-
     def text(self, status: str, reason: str = "", before: str = "") -> str:
         """Return the text of its Status cell; its repeat follows those in ``before``."""
         done = max(self.done, parse_repeats(before))
@@ -88,8 +83,8 @@ class Submission:
     (`StartOptions.for_nodes`); ``settings`` are environment variables for the nodes: with
     ``RADT_TRACKING_URI`` or ``RADT_STORE_URI`` among them, nodes upload runs there, otherwise the
     submit host does. ``home`` is the data folder on the submit host, which gets the runs. ``rows``
-    are those of each workload. ``grouped_by`` is why radt formed workloads (`radt.runner.auto`), by
-    label.
+    are those of each workload; earlier versions wrote none. ``grouped_by`` is why radt formed
+    workloads (`radt.runner.auto`), by label.
     """
 
     submission_id: str
@@ -145,7 +140,7 @@ class Submission:
             WorkloadKey(workload["experiment"], workload["label"]): tuple(
                 SubmittedRow(**row | {"role": Role(row["role"])}) for row in workload["rows"]
             )
-            for workload in values.pop("rows")
+            for workload in values.pop("rows", ())
         }
         return cls(**values, arrays=arrays, rows=rows)
 

@@ -216,6 +216,18 @@ def test_what_a_stop_does_not_need_does_not_keep_it_from_the_statuses(
     test_stop_ends_the_runs_and_writes_their_statuses(simulated)
 
 
+def test_a_submission_of_an_earlier_version_without_rows_is_watched_and_stopped(
+    simulated: Held,
+) -> None:
+    (simulated.file.parent / "train.py").touch()
+    (written,) = simulated.file.parent.glob("submissions/*/submission.json")
+    values = json.loads(written.read_text())
+    del values["rows"]
+    written.write_text(json.dumps(values))
+    test_status_shows_what_runs(simulated)
+    test_stop_ends_the_runs_and_writes_their_statuses(simulated)
+
+
 def test_status_shows_jobs_also_if_the_store_cannot_be_read(simulated: Held) -> None:
     store = simulated.file.parent / "home" / "radt.db"
     store.parent.mkdir()
