@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum, auto
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Self
@@ -38,7 +38,7 @@ _ANSWER_S = 5.0
 _SOCKET_PATH_BYTES = 107
 
 
-class CheckState(Enum):
+class CheckState(StrEnum):
     """The result of a check."""
 
     GOOD = auto()

@@ -22,7 +22,7 @@ from radt.cli.options import (
     experiment_of,
     json_option,
     print_json,
-    reading_options,
+    store_options,
     unknown_experiment,
 )
 from radt.errors import UsageError, cut
@@ -93,7 +93,7 @@ class LsCommand(click.Command):
     "-accuracy.max, param.lr.",
 )
 @json_option
-@reading_options
+@store_options
 def command(
     what: tuple[str, ...],
     limit: int,
