@@ -6,6 +6,8 @@ import ctypes
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -275,3 +277,17 @@ def _has_ended(handle: int, patience_s: float) -> bool:
     poll = select.poll()  # unlike select, works for any descriptor number
     poll.register(handle, select.POLLIN)
     return bool(poll.poll(patience_s * 1000))
+
+
+#: Peer credentials of a Unix socket: struct ucred with pid, uid, gid.
+_PEER = struct.Struct("iII")
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the process at the other end of a Unix socket, 0 if it is not visible, and its user.
+
+    Processes in other containers are not visible.
+    """
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid, uid, _ = _PEER.unpack(peer)
+    return pid, uid

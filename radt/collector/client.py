@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +39,7 @@ from radt.collector.start import log_path, start_guardian, starting
 from radt.errors import CollectorError, RadtError
 from radt.files import identity
 from radt.model import RunStatus
+from radt.processes import peer_of
 from radt.procfs import process_stat
 
 #: How often to check whether a starting collector is listening.
@@ -61,8 +61,6 @@ RETRY_S = 3.0
 _RETRY_TIMEOUT_S = 1.0
 #: How often to check, while waiting for an answer, whether the collector is stopped.
 _LOOK_S = 0.5
-#: Peer credentials of a Unix socket: struct ucred with pid, uid, gid.
-_PEER = struct.Struct("iII")
 
 AnswerT = TypeVar("AnswerT")
 
@@ -377,9 +375,8 @@ class CollectorClient:
     def _check_runs(self) -> None:
         """Raise _StoppedError if the collector is suspended and cannot answer."""
         assert self._socket is not None
-        peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        pid, _, _ = _PEER.unpack(peer)
-        stat = process_stat(pid) if pid else None  # 0: not visible in this container
+        pid, _ = peer_of(self._socket)
+        stat = process_stat(pid) if pid else None
         if stat is not None and stat.state == "T":
             raise _StoppedError(pid)
 
