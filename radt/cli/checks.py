@@ -174,9 +174,7 @@ def uploads(home: Home) -> Iterator[Check]:
 def collector_status() -> tuple[CollectorStatus | None, Check]:
     """Ask the collector for its status; do not start one."""
     try:
-        with CollectorClient.connect(
-            start=False, timeout_s=_ANSWER_S, patience_s=_ANSWER_S
-        ) as client:
+        with CollectorClient(start=False, timeout_s=_ANSWER_S, patience_s=_ANSWER_S) as client:
             status = client.status()
     except CollectorError as error:
         return None, _no_collector(error)
