@@ -30,12 +30,13 @@ SCHEMA_NAME = "experiment.schema.json"
 class Field:
     """The schema of one column.
 
-    ``title`` names one value of the column in messages; ``missing`` are texts that count as empty;
-    ``max_length`` is in characters.
+    ``title`` names one value of the column in messages; ``if_empty`` is what an empty cell or an
+    absent column means; ``missing`` are texts that count as empty; ``max_length`` is in characters.
     """
 
     title: str
     description: str
+    if_empty: str
     example: str
     missing: frozenset[str]
     pattern: re.Pattern[str] | None = None
@@ -78,6 +79,7 @@ def _field(descriptor: Mapping[str, Any], missing_everywhere: list[str]) -> Fiel
     return Field(
         title=descriptor["title"],
         description=descriptor["description"],
+        if_empty=descriptor["ifEmpty"],
         example=descriptor["example"],
         missing=frozenset(descriptor.get("missingValues", missing_everywhere)),
         pattern=None if pattern is None else re.compile(pattern),

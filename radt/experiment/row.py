@@ -367,8 +367,7 @@ class RowCheck:
 
         Links are not resolved: the path must be the one that the program uses.
         """
-        given = text.strip()
-        places = [folder / expanded(given) for folder in self._place.folders if given]
+        places = [folder / expanded(text.strip()) for folder in self._place.folders if text.strip()]
         try:
             return tuple(Path(os.path.abspath(place)) for place in places if place.exists())[:1]  # noqa: PTH100
         except OSError as error:

@@ -204,7 +204,8 @@ class TableStream:
                 continue  # this line does not close the quote
             text = "".join(held)
             if self.separator not in SEPARATORS:
-                self.separator = max(SEPARATORS, key=lambda each: _count(text, each))
+                firsts = {each: next(_Reader(text, each).records()) for each in SEPARATORS}
+                self.separator = max(SEPARATORS, key=lambda each: len(firsts[each].cells))
             reader = _Reader(text, self.separator, first)
             records = list(reader.records())
             if reader.is_open and may_go_on:
@@ -241,11 +242,6 @@ class TableStream:
         else:
             return not line.strip()
         return True
-
-
-def _count(text: str, separator: str) -> int:
-    """Return the number of cells of the first record."""
-    return len(next(_Reader(text, separator).records()).cells)
 
 
 class _Reader:
