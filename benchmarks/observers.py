@@ -120,7 +120,7 @@ class Radt(Observed):
     def start(self, kind: str, count: int) -> None:
         home = Home(self.folder).create()
         uri = home.default_tracking_uri if self.delivers else ""
-        self._client = CollectorClient.connect()
+        self._client = CollectorClient().reach()
         self._registered = [uuid.uuid4().hex for _ in range(count)]
         workload = uuid.uuid4().hex
         with StoreWriter(home.store_path) as writer:

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from radt.devices.cgroups import Controller, Hierarchy, Limited
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.host_files import PAGE_BYTES, meminfo, vmstat
+from radt.listeners.host_files import PAGE_BYTES, vmstat
 from radt.model import MissingReason, Scope, SeriesKind
-from radt.procfs import process_memory
+from radt.procfs import meminfo, process_memory
 
 #: Metric, line of /proc/meminfo, description.
 _HOST = (

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from radt.devices.nvml import opened
+from radt.devices.nvml import Nvml
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
 from radt.listeners.nvidia import DeviceHandles, GpuHandle, Named, missing, probe_nvml
 from radt.model import MissingReason, Scope
@@ -205,7 +205,7 @@ class GpmListener(Listener):
     @classmethod
     def probe(cls) -> Availability:
         try:
-            with opened() as nvml:  # NVML counts its users, so it is not initialised again below
+            with Nvml() as nvml:  # NVML counts its users, so it is not initialised again below
                 answer = probe_nvml(cls.name)
                 return _probe_cards(nvml) if answer.available else answer
         except Exception:  # noqa: BLE001 - pynvml.NVMLError, or OSError from a bad library

@@ -76,17 +76,6 @@ def cpu_times(*, cores: bool = False) -> dict[str, CpuTimes]:
     return times
 
 
-def meminfo() -> dict[str, int]:
-    """Return ``/proc/meminfo`` in bytes; lines without a unit are counts."""
-    amounts = {}
-    for line in read("/proc/meminfo").decode("ascii").splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if words and words[0].isdigit():
-            amounts[name] = int(words[0]) << 10 if len(words) > 1 else int(words[0])
-    return amounts
-
-
 def vmstat() -> dict[str, int]:
     """Return ``/proc/vmstat``: events since boot."""
     lines = (line.split() for line in read("/proc/vmstat").decode("ascii").splitlines())

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from radt.devices.gpus import find_handles
-from radt.devices.nvml import Nvml, opened
+from radt.devices.nvml import Nvml
 from radt.listeners.api import Availability
 from radt.model import MissingReason
 
@@ -187,7 +187,7 @@ def _codes(nvml: Any, names: tuple[str, ...]) -> frozenset[int]:
 def probe_nvml(name: str) -> Availability:
     """Return whether there is a driver and a GPU, for the listener with this name."""
     try:
-        with opened() as nvml:
+        with Nvml() as nvml:
             count = nvml.nvmlDeviceGetCount()
     except Exception as error:  # noqa: BLE001 - pynvml.NVMLError, or OSError from a bad library
         return Availability(False, f"NVML: {error}", _remedy(name, error))

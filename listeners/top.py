@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from radt.listeners.api import Availability, Listener, Metric, Reading, Target
-from radt.listeners.host_files import CpuTimes, cpu_times, meminfo
+from radt.listeners.host_files import CpuTimes, cpu_times
 from radt.listeners.host_trees import Deferred, Growing, Lineage, TimedValue
 from radt.model import MissingReason, Scope, SeriesKind
 from radt.procfs import (
     TICKS_PER_S,
     ProcessStat,
+    meminfo,
     process_pss,
     process_stat,
     thread_ids,

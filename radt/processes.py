@@ -6,6 +6,8 @@ import ctypes
 import os
 import select
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -271,3 +273,17 @@ def send_signal(pid: int, number: int, *, group: bool = False) -> None:
     """Signal a process or the group that it leads; ignore one that is gone or another user's."""
     with suppress(ProcessLookupError, PermissionError):
         (os.killpg if group else os.kill)(pid, number)
+
+
+#: Peer credentials of a Unix socket: struct ucred with pid, uid, gid.
+_PEER = struct.Struct("iII")
+
+
+def peer_of(connection: socket.socket) -> tuple[int, int]:
+    """Return the process at the other end of a Unix socket, 0 if it is not visible, and its user.
+
+    Processes in other containers are not visible.
+    """
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid, uid, _ = _PEER.unpack(peer)
+    return pid, uid

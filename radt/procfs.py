@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 with suppress(ImportError):  # missing on systems that only display results
     import fcntl
@@ -423,6 +424,27 @@ def read(path: str, limit: int = 1 << 24) -> bytes:
         return _content(path, limit)
     except OSError:
         return b""
+
+
+def read_text(path: Path | str) -> str:
+    """Return a small kernel file as text, without blanks around it; empty as with `read`."""
+    return read(str(path)).decode("utf-8", "surrogateescape").strip()
+
+
+def meminfo(path: Path | str = "/proc/meminfo") -> dict[str, int]:
+    """Return the amounts in ``/proc/meminfo``, or in that of a NUMA node, in bytes.
+
+    Lines without a unit are counts.
+    """
+    amounts = {}
+    for line in read_text(path).splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if words and words[0].isdigit():
+            number = int(words[0])
+            # Lines of a node begin with "Node 0 ".
+            amounts[name.split()[-1]] = number << 10 if len(words) > 1 else number
+    return amounts
 
 
 def is_shortage(error: BaseException) -> bool:

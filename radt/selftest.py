@@ -242,7 +242,7 @@ def _sampling(home: Home, seconds: float) -> list[OverheadMeasurement]:
     """Record idle rows without uploads, so that sampling is the collector's only work."""
     start = _experiment(home, "idle", "import signal; signal.pause()\n", listeners="default")
     output = home.path / "idle.log"
-    with CollectorClient.connect() as client, output.open("wb") as log:
+    with CollectorClient().reach() as client, output.open("wb") as log:
         runner = subprocess.Popen(
             [*start, "--tracking-uri", "none"],
             cwd=home.path,

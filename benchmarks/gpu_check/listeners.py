@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks.gpu_check.model import NotPossibleError, Result, Setting
 from benchmarks.gpu_check.plausibility import PHASES, Phase, judge, markdown
-from radt.devices.nvml import opened
+from radt.devices.nvml import Nvml
 from radt.listeners.api import Listener, Reading, Target
 from radt.listeners.dcgm import DcgmListener
 from radt.listeners.gpm import GpmListener
@@ -74,7 +74,7 @@ def _beside_loads(
                 took_s for phase in phases.values() for took_s in phase.took_s[listener.name]
             ]
             listener.close()
-    with opened():
+    with Nvml():
         verdicts = list(judge(phases, setting.gpu))
     problems = [
         f"{one.what} beside {one.phase} is "

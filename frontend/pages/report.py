@@ -44,7 +44,8 @@ from radt.frontend.theme import Scheme, colour
 from radt.frontend.view import View
 from radt.model import STATUS_WORDS, RunStatus
 from radt.render.bars import Bar, charts_of
-from radt.render.files import ReportFormat, file_name, rendered
+from radt.render.files import file_name, rendered
+from radt.render.formats import ReportFormat
 from radt.render.interference import matrices
 from radt.render.markup import bars_file, bars_svg, table_html
 from radt.render.model import Cell, Row, Scope, Table, Tone

@@ -7,14 +7,14 @@ from pathlib import Path
 import click
 
 from radt.cli.options import (
-    DocumentFormat,
     experiment_of,
     format_option,
     print_as,
-    reading_options,
+    store_options,
     unknown_experiment,
 )
 from radt.errors import UsageError
+from radt.render.formats import ReportFormat
 from radt.store.locate import Places, Readers
 
 
@@ -54,7 +54,7 @@ from radt.store.locate import Places, Readers
 )
 @click.option("--all", "all_of_them", is_flag=True, help="Show every candidate.")
 @format_option
-@reading_options
+@store_options
 def command(
     experiment: str,
     max_slowdown: float | None,
@@ -108,4 +108,4 @@ def command(
             else "Run each of its models alone to its end, or set the missing option",
         )
     if written is not None:
-        click.echo(written, err=kind != DocumentFormat.TABLE)
+        click.echo(written, err=kind != ReportFormat.TABLE)

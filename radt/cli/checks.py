@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import StrEnum, auto
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Self
@@ -38,7 +38,7 @@ _ANSWER_S = 5.0
 _SOCKET_PATH_BYTES = 107
 
 
-class CheckState(Enum):
+class CheckState(StrEnum):
     """The result of a check."""
 
     GOOD = auto()
@@ -174,9 +174,7 @@ def uploads(home: Home) -> Iterator[Check]:
 def collector_status() -> tuple[CollectorStatus | None, Check]:
     """Ask the collector for its status; do not start one."""
     try:
-        with CollectorClient.connect(
-            start=False, timeout_s=_ANSWER_S, patience_s=_ANSWER_S
-        ) as client:
+        with CollectorClient(start=False, timeout_s=_ANSWER_S, patience_s=_ANSWER_S) as client:
             status = client.status()
     except CollectorError as error:
         return None, _no_collector(error)

@@ -17,7 +17,7 @@ from radt.analysis.series_quantities import (
     with_units,
 )
 from radt.analysis.window_spec import WindowSpec
-from radt.cli.options import experiment_of, format_option, print_as, reading_options
+from radt.cli.options import experiment_of, format_option, print_as, store_options
 from radt.errors import UsageError
 from radt.render.comparison import comparison_document
 from radt.render.comparison_json import comparison_json
@@ -64,7 +64,7 @@ _MIN_CONFIDENCE, _MAX_CONFIDENCE = 0.5, 0.9999
 )
 @click.option("--strict", is_flag=True, help="Let --fail-if compare means, not whole intervals.")
 @click.option("--fail-if-unknown", is_flag=True, help="Exit with 5 if a condition is inconclusive.")
-@reading_options
+@store_options
 def command(
     a: str,
     b: str,

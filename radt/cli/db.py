@@ -6,31 +6,28 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from radt.cli.options import (
-    all_stores,
     data_folder,
-    given_store,
-    home_option,
     json_option,
-    places_of,
     print_json,
     setting_option,
+    store_options,
 )
 from radt.cli.render import print_folded
 from radt.errors import TrackingError, UsageError
 from radt.home import Home
 from radt.masking import masked
 from radt.render.model import printable
-from radt.settings import STORE_URI, TRACKING_URI
+from radt.settings import TRACKING_URI
 from radt.store.backend import StoreAddress
 from radt.store.check import Counts, Defect, Trouble, check_deep, count
 from radt.store.check import check as check_store
+from radt.store.locate import Places
 from radt.store.reader import StoreReader
 from radt.store.spools import check_spools, losses
 from radt.units import plural
@@ -59,15 +56,13 @@ class _Report:
 )
 @json_option
 @setting_option(TRACKING_URI)
-@setting_option(STORE_URI)
-@home_option
+@store_options
 def check(
     deep: bool,
     with_mlflow: bool,
     as_json: bool,
     tracking_uri: str | None,
-    store_uri: str | None,
-    home: Path | None,
+    places: Places,
 ) -> int:
     """Check the data folder's store and the shared store for inconsistencies.
 
@@ -75,14 +70,15 @@ def check(
     have lost logged values, which does not count as a finding. Exits with 1 if there is a finding.
     """
     console = Console(highlight=False)
-    uri = Home.resolve(home).tracking_uri(tracking_uri) if with_mlflow else ""
+    home = data_folder(places.stores[0]) or Home.resolve()
+    uri = home.tracking_uri(tracking_uri) if with_mlflow else ""
     if with_mlflow and not uri:
         raise UsageError(
             "--mlflow compares with MLflow, and tracking-uri is none",
             "Name MLflow's address with --tracking-uri",
         )
     reports = []
-    for store in all_stores(home, store_uri):
+    for store in places.existing:
         with StoreReader(store) as reader:
             report = _Report(str(store), count(reader))
             reports.append(report)
@@ -189,9 +185,8 @@ command.add_command(check)
     is_flag=True,
     help="Also create the fe_* views in schema public, replacing existing ones.",
 )
-@setting_option(STORE_URI)
-@home_option
-def upgrade(public_views: bool, store_uri: str | None, home: Path | None) -> None:
+@store_options
+def upgrade(public_views: bool, places: Places) -> None:
     """Upgrade the schema of the data folder's store and of the shared store.
 
     An empty Postgres database becomes a store. Older versions of radt cannot use an upgraded
@@ -201,7 +196,7 @@ def upgrade(public_views: bool, store_uri: str | None, home: Path | None) -> Non
     from radt.store.admin import upgrade as upgrade_store
 
     console = Console(highlight=False)
-    for store in all_stores(home, store_uri):
+    for store in places.existing:
         done = upgrade_store(store, public_views=public_views)
         if done.before == 0:
             text = f"set up, schema version {done.after}"
@@ -227,15 +222,13 @@ def upgrade(public_views: bool, store_uri: str | None, home: Path | None) -> Non
 )
 @click.option("--ask", is_flag=True, help="Prompt for the password.")
 @click.option("--new-password", is_flag=True, help="Set a new password for an existing role.")
-@setting_option(STORE_URI)
-@home_option
+@store_options
 def grant_reader(
     name: str,
     password_variable: str | None,
     ask: bool,
     new_password: bool,
-    store_uri: str | None,
-    home: Path | None,
+    places: Places,
 ) -> None:
     """Give the role NAME read access to the shared store, creating the role if needed.
 
@@ -247,7 +240,7 @@ def grant_reader(
     from radt.store.admin import grant_reader as grant
     from radt.store.admin import has_role
 
-    address = _shared(home, store_uri)
+    address = _shared(places)
     password: str | None = None
     generated = False
     if password_variable is not None:
@@ -271,27 +264,22 @@ def grant_reader(
 
 @command.command("revoke-reader")
 @click.argument("name")
-@setting_option(STORE_URI)
-@home_option
-def revoke_reader(name: str, store_uri: str | None, home: Path | None) -> None:
+@store_options
+def revoke_reader(name: str, places: Places) -> None:
     """Revoke NAME's access to the shared store; drop the role if radt created it."""
     from radt.store.admin import revoke_reader as revoke
 
-    address = _shared(home, store_uri)
+    address = _shared(places)
     removed = revoke(address, name)
     what = "dropped" if removed else "access revoked; radt did not create the role and keeps it"
     click.echo(f"role {name}: {what}")
 
 
-def _shared(home: Path | None, store_uri: str | None) -> StoreAddress:
+def _shared(places: Places) -> StoreAddress:
     """Return the Postgres store from the option or the settings."""
-    chosen = given_store(home, store_uri)
-    if chosen.is_postgres:
-        return chosen
-    shared = places_of(None, None).shared
-    if shared is None:
+    if places.shared is None:
         raise UsageError(
-            f"Expected a Postgres store, got the file {chosen}",
+            f"Expected a Postgres store, got the file {places}",
             "Give a Postgres database with --store-uri, RADT_STORE_URI or store-uri in radt.toml",
         )
-    return shared
+    return places.shared

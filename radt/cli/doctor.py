@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 from rich.console import Console
 
+from radt import settings
 from radt.cli import checks
 from radt.cli.checks import Check, CheckState
-from radt.cli.options import home_option, json_option, print_json
+from radt.cli.options import json_option, print_json, setting_option
 from radt.cli.recovery import end_process, end_run, leftover_processes, lost_runs
 from radt.cli.render import text_table
 from radt.cli.server_checks import servers
@@ -42,8 +42,8 @@ EXIT_WRONG = 1
     help="Remove MIG instances, MPS daemons, containers and processes of dead runners.",
 )
 @json_option
-@home_option
-def command(clean: bool, as_json: bool, home: Path | None) -> int:
+@setting_option(settings.HOME)
+def command(clean: bool, as_json: bool, home: str | None) -> int:
     """Check this machine's set-up and find what killed runs left behind.
 
     Exits with 1 on a problem. A missing tool that only some experiments need is not a problem.
@@ -55,7 +55,7 @@ def command(clean: bool, as_json: bool, home: Path | None) -> int:
     wrong = sum(check.state is CheckState.WRONG for check in results)
     code = EXIT_WRONG if wrong or failures else 0
     if as_json:
-        states = [asdict(check) | {"state": check.state.name.lower()} for check in results]
+        states = [asdict(check) for check in results]
         print_json("doctor", {"checks": states, "removed": done, "failures": failures})
         return code
     cleaned = [(_MARKS[CheckState.GOOD], text) for text in done]

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from radt.cli.options import experiment_of, reading_options
+from radt.cli.options import experiment_of, store_options
 from radt.errors import RunNotFoundError, UsageError
 from radt.store.export import ExportFormat, export_run
 from radt.store.locate import Places, Readers
@@ -40,7 +40,7 @@ from radt.units import plural, size
     multiple=True,
     help="Metric to write; may be repeated.  [default: all]",
 )
-@reading_options
+@store_options
 def command(
     run: str,
     file_format: str | None,

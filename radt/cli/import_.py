@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from radt.cli import print_error
-from radt.cli.options import home_option, setting_option
+from radt.cli.options import setting_option
 from radt.delivery.archive.read import Archive, Imported, find_archives, import_archive
 from radt.delivery.process import block_packages
 from radt.errors import ArchiveError, RadtError, UsageError, cut
@@ -18,7 +18,7 @@ from radt.experiment.columns import did_you_mean
 from radt.home import Home
 from radt.importers.files import FileSource
 from radt.importers.importing import Import, ImportResult
-from radt.settings import TRACKING_URI
+from radt.settings import HOME, TRACKING_URI
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
@@ -40,13 +40,13 @@ from radt.units import plural, size
     metavar="URI",
     help="Postgres database to fill.  [default: radt.db in the data folder]",
 )
-@home_option
+@setting_option(HOME)
 @setting_option(TRACKING_URI)
 def command(
     sources: tuple[str, ...],
     experiments: tuple[str, ...],
     target: str | None,
-    home: Path,
+    home: str | None,
     tracking_uri: str | None,
 ) -> int:
     """Import runs from archives, MLflow and the files of other trackers.
@@ -57,7 +57,7 @@ def command(
     files, wandb:DIR for folders of W&B, or csv:FILE_OR_DIR.
     Importing again adds only new data.
     """
-    data = Home(home.absolute())
+    data = Home.resolve(home)
     mlflow = data.tracking_uri(tracking_uri)
     address = StoreAddress.of(target) if target else StoreAddress.of(data.store_path)
     uris = [source.removeprefix(PREFIX) for source in sources if source.startswith(PREFIX)]

@@ -22,7 +22,7 @@ from radt.cli.options import (
     experiment_of,
     json_option,
     print_json,
-    reading_options,
+    store_options,
     unknown_experiment,
 )
 from radt.errors import UsageError, cut
@@ -36,6 +36,7 @@ from radt.frontend.data.run_table import NO_GROUPS, RunTable, read_table, text_o
 from radt.frontend.data.spec import ColumnChoice
 from radt.frontend.view import View
 from radt.model import SHORT_ID_CHARS, SOFTWARE, RunStatus
+from radt.render.json_text import attributes
 from radt.render.model import Cell, ColumnHead, Document, Note, Notes, Role, Row, Table, Tone
 from radt.render.terminal import print_document
 from radt.store.backend import StoreAddress
@@ -93,7 +94,7 @@ class LsCommand(click.Command):
     "-accuracy.max, param.lr.",
 )
 @json_option
-@reading_options
+@store_options
 def command(
     what: tuple[str, ...],
     limit: int,
@@ -392,22 +393,15 @@ def _as_json(run: ListedRun) -> dict[str, Any]:
     record = run.entry.record
     return {
         "id": run.short,
-        "run_id": record.run_id,
-        "mlflow_run_id": record.mlflow_run_id,
-        "experiment": record.experiment,
-        "workload": record.workload,
-        "letter": record.letter,
+        **attributes(record, "run_id", "mlflow_run_id", "experiment", "workload", "letter", "name"),
         "parent": None if run.entry.parent is None else run.entry.parent.run_id,
-        "name": record.name,
         "status": record.status.value,
         "reason": record.end_reason,
         "created": _iso(record.created_ns),
         "started": _iso(record.started_ns),
         "ended": _iso(record.ended_ns),
         "duration_s": record.lasted_s(time.time_ns()),
-        "devices": record.devices,
-        "collocation": record.collocation,
-        "host": record.host,
+        **attributes(record, "devices", "collocation", "host"),
         "params": dict(run.params),
         "metrics": dict(run.metrics),
     }

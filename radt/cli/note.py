@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from radt.cli.options import reading_options
+from radt.cli.options import store_options
 from radt.delivery.notes import send_notes
 from radt.errors import UsageError
 from radt.model import SHORT_ID_CHARS
@@ -28,7 +28,7 @@ from radt.store.writer import StoreWriter
 )
 @click.option("--star/--no-star", "starred", default=None, help="Mark the runs with a star.")
 @click.option("--archive/--no-archive", "archived", default=None, help="Hide the runs in lists.")
-@reading_options
+@store_options
 def command(
     runs: Sequence[str],
     name: str | None,

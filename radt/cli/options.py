@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from radt.errors import RunNotFoundError, UsageError
 from radt.experiment.files import call
 from radt.home import Home
+from radt.render.formats import ReportFormat
 from radt.render.json_text import json_text
 from radt.setting_values import NONE
-from radt.settings import HOME, STORE_URI, Setting, Settings
+from radt.settings import HOME, STORE_URI, Setting
 
 if TYPE_CHECKING:
     from radt.render.model import Document
@@ -63,38 +62,29 @@ def print_json(name: str, document: Mapping[str, Any], version: int = 1) -> None
     click.echo(json_text(name, document, version), nl=False)
 
 
-class DocumentFormat(StrEnum):
-    """How a command prints a document."""
-
-    TABLE = "table"
-    MARKDOWN = "markdown"
-    JSON = "json"
-
-
+_DOCUMENT_FORMATS = (ReportFormat.TABLE, ReportFormat.MARKDOWN, ReportFormat.JSON)
 format_option = click.option(
     "--format",
     "kind",
-    type=click.Choice([choice.value for choice in DocumentFormat]),
-    default=DocumentFormat.TABLE.value,
+    type=click.Choice([kind.value for kind in _DOCUMENT_FORMATS]),
+    default=ReportFormat.TABLE.value,
     show_default=True,
     help="Format of the output.",
 )
 
 
-def print_as(kind: str, document: Document, as_json: Callable[[], str]) -> None:
-    """Print a document in a format of `format_option`."""
+def print_as(kind: str, document: Document, as_text: Callable[[], str]) -> None:
+    """Print a document; `as_text` returns it in formats other than table and Markdown."""
     from rich.console import Console
 
     from radt.render.markup import as_markdown
     from radt.render.terminal import print_document
 
-    match DocumentFormat(kind):
-        case DocumentFormat.TABLE:
-            print_document(Console(highlight=False), document)
-        case DocumentFormat.MARKDOWN:
-            click.echo(as_markdown(document), nl=False)
-        case DocumentFormat.JSON:
-            click.echo(as_json(), nl=False)
+    if kind == ReportFormat.TABLE:
+        print_document(Console(highlight=False), document)
+    else:
+        is_markdown = kind == ReportFormat.MARKDOWN
+        click.echo(as_markdown(document) if is_markdown else as_text(), nl=False)
 
 
 def _default(setting: Setting[Any]) -> str:
@@ -104,47 +94,29 @@ def _default(setting: Setting[Any]) -> str:
     return "" if text == NONE else text
 
 
-def _usual_home(_ctx: click.Context, _param: click.Parameter, value: str | None) -> Path:
-    return Settings.of(Path.cwd(), {HOME: value})[HOME]
-
-
-#: Passes ``home`` to the command: from the option, else from the settings of this folder.
-home_option = click.option(
-    "--home",
-    metavar=HOME.kind.metavar,
-    callback=_usual_home,
-    help=f"{HOME.help}  [default: ${HOME.variables[0]}, else {HOME.default_text}]",
-)
-
-
-def reading_options(command: F) -> F:
-    """Adds ``--home`` and ``--store-uri``, and gives the command ``places``: where it may read."""
+def store_options(command: F) -> F:
+    """Add ``--home`` and ``--store-uri``; the command gets ``places``, the stores to use."""
 
     @click.option(
         "--home",
         metavar=HOME.kind.metavar,
         default=None,
-        help="Look only into the store of this data folder.  [default: the usual one, then "
+        help="Use only the store of this data folder.  [default: the usual one, then "
         f"${STORE_URI.variables[0]}]",
     )
     @click.option(
         f"--{STORE_URI.name}",
         metavar=STORE_URI.kind.metavar,
         default=None,
-        help="Look only into this Postgres store.",
+        help="Use only this Postgres store.",
     )
     @functools.wraps(command)
     def with_places(*args: Any, home: str | None, store_uri: str | None, **options: Any) -> Any:
-        return command(*args, places=places_of(home, store_uri), **options)
+        from radt.store.locate import Places
+
+        return command(*args, places=Places.of(home, store_uri), **options)
 
     return with_places  # type: ignore[return-value]
-
-
-def places_of(home: str | None, store_uri: str | None) -> Places:
-    """See `radt.store.locate.Places.of`."""
-    from radt.store.locate import Places
-
-    return Places.of(home, store_uri)
 
 
 def experiment_of(text: str, places: Places) -> str:
@@ -205,32 +177,3 @@ def unknown_experiment(name: str, places: Places, wanted: str) -> UsageError:
 def data_folder(store: StoreAddress) -> Home | None:
     """Return the data folder that a store is in; None for Postgres."""
     return None if store.path is None else Home(store.path.parent)
-
-
-def given_store(home: Path | None, store_uri: str | None) -> StoreAddress:
-    """Return the named store, else that of the data folder.
-
-    Raises:
-        UsageError: Both are named, or the address is not valid.
-    """
-    return _named_places(home, store_uri).stores[0]
-
-
-def all_stores(home: Path | None, store_uri: str | None) -> Sequence[StoreAddress]:
-    """Return the named store, else those of the data folder and the shared one, if they exist.
-
-    Raises:
-        UsageError: Both are named, or an address is not valid.
-    """
-    nearest, *others = _named_places(home, store_uri).stores
-    is_absent = nearest.path is not None and not nearest.path.exists()
-    return others if others and is_absent else [nearest, *others]
-
-
-def _named_places(home: Path | None, store_uri: str | None) -> Places:
-    """Return the stores for a command with `home_option`."""
-    source = click.get_current_context().get_parameter_source("home")
-    is_home_given = source is ParameterSource.COMMANDLINE
-    if store_uri and is_home_given:
-        raise UsageError("Expected --home or --store-uri, got both", "Remove one of them")
-    return places_of(str(home) if is_home_given else None, store_uri)

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from radt.cli.options import data_folder, given_store, home_option
+from radt.cli.options import data_folder, setting_option
 from radt.errors import DeclinedError, RadtError, UsageError
 from radt.experiment.columns import did_you_mean
 from radt.render.model import (
@@ -32,8 +32,9 @@ from radt.render.model import (
     printable,
 )
 from radt.render.terminal import print_document
-from radt.settings import STORE_URI
+from radt.settings import HOME, STORE_URI
 from radt.store.backend import StoreAddress
+from radt.store.locate import Places
 from radt.store.pruning import Keep, PrunableRun, candidates, give_back, prune_run
 from radt.store.reader import StoreReader
 from radt.store.spools import has_unread_journals, remove_spool
@@ -85,7 +86,7 @@ class _Plan:
     metavar=STORE_URI.kind.metavar,
     help="Postgres database to prune, instead of the data folder's store.",
 )
-@home_option
+@setting_option(HOME)
 def command(
     age: str,
     keep: str,
@@ -94,7 +95,7 @@ def command(
     yes: bool,
     force: bool,
     store_uri: str | None,
-    home: Path | None,
+    home: str | None,
 ) -> int:
     """Delete or compact old runs in the data folder, or in the Postgres store of --store-uri.
 
@@ -103,7 +104,9 @@ def command(
     archive.
     """
     console = Console(highlight=False)
-    store = given_store(home, store_uri)
+    if home and store_uri:
+        raise UsageError("Expected --home or --store-uri, got both", "Remove one of them")
+    store = Places.of(home, store_uri).stores[0]
     kept = Keep(keep)
     before_ns = time.time_ns() - round(parse_duration_s(age) * _NS_PER_S)
     with StoreReader(store) as reader:

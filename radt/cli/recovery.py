@@ -34,13 +34,12 @@ _REASON = "its processes are gone"
 class LeftoverProcess:
     """A live process that was started for a run, by ``RADT_RUN_ID``, and the run has ended."""
 
-    pid: int
-    start_ticks: int
+    process: ProcessId
     command: str
     run_id: str
 
     def __str__(self) -> str:
-        return f"{self.command} (pid {self.pid}) of run {self.run_id}"
+        return f"{self.command} (pid {self.process.pid}) of run {self.run_id}"
 
 
 def leftover_processes() -> list[LeftoverProcess]:
@@ -62,7 +61,7 @@ def leftover_processes() -> list[LeftoverProcess]:
             spool = procfs.variable(pid, RUN_DIR_VARIABLE)
             if spool and _has_ended(run_id, Home(Path(spool).parent.parent), readers):
                 command = identify(pid).command or "a process"
-                leftovers.append(LeftoverProcess(pid, ticks, command, run_id))
+                leftovers.append(LeftoverProcess(ProcessId(pid, ticks), command, run_id))
     finally:
         for reader in readers.values():
             if reader is not None:
@@ -70,9 +69,9 @@ def leftover_processes() -> list[LeftoverProcess]:
     return leftovers
 
 
-def end_process(process: LeftoverProcess) -> bool:
+def end_process(leftover: LeftoverProcess) -> bool:
     """Ask a process to end, then kill it; return False if it survives."""
-    return stop(ProcessId(process.pid, process.start_ticks), _TERMINATE_S, _KILL_S)
+    return stop(leftover.process, _TERMINATE_S, _KILL_S)
 
 
 def lost_runs(reader: StoreReader, recorded: Collection[str]) -> list[RunRecord]:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from radt.cli.options import experiment_of, reading_options, unknown_experiment
+from radt.analysis.report import Report, read_report
+from radt.analysis.selection import Omission
+from radt.analysis.series_quantities import (
+    SeriesQuantity,
+    parse_quantity,
+    series_quantities,
+    with_units,
+)
+from radt.analysis.window_spec import WindowSpec
+from radt.cli.options import experiment_of, print_as, store_options, unknown_experiment
 from radt.errors import UsageError
+from radt.render.bars import charts_of
+from radt.render.files import check_writable, file_name, rendered, write
+from radt.render.formats import ReportFormat
+from radt.render.markup import bars_file
+from radt.render.report import report_document
+from radt.render.report_content import Content
+from radt.store.locate import Places, Readers
 from radt.units import plural, size
 
-if TYPE_CHECKING:
-    from radt.analysis.report import Report
-    from radt.analysis.series_quantities import SeriesQuantity
-    from radt.analysis.window_spec import WindowSpec
-    from radt.render.files import ReportFormat
-    from radt.render.report_content import Content
-    from radt.store.locate import Places, Readers
-
-_FORMATS = ("table", "markdown", "html", "csv", "json")
 _STANDARD_OUTPUT = Path("-")
 
 
@@ -46,7 +52,7 @@ _STANDARD_OUTPUT = Path("-")
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice(_FORMATS),
+    type=click.Choice([kind.value for kind in ReportFormat]),
     help="Format of the report.  [default: by the extension of FILE, else table]",
 )
 @click.option(
@@ -67,7 +73,7 @@ _STANDARD_OUTPUT = Path("-")
     is_flag=True,
     help="Include workloads with a run under a profiler, which slows all of their runs down.",
 )
-@reading_options
+@store_options
 def command(
     experiment: str,
     window: str,
@@ -85,12 +91,6 @@ def command(
     and devices that ran alone. n is the number of repeats, ± the 95 % confidence interval of the
     mean. "energy" counts each whole GPU once, including other users; estimates have a tilde.
     """
-    from radt.analysis.series_quantities import parse_quantity, series_quantities, with_units
-    from radt.analysis.window_spec import WindowSpec
-    from radt.render.files import ReportFormat
-    from radt.render.report_content import Content
-    from radt.store.locate import Readers
-
     chosen = tuple(dict.fromkeys(parse_quantity(name) for name in names))
     series = series_quantities(chosen)
     spec = WindowSpec.parse(window, overlap=overlap)
@@ -106,7 +106,11 @@ def command(
     for problem in nearest.series.problems:
         raise problem.error
     content = Content.of(nearest, with_units(chosen, nearest.series))
-    _put(content, kind, path)
+    if path is None:
+        print_as(kind, report_document(content), lambda: rendered(content, kind))
+    else:
+        write(path, rendered(content, kind))
+        click.echo(f"{path}  {plural(len(content.items), 'workload')}, {size(path.stat().st_size)}")
     if figures is not None:
         _draw(content, figures)
 
@@ -120,9 +124,6 @@ def _nearest(
     profiled: bool,
 ) -> Report | None:
     """Return the report of the nearest store that has any results."""
-    from radt.analysis.report import read_report
-    from radt.analysis.selection import Omission
-
     for reader in readers.nearest_first():
         report = read_report(reader, experiment, profiled=profiled, window=window, series=series)
         if report.workloads or report.selection.count(*Omission):
@@ -136,29 +137,11 @@ def _file(output: Path | None, experiment: str, kind: ReportFormat) -> Path | No
     Raises:
         UsageError: The file cannot be written.
     """
-    from radt.render.files import check_writable, file_name
-
     if output is None or output == _STANDARD_OUTPUT:
         return None
     path = output / file_name((experiment, "report"), kind.suffix) if output.is_dir() else output
     check_writable(path, "--output")
     return path
-
-
-def _put(content: Content, kind: ReportFormat, path: Path | None) -> None:
-    from rich.console import Console
-
-    from radt.render.files import ReportFormat, rendered, write
-    from radt.render.report import report_document
-    from radt.render.terminal import print_document
-
-    if path is not None:
-        write(path, rendered(content, kind))
-        click.echo(f"{path}  {plural(len(content.items), 'workload')}, {size(path.stat().st_size)}")
-    elif kind is ReportFormat.TABLE:
-        print_document(Console(highlight=False), report_document(content))
-    else:
-        click.echo(rendered(content, kind), nl=False)
 
 
 def _prepare(folder: Path) -> None:
@@ -179,11 +162,6 @@ def _prepare(folder: Path) -> None:
 
 
 def _draw(content: Content, folder: Path) -> None:
-    from radt.analysis.series_quantities import SeriesQuantity
-    from radt.render.bars import charts_of
-    from radt.render.files import file_name, write
-    from radt.render.markup import bars_file
-
     (experiment,) = content.experiments
     charts = charts_of(content, single=True).charts
     if not charts:

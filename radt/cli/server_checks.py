@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Self
 
 from sqlalchemy import text as sql
 
@@ -16,6 +14,7 @@ from radt.errors import RadtError
 from radt.home import Home
 from radt.masking import masked
 from radt.paths import is_database
+from radt.store.admin import transaction
 from radt.store.backend import Dialect, StoreAddress, backend_of
 from radt.store.migrations import check_not_newer, current_version, latest_version
 
@@ -31,47 +30,24 @@ def servers(home: Home) -> Iterator[Check]:
             yield result
 
 
-@dataclass(frozen=True, slots=True)
-class StoreState:
-    """The schema version of a store, 0 if it is empty, and whether this user may write it."""
-
-    version: int
-    writable: bool
-
-    @classmethod
-    def of(cls, address: StoreAddress) -> Self:
-        """
-        Raises:
-            StoreError: It cannot be reached, or is not a store.
-            SchemaTooNewError: A later radt wrote it.
-        """
-        backend = backend_of(address)
-        engine = backend.reader_engine()
-        try:
-            with backend.translated_errors(), engine.begin() as connection:
-                version = current_version(backend, connection)
-                writable = True
-                if version and backend.dialect is Dialect.POSTGRES:
-                    query = sql("SELECT has_table_privilege('radt.run', 'INSERT')")
-                    writable = bool(connection.scalar(query))
-            check_not_newer(backend, version)
-            return cls(version, writable)
-        finally:
-            engine.dispose()
-
-
 def _database(home: Home) -> Check:
     uri = home.store_uri(tracking_uri=home.tracking_uri())
     if not uri:
         return Check("database", CheckState.ABSENT, "not set; samples stay in the data folder")
     address = StoreAddress.of(uri)
-    state = StoreState.of(address)
-    if state.version == 0:
+    backend, is_writable = backend_of(address), True
+    with transaction(backend, backend.reader_engine()) as connection:
+        version = current_version(backend, connection)
+        if version and backend.dialect is Dialect.POSTGRES:
+            query = sql("SELECT has_table_privilege('radt.run', 'INSERT')")
+            is_writable = bool(connection.scalar(query))
+    check_not_newer(backend, version)
+    if version == 0:
         return Check("database", CheckState.GOOD, f"{address}, empty; the first run sets it up")
-    if state.version < latest_version():
-        text = f"{address} has schema version {state.version}; this radt needs {latest_version()}"
+    if version < latest_version():
+        text = f"{address} has schema version {version}; this radt needs {latest_version()}"
         return Check("database", CheckState.WRONG, text, "radt db upgrade")
-    if not state.writable:
+    if not is_writable:
         text = f"{address}, read-only: runs recorded here cannot be uploaded to it"
         return Check("database", CheckState.LOW, text, "To upload, use a role that may write")
     return Check("database", CheckState.GOOD, str(address))

@@ -20,6 +20,7 @@ from radt.delivery.backlog import Backlog, backlogs
 from radt.errors import ClusterError, RadtError
 from radt.home import NO_POSTGRES, Home
 from radt.model import RunStatus
+from radt.render.json_text import attributes
 from radt.render.model import printable
 from radt.runner.console import shown_path
 from radt.runner.live import label_width, live_table, progress_line, runs_text, workload_line
@@ -266,12 +267,9 @@ def as_document(progress: ExperimentProgress) -> dict[str, Any]:
         },
         "workloads": [
             {
-                "experiment": workload.experiment,
                 "workload": workload.label,
                 "state": str(workload.state),
-                "place": workload.place,
-                "repeats_done": workload.repeats_done,
-                "repeats": workload.repeats,
+                **attributes(workload, "experiment", "place", "repeats_done", "repeats"),
                 "runs": [_run_document(run) for run in workload.runs],
             }
             for workload in progress.workloads
@@ -284,22 +282,15 @@ def as_document(progress: ExperimentProgress) -> dict[str, Any]:
 
 
 def _run_document(run: RowProgress) -> dict[str, Any]:
-    live = run.live
     return {
-        "letter": run.letter,
-        "name": run.name,
+        **attributes(run, "letter", "name", "reason"),
         "role": str(run.role),
         "status": None if run.status is RunStatus.SCHEDULED else str(run.status),
-        "reason": run.reason,
         "run": run.run_id,
         "elapsed_s": _rounded(run.elapsed_s),
-        "epoch": live.epoch,
-        "epochs": live.epochs_total,
-        "metrics": live.metrics,
-        "cpu_cores": live.cpu_cores,
-        "rss_bytes": live.rss_bytes,
-        "gpu_utilization": live.gpu_utilization,
-        "gpu_memory_bytes": live.gpu_memory_bytes,
+        "epochs": run.live.epochs_total,
+        **attributes(run.live, "epoch", "metrics", "cpu_cores", "rss_bytes"),
+        **attributes(run.live, "gpu_utilization", "gpu_memory_bytes"),
     }
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from radt.cli.options import reading_options
+from radt.cli.options import store_options
 from radt.store.locate import Places, Readers
 from radt.trace.build import MAX_POINTS, Contents, write_trace
 from radt.trace.torch_trace import ClockMap
@@ -25,7 +25,7 @@ _VIEWER = "https://ui.perfetto.dev"
     help="File to write; compressed if it ends in .gz.  [default: the run's id, here]",
 )
 @click.option("--alone", is_flag=True, help="Leave out the runs that shared the machine.")
-@reading_options
+@store_options
 def command(run: str, output: Path | None, alone: bool, places: Places) -> None:
     """Write a RUN (id, or its first characters) as a file for ui.perfetto.dev.
 

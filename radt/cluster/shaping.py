@@ -63,7 +63,7 @@ def arrays_for(
     plans = {workload.plan.key: workload.plan for workload in pending}
     ordered = sorted(plans, key=lambda key: plans[key].runs[0].line)
     problems = [
-        _problem(conflict) for key in ordered for conflict in shape_conflicts(plans[key], settings)
+        conflict.problem for key in ordered for conflict in shape_conflicts(plans[key], settings)
     ]
     if problems:
         raise ExperimentError(shown, sorted(problems, key=lambda problem: problem.line or 0))
@@ -328,13 +328,6 @@ def _time_s(
 
 def _conflict(runs: Sequence[RunPlan], column: Column, cause: str, remedy: str) -> Conflict:
     return Conflict(column, tuple(run.line for run in runs), UsageError(cause, remedy))
-
-
-def _problem(conflict: Conflict) -> Problem:
-    first, *others = sorted(set(conflict.lines))
-    also = f" (with line {', '.join(map(str, others))})" if others else ""
-    error = conflict.error
-    return Problem(error.message + also, error.remedy or "", first, conflict.column)
 
 
 def on_one_node(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import socket
-import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +39,7 @@ from radt.collector.start import log_path, start_guardian, starting
 from radt.errors import CollectorError, RadtError
 from radt.files import identity
 from radt.model import RunStatus
+from radt.processes import peer_of
 from radt.procfs import process_stat
 
 #: How often to check whether a starting collector is listening.
@@ -61,8 +61,6 @@ RETRY_S = 3.0
 _RETRY_TIMEOUT_S = 1.0
 #: How often to check, while waiting for an answer, whether the collector is stopped.
 _LOOK_S = 0.5
-#: Peer credentials of a Unix socket: struct ucred with pid, uid, gid.
-_PEER = struct.Struct("iII")
 
 AnswerT = TypeVar("AnswerT")
 
@@ -78,15 +76,27 @@ class _StoppedError(TimeoutError):
 class CollectorClient:
     """A connection to the user's collector. Thread-safe.
 
-    The runs registered through a client belong to its process and are ended when it dies. Create
-    one with `connect`.
+    The runs registered through a client belong to its process and are ended when it dies. It
+    connects with the first request, or with `reach`.
+
+    Args:
+        start: Start a collector if none listens; otherwise raise an error.
+        timeout_s: How long to wait for it to listen, at each connection.
+        patience_s: How long to wait for a greeting or an answer, which a suspended collector never
+            gives.
+        deadline_s: Limit for all of these; afterwards the attribute of that name.
 
     Raises:
         CollectorError: From all methods but `close`, if the collector refuses or cannot be reached.
     """
 
     def __init__(
-        self, *, start: bool, timeout_s: float, patience_s: float, deadline_s: float = math.inf
+        self,
+        *,
+        start: bool = True,
+        timeout_s: float = 15.0,
+        patience_s: float = _ANSWER_TIMEOUT_S,
+        deadline_s: float = math.inf,
     ) -> None:
         #: Time on the monotonic clock at which all waiting ends, regardless of other timeouts. The
         #: collector still handles a request that was sent before, once it continues.
@@ -105,28 +115,6 @@ class CollectorClient:
         self._again_s = 0.0
         #: Earliest time to start another guardian: one that was just started is about to listen.
         self._start_again_s = -math.inf
-
-    @classmethod
-    def connect(
-        cls,
-        *,
-        start: bool = True,
-        timeout_s: float = 15.0,
-        patience_s: float = _ANSWER_TIMEOUT_S,
-        deadline_s: float = math.inf,
-    ) -> CollectorClient:
-        """Connect to the collector.
-
-        Args:
-            start: Start a collector if none listens; otherwise raise an error.
-            timeout_s: How long to wait for it to listen, now and at each reconnection.
-            patience_s: How long to wait for a greeting or an answer, which a suspended collector
-                never gives.
-            deadline_s: Limit for all of these; afterwards the client's attribute of that name.
-        """
-        client = cls(start=start, timeout_s=timeout_s, patience_s=patience_s, deadline_s=deadline_s)
-        client.reach()
-        return client
 
     @classmethod
     def for_runner(cls) -> CollectorClient:
@@ -155,10 +143,11 @@ class CollectorClient:
                 self._start_guardian()
         return False
 
-    def reach(self) -> None:
+    def reach(self) -> Self:
         """Connect unless already connected."""
         with self._lock:
             self._reach(lambda: None, self._timeout_s)
+        return self
 
     @property
     def away(self) -> CollectorError | None:
@@ -351,7 +340,8 @@ class CollectorClient:
     def _exchange(self, op: Op, arguments: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         assert self._socket is not None
         give_up_s = self._at_most(time.monotonic() + timeout_s)
-        self._socket.settimeout(_left_s(give_up_s))
+        # Above 0, which means something else to a socket.
+        self._socket.settimeout(max(1e-3, give_up_s - time.monotonic()))
         self._socket.sendall(encode({"op": str(op)} | arguments))
         while b"\n" not in self._received:
             self._check_runs()
@@ -377,9 +367,8 @@ class CollectorClient:
     def _check_runs(self) -> None:
         """Raise _StoppedError if the collector is suspended and cannot answer."""
         assert self._socket is not None
-        peer = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        pid, _, _ = _PEER.unpack(peer)
-        stat = process_stat(pid) if pid else None  # 0: not visible in this container
+        pid, _ = peer_of(self._socket)
+        stat = process_stat(pid) if pid else None
         if stat is not None and stat.state == "T":
             raise _StoppedError(pid)
 
@@ -492,16 +481,11 @@ def _silence(error: OSError) -> CollectorError:
     return CollectorError(f"the collector does not answer: {error}", f"Look into {log_path()}")
 
 
-def _left_s(deadline: float) -> float:
-    """Return the time until a deadline, above 0, which means something else to a socket."""
-    return max(1e-3, deadline - time.monotonic())
-
-
 def flush_uploads(store: Path) -> None:
     """Ask the collector, if one answers, to upload the data of a store now instead of later."""
     # Without this request, the collector uploads the data later.
     with (
         suppress(CollectorError),
-        CollectorClient.connect(start=False, timeout_s=0.0, patience_s=1.0) as client,
+        CollectorClient(start=False, timeout_s=0.0, patience_s=1.0).reach() as client,
     ):
         client.flush(store)

@@ -235,7 +235,11 @@ class _UnendedRun:
             if self._end is not None:
                 writer.put_tags(run_id, self._end.tags)
             if run.started_ns is not None and self._run.started_ns is None:
-                self._put_barrier(writer, self._clock.to_wall_ns(run.started_ns))
+                # Record the start of a workload whose runner could not.
+                workload = self._reader.workload(self._run.workload_id)
+                if workload.barrier_ns is None:
+                    started_ns = self._clock.to_wall_ns(run.started_ns)
+                    writer.update_workload(workload.workload_id, barrier_ns=started_ns)
             recorder.write_rest()
             if recorder.problem:
                 raise JournalError(recorder.problem)
@@ -272,11 +276,6 @@ class _UnendedRun:
         elif end is not None and end.started_ns is not None:
             run.started(end.pid, end.started_ns)
         return run
-
-    def _put_barrier(self, writer: StoreWriter, started_ns: int) -> None:
-        """Record the start of a workload whose runner could not."""
-        if self._reader.workload(self._run.workload_id).barrier_ns is None:
-            writer.update_workload(self._run.workload_id, barrier_ns=started_ns)
 
     def _ending(self) -> RunEnding:
         """Return the end noted by the runner, else one for a script without its own."""

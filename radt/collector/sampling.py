@@ -194,19 +194,15 @@ class Sampler:
                 if thread.listener is None:
                     thread.listener = self._opened(thread)
                 self._sample_until_over(thread, thread.listener)
-            except ListenerUnavailableError as error:
+            # Third-party code: any exception, even sys.exit(), must only end the reading.
+            except (Exception, SystemExit) as error:
                 thread.busy_since_ns = 0
                 if thread.abandoned:  # another thread has taken over and may succeed
                     break
                 self._mark.idle()
-                self._unavailable(error)
-            # Third-party code: any exception, even sys.exit(), must only end the reading.
-            except (Exception, SystemExit) as error:
-                thread.busy_since_ns = 0
-                if thread.abandoned:
-                    break
-                self._mark.idle()
-                if is_shortage(error):
+                if isinstance(error, ListenerUnavailableError):
+                    self._unavailable(error)
+                elif is_shortage(error):
                     # This process lacks descriptors, which is not a failure of the listener.
                     with self._lock:
                         runs = list(self._runs.values())
@@ -281,25 +277,24 @@ class Sampler:
 
     def _counters_due(self) -> bool:
         """Return whether a run has begun or is ending; called with the lock held."""
-        return self._has_counters and (
-            bool(self._last)
-            or any(run.sampling and run.run_id not in self._begun for run in self._runs.values())
-        )
+        return self._has_counters and bool(self._last or self._newly_begun())
+
+    def _newly_begun(self) -> list[RegisteredRun]:
+        """Return runs without a first reading of counters; called with the lock held."""
+        runs = self._runs.values()
+        return [run for run in runs if run.sampling and run.run_id not in self._begun]
 
     def _read_counters(self, thread: SamplerThread, listener: Listener) -> None:
         """Read counters for the runs that have begun and for those that are ending."""
         with self._lock:
             if not self._counters_due():
                 return
-            new = [
-                run for run in self._runs.values() if run.sampling and run.run_id not in self._begun
-            ]
-            self._begun |= {run.run_id for run in new}
+            runs = self._newly_begun()
+            self._begun |= {run.run_id for run in runs}
             last, self._last = self._last, {}
+        runs += [run for run, _ in last.values()]
         try:
-            self._sample(
-                thread, listener, [*new, *(run for run, _ in last.values())], counters=True
-            )
+            self._sample(thread, listener, runs, counters=True)
         finally:
             for _, done in last.values():
                 done.set()

@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 import socket
-import struct
 import sys
 import threading
 import time
@@ -41,6 +40,7 @@ from radt.collector.service import Service
 from radt.collector.start import CollectorSettings, guardian_lock, worker_lock
 from radt.errors import RadtError
 from radt.model import RunStatus
+from radt.processes import peer_of
 from radt.procfs import ProcessId, process_stat
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,6 @@ log = logging.getLogger(__name__)
 #: How long a collector may take to store the remaining data after its owner process has died.
 _OWNER_GRACE_S = 10.0
 
-_PEER = struct.Struct("iII")  # struct ucred: pid, uid, gid
 Answer = dict[str, Any]
 
 
@@ -154,9 +153,7 @@ class _Connection:
     def __init__(self, peer: socket.socket, server: CollectorServer) -> None:
         self._peer = peer
         self._server = server
-        pid, self._uid, _ = _PEER.unpack(
-            peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-        )
+        pid, self._uid = peer_of(peer)
         #: The client's process; None if it runs in a container and is not visible.
         self.owner = ProcessId.of(pid) if pid else None
         self.run_ids: set[str] = set()
@@ -189,18 +186,16 @@ class _Connection:
             return {"ok": True} | self._server.answer(decode(line), self)
         except RadtError as error:
             code = error.code if isinstance(error, RefusedError) else RefusalCode.NONE
-            return {
-                "ok": False,
-                "error": error.message,
-                "remedy": error.remedy,
-                "code": str(code),
-            }
+            return _refusal(error.message, error.remedy, code)
         except ValueError as error:
-            return {"ok": False, "error": str(error), "remedy": None, "code": ""}
+            return _refusal(str(error))
         except Exception as error:  # report a bug to the client instead of leaving it waiting
             log.exception("answering a client")
-            message = f"the collector failed: {type(error).__name__}: {error}"
-            return {"ok": False, "error": message, "remedy": None, "code": ""}
+            return _refusal(f"the collector failed: {type(error).__name__}: {error}")
+
+
+def _refusal(error: str, remedy: str | None = None, code: RefusalCode = RefusalCode.NONE) -> Answer:
+    return {"ok": False, "error": error, "remedy": remedy, "code": str(code)}
 
 
 def _record(service: Service, request: Mapping[str, Any], _: _Connection) -> Answer:

@@ -36,8 +36,8 @@ class MigInstance:
     """A GPU instance with its compute instances.
 
     ``start`` and ``size`` are its placement in memory slices. ``existing`` are the ids of earlier
-    GPU instances, to distinguish an instance whose id was never recorded. ``gpu_instance`` and the
-    following fields are known after its creation.
+    GPU instances, to distinguish an instance whose id was never recorded. ``gpu_instance`` is known
+    after its creation.
     """
 
     kind: ClassVar[str] = "mig-instance"
@@ -48,8 +48,6 @@ class MigInstance:
     size: int
     existing: tuple[int, ...] = ()
     gpu_instance: int | None = None
-    compute_instances: tuple[int, ...] = ()
-    mig_uuids: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"MIG instance {self.profile} at slice {self.start} of {self.gpu_uuid}"
@@ -251,11 +249,14 @@ def _read_entry(path: Path) -> LedgerEntry | Damaged | None:
             return Damaged(path, f"written by another radt, in format {content['format']}")
         if content["kind"] not in _TYPES:
             return Damaged(path, f"unknown kind {content['kind']}")
+        kind = _TYPES[content["kind"]]
+        known = {field.name for field in dataclasses.fields(kind)}
         details: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
             for name, value in content["thing"].items()
+            if name in known  # other versions of radt record more
         }
-        thing: Thing = _TYPES[content["kind"]](**details)
+        thing: Thing = kind(**details)
         owner = ProcessOwner(**content["owner"])
         return LedgerEntry(path, thing, owner, content["run_id"], content["workload_id"])
     except FileNotFoundError:

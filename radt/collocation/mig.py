@@ -2,7 +2,7 @@
 
 Only instances in the ledger are changed: a GPU instance by its id, position and profile, and the
 compute instances inside it. The mode of a GPU is never changed. Functions that take ``nvml``
-(pynvml, initialised by `radt.devices.nvml.opened`) may raise ``pynvml.NVMLError``.
+(pynvml, initialised as `radt.devices.nvml.Nvml`) may raise ``pynvml.NVMLError``.
 https://docs.nvidia.com/deploy/nvml-api/api/group__nvmlMultiInstanceGPU.html
 """
 
@@ -24,7 +24,7 @@ from radt.collocation.ledger import CreatedLedger, LedgerEntry, MigInstance
 from radt.collocation.processes import identify
 from radt.collocation.topology import GpuInstance, InstanceProfile, Placement, profile_name
 from radt.devices.gpus import find_handles, mig_devices
-from radt.devices.nvml import opened
+from radt.devices.nvml import Nvml
 from radt.errors import DeviceError
 
 T = TypeVar("T")
@@ -247,10 +247,6 @@ def _furnish(
         attributes = nvml.nvmlDeviceGetAttributes(find_handles(nvml, uuid)[0])
         sm_count = int(attributes.multiprocessorCount)
         computes[compute.name] = replace(compute, uuid=uuid, sm_count=sm_count)
-    entry.confirm(
-        compute_instances=tuple(ids.values()),
-        mig_uuids=tuple(compute.uuid for compute in computes.values()),
-    )
     return CreatedInstance(entry, computes)
 
 
@@ -337,7 +333,7 @@ def _driver(what: str, command: str) -> Iterator[Any]:
     import pynvml
 
     try:
-        with opened() as nvml:
+        with Nvml() as nvml:
             yield nvml
     except pynvml.NVMLError_NoPermission as error:
         needed = f"changing MIG instances needs {permissions.needed()}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import threading
 import time
@@ -318,18 +317,12 @@ def _remove(entry: LedgerEntry) -> str:
 
 
 def _remove_container(thing: Container) -> None:
-    tool = shutil.which(thing.tool)
-    if tool is None:
-        raise DeviceError(
-            f"{thing.tool} not found", f"Remove it with `{thing.tool} rm -f {thing.name}`"
-        )
+    remedy = f"Remove it with `{thing.tool} rm -f {thing.name}`"
     try:
-        done = run_command([tool, "rm", "-f", thing.name], _CONTAINER_TIMEOUT_S)
+        done = run_command([thing.tool, "rm", "-f", thing.name], _CONTAINER_TIMEOUT_S)
+    except FileNotFoundError as error:
+        raise DeviceError(f"{thing.tool} not found", remedy) from error
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DeviceError(
-            f"{thing.tool} does not answer: {error}", f"Run `{thing.tool} rm -f {thing.name}`"
-        ) from error
+        raise DeviceError(f"{thing.tool} does not answer: {error}", remedy) from error
     if done.returncode != 0 and _NO_CONTAINER not in done.stderr.lower():
-        raise DeviceError(
-            f"{thing.tool} refused: {done.stderr.strip()}", f"Run `{thing.tool} rm -f {thing.name}`"
-        )
+        raise DeviceError(f"{thing.tool} refused: {done.stderr.strip()}", remedy)

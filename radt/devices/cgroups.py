@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 
-from radt.procfs import read
+from radt.procfs import read_text
 
 _PROC = Path("/proc")
 #: Version 1 represents "no limit" as the highest multiple of the page size.
@@ -36,7 +36,7 @@ class Limited:
 
     def used_bytes(self) -> int | None:
         """Return the memory charged to the group, with page cache; None if the group is gone."""
-        text = _text(self.usage_file)
+        text = read_text(self.usage_file)
         return int(text) if text.isdigit() else None
 
 
@@ -61,7 +61,7 @@ class Hierarchy:
     def find(cls, controller: Controller, proc: Path = _PROC) -> Hierarchy | None:
         """Return the hierarchy of a controller; None if it is not mounted."""
         by_version: dict[int, Hierarchy] = {}
-        for line in _text(proc / "self/mountinfo").splitlines():
+        for line in read_text(proc / "self/mountinfo").splitlines():
             # 36 35 98:0 /root /mount/point options [tags] - type source super-options (proc(5))
             fields, _, rest = line.partition(" - ")
             kind, _, options = rest.split(" ", 2)
@@ -74,7 +74,7 @@ class Hierarchy:
 
     def group_of(self, pid: int | str) -> PurePosixPath | None:
         """Return the group of a process; None if it is gone, or its group is not visible here."""
-        for line in _text(self.proc / str(pid) / "cgroup").splitlines():
+        for line in read_text(self.proc / str(pid) / "cgroup").splitlines():
             _, controllers, path = line.split(":", 2)
             if self.controller in controllers.split(",") if self.version == 1 else not controllers:
                 group = PurePosixPath(path)
@@ -100,7 +100,7 @@ class Hierarchy:
         limits = [
             Limited(str(each), int(text), folder / usage_file)
             for each, folder in self.around(group)
-            if (text := _text(folder / limit_file)).isdigit() and int(text) < _NO_LIMIT_BYTES
+            if (text := read_text(folder / limit_file)).isdigit() and int(text) < _NO_LIMIT_BYTES
         ]
         return min(limits, key=lambda limited: limited.limit_bytes, default=None)
 
@@ -109,10 +109,10 @@ class Hierarchy:
         limits = []
         for _, folder in self.around(group):
             if self.version == 2:
-                quota, _, period = _text(folder / "cpu.max").partition(" ")
+                quota, _, period = read_text(folder / "cpu.max").partition(" ")
             else:
-                quota = _text(folder / "cpu.cfs_quota_us")
-                period = _text(folder / "cpu.cfs_period_us")
+                quota = read_text(folder / "cpu.cfs_quota_us")
+                period = read_text(folder / "cpu.cfs_period_us")
             if quota.isdigit() and period.isdigit():
                 limits.append(int(quota) / int(period))
         return min(limits, default=None)
@@ -145,7 +145,3 @@ class CgroupLimits:
         if cpu is not None and (group := cpu.group_of(pid)) is not None:
             cpus = cpu.cpus(group)
         return cls(None if limited is None else limited.limit_bytes, cpus)
-
-
-def _text(path: Path) -> str:
-    return read(str(path)).decode("utf-8", "surrogateescape").strip()

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from radt.devices.nvml import Nvml, opened
+from radt.devices.nvml import Nvml
 
 #: Folder of the device files of NVIDIA's GPUs: ``nvidia0``.
 _DEV = "/dev"
@@ -162,7 +162,7 @@ class Gpus:
             failed = bool(device_files()) or Path(_WSL_FILE).exists()
             return cls(reason="nvidia-ml-py is not installed here", failed=failed)
         try:
-            with opened() as nvml:
+            with Nvml() as nvml:
                 driver = str(nvml.nvmlSystemGetDriverVersion())
                 count = nvml.nvmlDeviceGetCount()
                 gpus = tuple(_with(more, nvml, Gpu.read(nvml, index)) for index in range(count))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from radt.devices.cgroups import CgroupLimits
 from radt.devices.cpus import CpuTopology
+from radt.procfs import meminfo, read_text
 
 _CPUS = Path("/sys/devices/system/cpu")
 _NODES = Path("/sys/devices/system/node")
@@ -49,10 +50,10 @@ class Host:
     @classmethod
     def detect(cls) -> Host:
         """Query the kernel. Never raises: unreported properties are None."""
-        cpus = cpu_numbers(_text(_CPUS / "online")) or tuple(range(os.cpu_count() or 1))
+        cpus = cpu_numbers(read_text(_CPUS / "online")) or tuple(range(os.cpu_count() or 1))
         places = CpuTopology.read(cpus).cores
         whole = len(places) == len(cpus)
-        memory, limits = _memory(_text(Path("/proc/meminfo"))), CgroupLimits.of()
+        memory, limits = meminfo(), CgroupLimits.of()
         return cls(
             name=platform.node(),
             cpu_model=_cpu_model(),
@@ -82,40 +83,20 @@ def cpu_numbers(text: str) -> tuple[int, ...]:
 
 
 def _nodes() -> Iterator[NumaNode]:
-    for number in cpu_numbers(_text(_NODES / "online")):
+    for number in cpu_numbers(read_text(_NODES / "online")):
         folder = _NODES / f"node{number}"
-        # Lines of a node begin with "Node 0 ".
-        lines = [line.split(None, 2)[-1] for line in _text(folder / "meminfo").splitlines()]
-        memory = _memory("\n".join(lines))
+        memory = meminfo(folder / "meminfo")
         yield NumaNode(
             number,
-            cpu_numbers(_text(folder / "cpulist")),
+            cpu_numbers(read_text(folder / "cpulist")),
             memory.get("MemTotal"),
             memory.get("MemFree"),
         )
 
 
-def _memory(text: str) -> dict[str, int]:
-    """Parse the format of ``/proc/meminfo`` into bytes by name."""
-    amounts = {}
-    for line in text.splitlines():
-        name, _, rest = line.partition(":")
-        words = rest.split()
-        if len(words) == 2 and words[1] == "kB":
-            amounts[name] = int(words[0]) * 1024
-    return amounts
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:  # a kernel or container without it
-        return ""
-
-
 def _cpu_model() -> str:
     """Return the model that the kernel reports; on ARM it reports none."""
-    for line in _text(Path("/proc/cpuinfo")).splitlines():
+    for line in read_text("/proc/cpuinfo").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("model name", "Model", "cpu model"):
             return value.strip()

@@ -10,11 +10,10 @@ https://docs.nvidia.com/deploy/nvml-api/change-log.html
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 #: The value of ``gpuInstanceId`` and ``computeInstanceId`` for "none", and of unreported memory.
 NO_INSTANCE = 2**32 - 1
@@ -30,6 +29,8 @@ _Form = Callable[..., Any]
 
 class Nvml:
     """`pynvml`, initialised. NVML counts its users, so it stays open for others after `close`.
+
+    Use it as a context manager, or close it.
 
     Raises:
         pynvml.NVMLError: There is no driver, or it does not work.
@@ -49,6 +50,12 @@ class Nvml:
         """Shut NVML down, unless other parts of the process use it."""
         self._pynvml.nvmlShutdown()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def __getattr__(self, name: str) -> Any:
         return partial(self._call, name) if name in _FORMS else getattr(self._pynvml, name)
 
@@ -64,16 +71,6 @@ class Nvml:
                 if error.value not in absent or place == len(forms) - 1:
                     raise
         raise AssertionError("the last form returns or raises")
-
-
-@contextmanager
-def opened() -> Iterator[Nvml]:
-    """Open NVML for the duration of the context; raises as `Nvml`."""
-    nvml = Nvml()
-    try:
-        yield nvml
-    finally:
-        nvml.close()
 
 
 class _ProcessV1(ctypes.Structure):

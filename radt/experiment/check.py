@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from radt.devices.cpus import CpuTopology, assign_cpus
@@ -163,6 +163,13 @@ class Conflict:
     lines: tuple[int, ...]
     error: RadtError
 
+    @property
+    def problem(self) -> Problem:
+        """Return the problem at the first of the rows, which names the others."""
+        first, *others = sorted(set(self.lines))
+        also = f" (with line {', '.join(map(str, others))})" if others else ""
+        return Problem(self.error.message + also, self.error.remedy or "", first, self.column)
+
 
 def conflicts(workload: WorkloadPlan, place: RowTarget) -> Iterator[Conflict]:
     """Yield the reasons why the rows of a workload cannot run together on this machine.
@@ -230,8 +237,8 @@ def _device_conflicts(runs: Sequence[RunPlan], place: RowTarget) -> Iterator[Con
 def machine_warnings(workloads: Iterable[WorkloadPlan], place: RowTarget) -> tuple[str, ...]:
     """Return properties of this machine that will impair the runs but not prevent their start."""
     of_listeners = listener_warnings(workloads, place.registry)
-    runs = [run for workload in workloads for run in workload.runs]
-    indices = {index for run in runs for index in run.devices.gpus}
+    devices = [run.devices for workload in workloads for run in workload.runs]
+    indices = {index for each in devices for index in each.gpus}
     if not indices:
         return of_listeners
     from radt.collocation.planner import warnings
@@ -309,43 +316,41 @@ def workloads_of(runs: Iterable[RunPlan]) -> tuple[WorkloadPlan, ...]:
     )
 
 
+@dataclass(slots=True)
 class _TableCheck:
     """Collects the problems of a file."""
 
-    def __init__(
-        self,
-        header: ColumnPositions,
-        table: CsvTable,
-        place: RowTarget,
-        only: Collection[tuple[str, str]] | None,
-    ) -> None:
-        self._header = header
-        self._table = table
-        self._place = place
-        self._only = only
-        self._incomplete: set[tuple[str, str]] = set()
-        self._records: dict[int, Record] = {}
-        self.problems = [*undecoded_problems(table, header), *header_problems(header)]
+    header: ColumnPositions
+    table: CsvTable
+    place: RowTarget
+    only: Collection[tuple[str, str]] | None
+    problems: list[Problem] = field(default_factory=list)
+    _incomplete: set[tuple[str, str]] = field(default_factory=set)
+    _records: dict[int, Record] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.problems += undecoded_problems(self.table, self.header)
+        self.problems += header_problems(self.header)
         self.problems += [
-            Problem(defect.cause, defect.remedy, defect.line, header.name(defect.index))
-            for defect in table.defects
+            Problem(defect.cause, defect.remedy, defect.line, self.header.name(defect.index))
+            for defect in self.table.defects
         ]
-        if not table.rows:
+        if not self.table.rows:
             remedy = "Add a line for each run below the header"
             self.problems.append(Problem("expected at least one run, got none", remedy))
 
     def runs(self) -> list[RunPlan]:
         """Parse the rows and return those without a problem."""
         records = list(self._whole_records())
-        default = self._place.default_experiment
+        default = self.place.default_experiment
         keys = [
-            (experiment, self._place.groups.get(record.line, workload))
+            (experiment, self.place.groups.get(record.line, workload))
             for record in records
-            for experiment, workload in [self._header.workload(record, default)]
+            for experiment, workload in [self.header.workload(record, default)]
         ]
         runs: list[RunPlan] = []
         for record, spot in zip(records, positions_of(keys), strict=True):
-            if self._only is not None and (spot.experiment, spot.workload) not in self._only:
+            if self.only is not None and (spot.experiment, spot.workload) not in self.only:
                 continue
             run = self._run(record, spot)
             if run is None:
@@ -359,15 +364,14 @@ class _TableCheck:
         """Check resources that the rows of a workload need at the same time, if all are valid."""
         for workload in workloads:
             if (workload.experiment, workload.label) not in self._incomplete:
-                for conflict in conflicts(workload, self._place):
-                    first, *others = sorted(conflict.lines)
-                    also = f" (with line {', '.join(map(str, others))})" if others else ""
-                    error, record = conflict.error, self._records[first]
-                    self._add(conflict.column, record, error.message + also, error.remedy)
+                for conflict in conflicts(workload, self.place):
+                    problem = conflict.problem
+                    record = self._records[problem.line or 0]
+                    self._add(conflict.column, record, problem.cause, problem.remedy)
 
     def sorted_problems(self) -> list[Problem]:
         """Return the problems in the file's order; problems of the settings file only once."""
-        names = [self._header.name(index) for index in range(len(self._header.record.cells))]
+        names = [self.header.name(index) for index in range(len(self.header.record.cells))]
         order = {name: index for index, name in enumerate(names)}
         unique: dict[tuple[str, str, str | None], Problem] = {}
         for number, problem in enumerate(self.problems):
@@ -379,36 +383,36 @@ class _TableCheck:
         )
 
     def _whole_records(self) -> Iterator[Record]:
-        defective = {defect.line for defect in self._table.defects}
-        for record in self._table.rows:
+        defective = {defect.line for defect in self.table.defects}
+        for record in self.table.rows:
             if not defective.isdisjoint(cell.line for cell in record.cells):
                 continue
-            wrong = width_problem(record, self._header)
+            wrong = width_problem(record, self.header)
             if wrong is None:
                 yield record
             else:
                 self.problems.append(wrong)
 
     def _run(self, record: Record, spot: RowPosition) -> RunPlan | None:
-        row = ExperimentRow(self._header.values(record), self._header.logged(record), record.line)
+        row = ExperimentRow(self.header.values(record), self.header.logged(record), record.line)
         unreadable = {column for column, text in row.values.items() if UNREADABLE.search(text)}
         unreadable_own = any(UNREADABLE.search(text) for text in row.logged.values())
 
         def complain(column: Column, error: UsageError) -> None:
             # Unreadable cells were reported already, and so was a header without File and Model.
-            if column in unreadable or (column is Column.FILE and not self._header.names_programs):
+            if column in unreadable or (column is Column.FILE and not self.header.names_programs):
                 return
             self._add(column, record, error.message, error.remedy)
 
-        run = RowCheck(row, spot, self._place, complain).run()
+        run = RowCheck(row, spot, self.place, complain).run()
         return None if unreadable or unreadable_own else run
 
     def _add(self, column: Column, record: Record, cause: str, remedy: str | None) -> None:
-        index = self._header.positions.get(column)
+        index = self.header.positions.get(column)
         line = record.line if index is None else record.cells[index].line
         self.problems.append(Problem(cause, remedy or "", line, self._shown(column)))
 
     def _shown(self, column: Column) -> str:
         """Return the header as the user wrote it; without one, radt's name of the column."""
-        index = self._header.positions.get(column)
-        return column if index is None else self._header.name(index) or column
+        index = self.header.positions.get(column)
+        return column if index is None else self.header.name(index) or column

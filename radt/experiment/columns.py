@@ -34,7 +34,6 @@ class Field:
     absent column means; ``missing`` are texts that count as empty; ``max_length`` is in characters.
     """
 
-    name: str
     title: str
     description: str
     if_empty: str
@@ -78,7 +77,6 @@ def _field(descriptor: Mapping[str, Any], missing_everywhere: list[str]) -> Fiel
     constraints = descriptor.get("constraints", {})
     pattern = constraints.get("pattern")
     return Field(
-        name=descriptor["name"],
         title=descriptor["title"],
         description=descriptor["description"],
         if_empty=descriptor["ifEmpty"],

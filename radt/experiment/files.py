@@ -55,43 +55,33 @@ def read_version(path: Path) -> Version:
     return Version(content, before)
 
 
-def replace_if_unchanged(path: Path, content: bytes, version: Version) -> bool:
-    """Replace the file by ``content``, unless it was written by others since ``version``.
+class ChangedError(Exception):
+    """Another process has written the file."""
+
+
+def replace_version(path: Path, content: bytes, version: Version) -> None:
+    """Replace a version of the file by ``content``.
 
     Mode, owner, and extended attributes (including access control lists) are kept. ``path`` must
     not be a symbolic link: the link itself would be replaced, not its target.
 
-    Returns:
-        True if the file was replaced.
-
     Raises:
+        ChangedError: Another process has written it since; its content is left alone.
         OSError: The folder or the disk refuses; the file is unchanged.
     """
-    try:
-        # Readable by the owner only, until it has the file's mode.
-        with whole_file(path, mode=0o600, temporary=temporary_of(path)) as temporary:
-            with temporary.open("wb") as stream:
-                stream.write(content)
-                stream.flush()
-                _keep_owner(path, stream.fileno())
-                shutil.copystat(path, temporary)
-                os.utime(temporary)  # editors detect a change by its modification time
-                os.fsync(stream.fileno())
-            # Checked last, so that the race is limited to the moment between two system calls.
-            _check_unchanged(path, version)
-    except _ChangedError:
-        return False
+    # Readable by the owner only, until it has the file's mode.
+    with whole_file(path, mode=0o600, temporary=temporary_of(path)) as temporary:
+        with temporary.open("wb") as stream:
+            stream.write(content)
+            stream.flush()
+            _keep_owner(path, stream.fileno())
+            shutil.copystat(path, temporary)
+            os.utime(temporary)  # editors detect a change by its modification time
+            os.fsync(stream.fileno())
+        # Checked last, so that the race is limited to the moment between two system calls.
+        if _fingerprint(path.stat()) != version.fingerprint:
+            raise ChangedError
     sync(path.parent)
-    return True
-
-
-class _ChangedError(Exception):
-    """Another process has written the file."""
-
-
-def _check_unchanged(path: Path, version: Version) -> None:
-    if _fingerprint(path.stat()) != version.fingerprint:
-        raise _ChangedError
 
 
 def create_file(path: Path, content: bytes) -> None:
@@ -190,11 +180,12 @@ class SharedFile:
         for _ in range(MAX_ATTEMPTS):
             version = self.read()
             content = change(version.content)
+            if content == version.content:
+                return None
             try:
-                if content == version.content or replace_if_unchanged(
-                    self._target, content, version
-                ):
-                    return
+                return replace_version(self._target, content, version)
+            except ChangedError:
+                continue
             except OSError as error:
                 raise StatusError(
                     f"{self.path} cannot be written: {error.strerror}",
@@ -241,12 +232,11 @@ class RawFile:
         try:
             content = read_version(absolute).content
         except FileNotFoundError:
-            raise ExperimentError(
-                shown, [Problem("there is no such file", "Check the path")]
-            ) from None
+            problem = Problem("there is no such file", "Check the path")
+            raise ExperimentError(shown, [problem]) from None
         except OSError as error:
-            cause = f"it cannot be read: {error.strerror}"
-            raise ExperimentError(shown, [Problem(cause, "Check the path and its mode")]) from error
+            problem = Problem(f"it cannot be read: {error.strerror}", "Check the path and its mode")
+            raise ExperimentError(shown, [problem]) from error
         if content.startswith(_ZIP):
             problem = Problem(f"this is a workbook, not {kind}", f"Save it as {kind} in UTF-8")
             raise ExperimentError(shown, [problem])

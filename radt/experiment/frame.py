@@ -83,7 +83,9 @@ class FrameExperiment:
     @property
     def name(self) -> str:
         """Return a file name: the name of the experiment, and a hash of the rows."""
-        names = {row[index].strip() for index in self._of(Column.EXPERIMENT) for row in self.rows}
+        columns = [Column.named(name) for name in self.header]
+        cells = [cell for row in self.rows for cell in zip(columns, row, strict=True)]
+        names = {text.strip() for column, text in cells if column is Column.EXPERIMENT}
         name = re.sub(r"[^\w.-]+", "-", names.pop()).strip("-.")[:40] if len(names) == 1 else ""
         digest = hashlib.sha256(repr(self._core).encode()).hexdigest()[:12]
         return f"{name or 'table'}-{digest}"
@@ -132,9 +134,6 @@ class FrameExperiment:
     def _core(self) -> list[list[str]]:
         return _core([self.header, *self.rows])
 
-    def _of(self, column: Column) -> list[int]:
-        return [index for index, name in enumerate(self.header) if Column.named(name) is column]
-
     def _placed(self, problems: Sequence[Problem], table: CsvTable) -> Iterator[Problem]:
         by_line = {
             cell.line: label
@@ -155,10 +154,11 @@ def with_statuses(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    result = frame.copy()
-    for column, values in _statuses(path).items():
-        own = next((name for name in frame.columns if Column.named(str(name)) is column), column)
-        result[str(own)] = pd.array(values, dtype="str")
+    result, stored = frame.copy(), read_table(path)
+    for column in (Column.STATUS, Column.RUN):
+        own = next((str(n) for n in frame.columns if Column.named(str(n)) is column), column.value)
+        cells = stored[own.strip()].tolist() if own.strip() in stored else [""] * len(frame)
+        result[own] = pd.array(cells, dtype="str")
     return result
 
 
@@ -180,16 +180,6 @@ def read_table(path: Path) -> pd.DataFrame:
             frame[own] = pd.Series([values.get(name) for values in swept], dtype=object)
             frame[own] = frame[own].infer_objects()
     return frame
-
-
-def _statuses(path: Path) -> dict[Column, list[str]]:
-    """Return the Status and Run cells of an experiment file, row by row."""
-    cells = _cells(ExperimentFile.read(path).table)
-    columns = [Column.named(name) for name in cells[0]]
-    return {
-        column: [row[columns.index(column)] if column in columns else "" for row in cells[1:]]
-        for column in (Column.STATUS, Column.RUN)
-    }
 
 
 def _cells(table: CsvTable) -> list[list[str]]:

@@ -145,8 +145,7 @@ class ExperimentLock:
         while self._descriptor is None:
             try:
                 descriptor, own = self._open()
-                taken = self._try(descriptor, own)
-                if taken:
+                if self._try(descriptor, own):
                     self._sign(descriptor)
             except OSError as error:
                 full = error.errno in (errno.ENOSPC, errno.EDQUOT)

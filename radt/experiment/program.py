@@ -62,12 +62,9 @@ class Program:
     @property
     def label(self) -> str:
         """Return its name in messages."""
-        match self.kind:
-            case ProgramKind.MODULE | ProgramKind.COMMAND:
-                return self.module or self.command
-            case ProgramKind.PROJECT:
-                return self.path.name
-        return self.path.stem
+        if self.kind is ProgramKind.PROJECT:
+            return self.path.name
+        return self.module or self.command or self.path.stem
 
 
 _MODULE = re.compile(r"-m\s*(.*)", re.DOTALL)
@@ -200,27 +197,29 @@ def _asked(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
 
 
 def _similar_module(parts: Sequence[str], folders: Sequence[Path]) -> str:
-    for folder in folders:
-        place = folder.joinpath(*parts[:-1])
-        try:
-            names = [entry.stem for entry in place.iterdir() if entry.suffix == ".py"]
-        except OSError:  # no such package, so no hint
-            continue
-        if hint := did_you_mean(parts[-1], names):
-            return hint
+    if hint := _similar(parts[-1], [folder.joinpath(*parts[:-1]) for folder in folders], ".py"):
+        return hint
     return "radt looks in this file's folder, in the current one, and at installed packages"
 
 
 def _similar_file(text: str, places: Sequence[Path]) -> str:
     if python := _PYTHON.fullmatch(text.strip()):
         return f"Write {python[1]} alone; radt starts Python"
-    for place in places:
-        try:
-            names = [entry.name for entry in place.parent.iterdir() if entry.is_file()]
-        except OSError:  # the folder is missing or unreadable, so no hint
-            continue
-        if hint := did_you_mean(place.name, names):
-            return hint
+    if hint := _similar(places[0].name, [place.parent for place in places]):
+        return hint
     if len(places) > 1:
         return "radt looks in this file's folder, then in the current one"
     return "Check the path"
+
+
+def _similar(name: str, folders: Sequence[Path], suffix: str = "") -> str:
+    """Return a question for the most similar file with this suffix; "" if none is near."""
+    for folder in folders:
+        try:
+            files = [entry.name for entry in folder.iterdir() if entry.is_file()]
+        except OSError:  # the folder is missing or unreadable, so no hint
+            continue
+        known = [file.removesuffix(suffix) for file in files if file.endswith(suffix)]
+        if hint := did_you_mean(name, known):
+            return hint
+    return ""

@@ -356,21 +356,18 @@ class RowCheck:
         folder = self._place.folders[0] if command is None else command[0].folder
         if self._row.text(Column.ENVIRONMENT).strip() in mappings.environments:
             folder = mappings.folder or folder  # relative paths in a settings file start there
-        data = self._data()
+        data = self._cell(Column.DATA, self._existing) or ()
         return self._cell(
             Column.ENVIRONMENT,
             lambda text: parse_environment(text, folder, mappings.environments, data),
         )
 
-    def _data(self) -> tuple[Path, ...]:
-        """Return the Data cell as an absolute path, if it exists.
+    def _existing(self, text: str) -> tuple[Path, ...]:
+        """Return a Data cell as an absolute path, if it exists.
 
         Links are not resolved: the path must be the one that the program uses.
         """
-        return self._cell(Column.DATA, lambda text: self._existing(text.strip())) or ()
-
-    def _existing(self, text: str) -> tuple[Path, ...]:
-        places = [folder / expanded(text) for folder in self._place.folders if text]
+        places = [folder / expanded(text.strip()) for folder in self._place.folders if text.strip()]
         try:
             return tuple(Path(os.path.abspath(place)) for place in places if place.exists())[:1]  # noqa: PTH100
         except OSError as error:

@@ -20,7 +20,6 @@ import io
 import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from typing import BinaryIO
 
@@ -79,21 +78,12 @@ class TableCell:
     line: int
 
 
-class LineKind(Enum):
-    """The kind of a record."""
-
-    DATA = "data"
-    COMMENT = "comment"
-    EMPTY = "empty"
-
-
 @dataclass(frozen=True, slots=True)
 class Record:
     """The cells between two line ends outside quotes; ``line`` is the first physical line."""
 
     line: int
     cells: tuple[TableCell, ...]
-    kind: LineKind
 
     @property
     def start(self) -> int:
@@ -102,6 +92,14 @@ class Record:
     @property
     def end(self) -> int:
         return self.cells[-1].end
+
+    @property
+    def has_data(self) -> bool:
+        """Return False if all cells are empty, or if they are a comment."""
+        # `# note, with a comma` comes back from a spreadsheet as `"# note, with a comma",,,`.
+        first, *others = self.cells
+        is_comment = bool(others) and first.value.startswith("#")
+        return any(cell.value for cell in (others if is_comment else self.cells))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +125,7 @@ class CsvTable:
 def parse_table(text: str) -> CsvTable:
     """Split the whole text. Never fails: problems with quotes are in ``defects``."""
     reader = _Reader(text)
-    records = [record for record in reader.records() if record.kind is LineKind.DATA]
+    records = [record for record in reader.records() if record.has_data]
     if records and _SEPARATOR_HINT.match(text, records[0].start, records[0].end):
         del records[0]
     return CsvTable(
@@ -206,7 +204,8 @@ class TableStream:
                 continue  # this line does not close the quote
             text = "".join(held)
             if self.separator not in SEPARATORS:
-                self.separator = max(SEPARATORS, key=lambda each: _count(text, each))
+                firsts = {each: next(_Reader(text, each).records()) for each in SEPARATORS}
+                self.separator = max(SEPARATORS, key=lambda each: len(firsts[each].cells))
             reader = _Reader(text, self.separator, first)
             records = list(reader.records())
             if reader.is_open and may_go_on:
@@ -218,7 +217,7 @@ class TableStream:
 
     def _sound(self, records: Sequence[Record], defective: Collection[int]) -> Iterator[TableRow]:
         for record in records:
-            if record.kind is LineKind.DATA and (
+            if record.has_data and (
                 self.header is None or not any(cell.line in defective for cell in record.cells)
             ):
                 yield TableRow(record.line, [cell.value for cell in record.cells])
@@ -243,11 +242,6 @@ class TableStream:
         else:
             return not line.strip()
         return True
-
-
-def _count(text: str, separator: str) -> int:
-    """Return the number of cells of the first record."""
-    return len(next(_Reader(text, separator).records()).cells)
 
 
 class _Reader:
@@ -286,7 +280,7 @@ class _Reader:
         while self.text.startswith(self._separator, self.position):
             self.position += 1
             cells.append(self._cell(len(cells)))
-        return Record(line, tuple(cells), _kind_of(cells))
+        return Record(line, tuple(cells))
 
     def _cell(self, index: int) -> TableCell:
         start, line, patterns = self.position, self.line, self._patterns
@@ -294,10 +288,7 @@ class _Reader:
             end = self._skip(patterns.unquoted)
             return TableCell(start, end, self.text[start:end].strip(), False, line)
         quoted = patterns.quoted.match(self.text, start)
-        closed = (
-            quoted is not None and patterns.after_cell.match(self.text, quoted.end()) is not None
-        )
-        if quoted is not None and closed:
+        if quoted is not None and patterns.after_cell.match(self.text, quoted.end()) is not None:
             self.position = quoted.end()
             self.line += len(_NEWLINE.findall(quoted.group()))
             return TableCell(start, quoted.end(), quoted.group(1).replace('""', '"'), True, line)
@@ -307,30 +298,19 @@ class _Reader:
         """Record the defect; continue at the next comma or, if that is far away, the next line."""
         start, line = self.position, self.line
         if quoted is not None and _NEWLINE.search(quoted.group()) is None:
-            self.defects.append(
-                QuoteDefect(
-                    line,
-                    index,
-                    "text follows the closing quote",
-                    'Quote the whole cell and double the quotes within: "--name ""a b"""',
-                )
-            )
+            cause = "text follows the closing quote"
+            remedy = 'Quote the whole cell and double the quotes within: "--name ""a b"""'
             self.position = quoted.end()
             end = self._skip(self._patterns.unquoted)
         else:
             # A quote that would close it belongs to a later cell. Skip only this line, so that
             # problems of the following lines are found in the same pass.
-            self.defects.append(
-                QuoteDefect(
-                    line,
-                    index,
-                    "the quote that opens here is never closed",
-                    'Close it with ", or remove it',
-                )
-            )
+            cause = "the quote that opens here is never closed"
+            remedy = 'Close it with ", or remove it'
             self.is_open |= quoted is None
             newline = _NEWLINE.search(self.text, start)
             end = self.position = newline.start() if newline is not None else len(self.text)
+        self.defects.append(QuoteDefect(line, index, cause, remedy))
         return TableCell(start, end, self.text[start:end].strip(), False, line)
 
     def _skip(self, pattern: re.Pattern[str]) -> int:
@@ -338,13 +318,3 @@ class _Reader:
         assert match is not None  # both patterns match the empty string
         self.position = match.end()
         return self.position
-
-
-def _kind_of(cells: list[TableCell]) -> LineKind:
-    filled = [cell for cell in cells if cell.value]
-    if not filled:
-        return LineKind.EMPTY
-    # `# note, with a comma` comes back from a spreadsheet as `"# note, with a comma",,,`.
-    if filled == cells[:1] and len(cells) > 1 and cells[0].value.startswith("#"):
-        return LineKind.COMMENT
-    return LineKind.DATA

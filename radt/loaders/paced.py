@@ -1,14 +1,21 @@
-"""Record metrics of techniques (`radt.loaders`, `radt.training`), at most once a second."""
+"""Record techniques (`radt.loaders`, `radt.training`): spans, and metrics once a second."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
+from contextlib import AbstractContextManager, nullcontext
 
 from radt.run.run import active_run
 
 #: Values may come with every batch; one per second is enough to show changes.
 _INTERVAL_S = 1.0
+
+
+def span(name: str) -> AbstractContextManager[object]:
+    """Return a span of the active run; outside of a run, it does nothing."""
+    run = active_run()
+    return nullcontext() if run is None else run.span(name)
 
 
 class PacedMetrics:

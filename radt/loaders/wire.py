@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import socket
-import struct
 import threading
 import weakref
 from collections import deque
@@ -19,8 +18,8 @@ from dataclasses import astuple, dataclass
 from typing import Any
 
 from radt.errors import LoaderError
+from radt.processes import peer_of
 
-_PEER = struct.Struct("3i")
 MAX_BYTES = 60_000
 _BACKLOG = 128
 
@@ -209,7 +208,7 @@ def connect(name: str) -> LoaderConnection | None:
         if error.errno in (errno.ECONNREFUSED, errno.EAGAIN):
             return None
         raise
-    if _peer_uid(sock) != os.getuid():
+    if peer_of(sock)[1] != os.getuid():
         sock.close()
         raise LoaderError(
             "another user has taken the name of this shared loader",
@@ -226,7 +225,7 @@ def accept(listening: socket.socket) -> LoaderConnection | None:
         except (BlockingIOError, ConnectionError):
             return None
         _sockets.add(sock)
-    if _peer_uid(sock) != os.getuid():
+    if peer_of(sock)[1] != os.getuid():
         sock.close()
         return None
     sock.setblocking(False)
@@ -238,8 +237,3 @@ def _socket() -> socket.socket:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
         _sockets.add(sock)
     return sock
-
-
-def _peer_uid(sock: socket.socket) -> int:
-    peer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
-    return int(_PEER.unpack(peer)[1])

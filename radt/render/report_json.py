@@ -83,9 +83,7 @@ def _workload(content: Content, item: Item) -> dict[str, Any]:
         "ids": list(summary.workload_ids),
         **_values(content, item),
         "energy": {
-            "gpus_j": summary.energy.gpus_j,
-            "is_lower_bound": summary.energy.is_lower_bound,
-            "rest_j": summary.energy.rest_j,
+            **attributes(summary.energy, "gpus_j", "is_lower_bound", "rest_j"),
             "runs": [asdict(run) for run in summary.energy.runs],
         },
         "groups": [_group(content, item, group) for group in item.groups],

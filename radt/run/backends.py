@@ -424,7 +424,7 @@ class Owner(Standalone):
         client, deadline_s = self._connected(), _patient_until_s()
         try:
             if client is None:  # a collector may have started meanwhile
-                client = CollectorClient.connect(start=False, timeout_s=0.0, deadline_s=deadline_s)
+                client = CollectorClient(start=False, timeout_s=0.0, deadline_s=deadline_s).reach()
                 self._take_up(client)
             client.deadline_s = deadline_s
             client.finish(self.target.run_id, status, reason=reason, timeout_s=_FINISH_TIMEOUT_S)

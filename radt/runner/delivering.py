@@ -193,10 +193,10 @@ def store_leftovers(home: Home, deadline_s: float) -> Recovered:
         # A killed collector has left a list of its runs: the next one ends them.
         patience_s = settings.variable(settings.COLLECTOR_PATIENCE_S, os.environ).value
         try:
-            CollectorClient.connect(
+            CollectorClient(
                 timeout_s=max(0.0, deadline_s - time.monotonic()),
                 patience_s=min(patience_s, max(_LOOK_S, deadline_s - time.monotonic())),
-            ).close()
+            ).reach().close()
         except (RadtError, OSError):
             return drained  # no collector will end them now
     while drained.waiting and time.monotonic() < deadline_s:

@@ -132,20 +132,25 @@ def upgrade(address: StoreAddress, *, public_views: bool = False) -> Upgraded:
     """
     backend = backend_of(address)
     backend.check_there()
-    with _transaction(backend, backend.reader_engine()) as connection:
+    with transaction(backend, backend.reader_engine()) as connection:
         before = current_version(backend, connection)
     check_not_newer(backend, before)
     StoreWriter(address, upgrade=True).close()
     source = None
     if backend.dialect is Dialect.POSTGRES:
-        with _transaction(backend, backend.writer_engine()) as connection:
+        with transaction(backend, backend.writer_engine()) as connection:
             backend.begin_migration(connection)
             source = put_views(connection, public=public_views)
     return Upgraded(before, latest_version(), source)
 
 
 @contextmanager
-def _transaction(backend: Backend, engine: Engine) -> Iterator[Connection]:
+def transaction(backend: Backend, engine: Engine) -> Iterator[Connection]:
+    """Yield a connection in a transaction of an engine, which is disposed of at the end.
+
+    Raises:
+        StoreError: The database cannot be reached, or is not a store.
+    """
     try:
         with backend.translated_errors(), engine.begin() as connection:
             yield connection
@@ -276,7 +281,7 @@ def _store(address: StoreAddress) -> Iterator[Connection]:
             "Give the Postgres database with --store-uri; who may read the file may read the store",
         )
     backend = backend_of(address)
-    with _transaction(backend, backend.writer_engine()) as connection:
+    with transaction(backend, backend.writer_engine()) as connection:
         version = current_version(backend, connection)
         check_not_newer(backend, version)
         check_not_older(backend, version)

@@ -63,6 +63,12 @@ class Places:
         """Return the stores, nearest first."""
         return tuple(store for store in (self.file, self.shared) if store is not None)
 
+    @property
+    def existing(self) -> tuple[StoreAddress, ...]:
+        """Return the stores, nearest first, without a missing file if Postgres remains."""
+        is_there = self.file is None or self.file.path is None or self.file.path.exists()
+        return self.stores if is_there or self.shared is None else (self.shared,)
+
     def __str__(self) -> str:
         """Return a text for messages: ``/data/radt.db or postgresql://db.example.org/radt``."""
         return " or ".join(map(str, self.stores))
@@ -153,25 +159,20 @@ class Readers:
         Raises:
             StoreError: The next store cannot be read.
         """
-        for address in self.places.stores:
-            reader = self._reader(address)
-            if reader is not None:
-                yield reader
+        for address in self.places.existing:
+            yield self._reader(address)
 
-    def _reader(self, address: StoreAddress) -> StoreReader | None:
-        """Return the store's reader; None for a missing file if another store remains.
+    def _reader(self, address: StoreAddress) -> StoreReader:
+        """Return the store's reader.
 
         Raises:
             StoreError: The store cannot be read. If it is one of several, the message says so.
         """
         if address not in self._open:
-            several = len(self.places.stores) > 1
-            if several and address.path is not None and not address.path.exists():
-                return None
             try:
                 reader = StoreReader(address)
             except StoreError as error:
-                if not several or address == self.places.file:
+                if address == self.places.stores[0]:
                     raise
                 raise type(error)(
                     f"not in {self.places.file}, and {error.message}", error.remedy

@@ -7,7 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from ipaddress import ip_address
 from itertools import compress
 from typing import Any, Self
@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from radt.errors import MissingPackageError, TrainingError, UsageError
-from radt.loaders.paced import PacedMetrics
+from radt.loaders.paced import PacedMetrics, span
 from radt.run.notices import say
-from radt.run.run import active_run
 from radt.training.job import Job
 from radt.training.weights import WeightAccess, is_low, masters_of
 
@@ -246,8 +245,7 @@ class ElasticAverager:
     def _meet(self) -> None:
         """Take part in a round, and repeat it until it succeeds."""
         began_s = time.monotonic()
-        run = active_run()
-        with nullcontext() if run is None else run.span("average"):
+        with span("average"):
             while not self._attempt():
                 pass
         self._metrics.record(time=time.monotonic() - began_s, replicas=float(self.replicas))

@@ -21,7 +21,6 @@ import threading
 import time
 import weakref
 from collections import deque
-from contextlib import nullcontext
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Self
@@ -31,11 +30,10 @@ import torch
 from radt.errors import TrainingError, UsageError
 from radt.files import lock_byte, unlock_byte
 from radt.home import RUNTIME_VARIABLE, runtime_dir
-from radt.loaders.paced import PacedMetrics
+from radt.loaders.paced import PacedMetrics, span
 from radt.loaders.protocol import chosen
 from radt.loaders.randomness import RandomState
 from radt.loaders.shared.cuda import identity
-from radt.run.run import active_run
 
 
 class Priority(StrEnum):
@@ -226,8 +224,7 @@ class DeviceLease:
         randomness = RandomState.current()
         if self._ahead is not None:
             self._ahead.finish()
-        run = active_run()
-        with nullcontext() if run is None else run.span("preempted"):
+        with span("preempted"):
             self._give_up()
             try:
                 self._wait()

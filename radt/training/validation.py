@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
@@ -14,7 +14,7 @@ from typing import Self
 from torch import nn
 
 from radt.errors import UsageError
-from radt.loaders.paced import PacedMetrics
+from radt.loaders.paced import PacedMetrics, span
 from radt.loaders.protocol import chosen
 from radt.run.notices import say
 from radt.run.run import active_run
@@ -189,10 +189,9 @@ class OverlappedValidator:
         self.timing.copy_s.append(self._resumed_s - began_s)
         self._trained_s = 0.0
         self._submitted += 1
-        run = active_run()
-        span = nullcontext() if run is None else run.span("validate")
-        span.__enter__()
-        running = _Running(snapshot, span, [None] * len(self._lanes), self._resumed_s)
+        validating = span("validate")
+        validating.__enter__()
+        running = _Running(snapshot, validating, [None] * len(self._lanes), self._resumed_s)
         self._running = running
         for lane in self._queues:
             lane.put(running)

@@ -439,7 +439,7 @@ def test_the_submit_host_brings_runs_to_mlflow(with_mlflow: Nodes) -> None:
     let_go(nodes)
     nodes.run(spool)
     uri = nodes.home.default_tracking_uri
-    with CollectorClient.connect(timeout_s=TIMEOUT_S, patience_s=60.0) as client:
+    with CollectorClient(timeout_s=TIMEOUT_S, patience_s=60.0).reach() as client:
         collected = collect(spool, nodes.home, tracking_uri=uri, client=client)
         assert not collected.problems
         nodes.bench.wait_delivered()

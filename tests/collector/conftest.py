@@ -39,7 +39,7 @@ def collector(
 
 @pytest.fixture
 def client(collector: None) -> Iterator[CollectorClient]:
-    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    client = CollectorClient(timeout_s=DEADLINE_S).reach()
     yield client
     client.close()
 

@@ -74,7 +74,7 @@ def test_a_killed_guardian_is_replaced_and_restarts_the_worker_again(project: Pr
     count = run.counts["system.load"]
     wait_for(lambda: run.has("system.load", count + 3), "the worker to go on")
     assert project.client.status().guardian_pid is None
-    CollectorClient.connect(timeout_s=DEADLINE_S).close()
+    CollectorClient(timeout_s=DEADLINE_S).reach().close()
     wait_for(lambda: project.client.status().guardian_pid)
     assert holder("worker") == worker, "adopted, not replaced"
     _kill("worker")
@@ -99,7 +99,7 @@ def test_both_killed(project: Project) -> None:
 def test_starters_at_once_start_one() -> None:
     code = (
         "import sys; from radt.collector.client import CollectorClient as C\n"
-        "sys.stdin.read(1); c = C.connect(timeout_s=180)\n"
+        "sys.stdin.read(1); c = C(timeout_s=180).reach()\n"
         "print(c.status().pid, flush=True); sys.stdin.read()"
     )
     starters = [
@@ -119,7 +119,7 @@ def test_starters_at_once_start_one() -> None:
 
 def test_without_start_a_missing_collector_is_an_error() -> None:
     with pytest.raises(CollectorError, match="no collector is running"):
-        CollectorClient.connect(start=False)
+        CollectorClient(start=False).reach()
     assert holder("guardian") is None
 
 
@@ -127,7 +127,7 @@ def test_an_idle_collector_goes_and_comes_back(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RADT_COLLECTOR_IDLE_S", "0.2")
-    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    client = CollectorClient(timeout_s=DEADLINE_S).reach()
     status = client.status()
     client.close()
     wait_for(lambda: not alive(status.pid) and not alive(status.guardian_pid))
@@ -142,7 +142,7 @@ def test_an_idle_collector_goes_and_comes_back(
 
 def test_without_guardian_an_idle_worker_goes_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RADT_COLLECTOR_IDLE_S", "0.5")
-    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    client = CollectorClient(timeout_s=DEADLINE_S).reach()
     worker = client.status().pid
     _kill("guardian")
     client.close()
@@ -156,7 +156,7 @@ _RUNNER = textwrap.dedent(
     from radt.collector.protocol import Registration
     from radt.model import ListenerChoice
     run_id, store, spool, daemon = sys.argv[1:]
-    client = CollectorClient.connect(timeout_s=180)
+    client = CollectorClient(timeout_s=180).reach()
     client.register(Registration(run_id, store, spool, listeners=(ListenerChoice("top", 0.05),)))
     training = subprocess.Popen(
         [sys.executable, "-c", daemon], env=os.environ | {"RADT_RUN_ID": run_id},
@@ -255,7 +255,7 @@ def test_no_thread_or_descriptor_is_left_over(project: Project) -> None:
     def one_run() -> None:
         run = project.run("top", interval_s=0.03)
         wait_for(lambda: project.client.live([run.run_id])[run.run_id].samples > 0)
-        with CollectorClient.connect(timeout_s=DEADLINE_S) as other:
+        with CollectorClient(timeout_s=DEADLINE_S).reach() as other:
             other.status()
         run.finish()
 
@@ -304,7 +304,7 @@ def test_a_collector_that_is_about_to_leave_is_waited_for(
         start_guardian(deadline_s)
 
     monkeypatch.setattr(client_module, "start_guardian", start)
-    client = CollectorClient.connect(start=True, timeout_s=DEADLINE_S)
+    client = CollectorClient(start=True, timeout_s=DEADLINE_S).reach()
     client.close()
     assert starts >= 2  # a busy machine takes longer than one attempt
 
@@ -323,5 +323,5 @@ def test_a_collector_that_leaves_as_it_is_greeted_is_none() -> None:
         thread = threading.Thread(target=hang_up)
         thread.start()
         with pytest.raises(CollectorError, match="no collector is running"):
-            CollectorClient.connect(start=False)
+            CollectorClient(start=False).reach()
         thread.join()

@@ -48,7 +48,7 @@ def configure(
 
 @pytest.fixture
 def machine(configure: Callable[..., None], tmp_path: Path) -> Iterator[Project]:
-    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    client = CollectorClient(timeout_s=DEADLINE_S).reach()
     project = Project(tmp_path / "radt-data", client)
     yield project
     project.close()

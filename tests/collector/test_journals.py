@@ -98,7 +98,7 @@ _OWNER = textwrap.dedent(
     import json, sys
     from radt.collector.client import CollectorClient
     from radt.collector.protocol import RunRequest, from_json
-    client = CollectorClient.connect(timeout_s=180)
+    client = CollectorClient(timeout_s=180).reach()
     run = from_json(RunRequest, json.loads(sys.argv[1]))
     import dataclasses, os, time
     run = dataclasses.replace(run, pid=os.getpid(), started_monotonic_ns=time.monotonic_ns())

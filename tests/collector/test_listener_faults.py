@@ -259,7 +259,7 @@ def test_a_missing_value_is_a_gap_with_its_reason(
 
 def test_a_plugin_that_cannot_be_imported_leaves_the_others(orders: Orders, tmp_path: Path) -> None:
     (tmp_path / "site" / "faulty.py").write_text("raise RuntimeError('broken')")
-    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    client = CollectorClient(timeout_s=DEADLINE_S).reach()
     project = Project(tmp_path / "radt-data", client)
     run, warnings = project.register("faulty", "top")
     assert any("faulty is not installed" in warning for warning in warnings)

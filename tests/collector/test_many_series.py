@@ -87,7 +87,7 @@ def numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Numbers
     (info / "entry_points.txt").write_text("[radt.listeners]\nnumbered = numbered:Numbered\n")
     monkeypatch.setenv("PYTHONPATH", str(site), prepend=os.pathsep)
     monkeypatch.setenv("RADT_FLUSH_S", "0.2")
-    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    client = CollectorClient(timeout_s=DEADLINE_S).reach()
     project = Project(tmp_path / "radt-data", client)
     numbers = Numbers(project, log)
     wait_for(lambda: project.reader.point_counts(numbers.run.run_id), "readings in the store")

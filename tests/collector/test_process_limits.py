@@ -24,7 +24,7 @@ signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
 from radt.collector.client import CollectorClient
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-CollectorClient.connect(start=True, timeout_s=180).close()
+CollectorClient(start=True, timeout_s=180).reach().close()
 """
 
 

@@ -48,7 +48,7 @@ def test_memory_is_bounded_while_the_store_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("RADT_COLLECTOR_BUFFER", "90")
-    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    client = CollectorClient(timeout_s=DEADLINE_S).reach()
     project = Project(tmp_path / "radt-data", client)
     run = project.run(interval_s=0.02)
     wait_for(lambda: run.has("system.load"))
@@ -121,7 +121,7 @@ def test_open_files_of_stores_that_are_done_with_are_closed(
 ) -> None:
     monkeypatch.setenv("RADT_COLLECTOR_IDLE_S", "0.2")
     # Stays connected, so the collector stays.
-    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    client = CollectorClient(timeout_s=DEADLINE_S).reach()
     project = Project(tmp_path / "radt-data", client)
     run = project.run()
     wait_for(lambda: run.has("system.load"))

@@ -228,8 +228,8 @@ def test_a_driver_that_does_not_work_is_wrong(nvml_here: FakeNvml) -> None:
 
 def test_the_collector_is_asked_and_never_started() -> None:
     assert "– collector not running; the next run starts it" in doctor()
-    with CollectorClient.connect():
-        pid = CollectorClient.connect(start=False).status().pid
+    with CollectorClient().reach():
+        pid = CollectorClient(start=False).reach().status().pid
         text = doctor()
     stop_collectors(runtime_dir())
     assert f"✔ collector pid {pid}, up " in text
@@ -256,7 +256,7 @@ def test_a_daemon_of_a_dead_runner_is_found_and_removed_and_no_other(
 
 def test_a_mig_instance_of_a_dead_runner_is_destroyed_and_no_other(nvml_here: FakeNvml) -> None:
     nvml_here.configure("count 1", mig_gpu(0), "existing 0 9 4 3", "existing 0 19 0 1")
-    orphan(MigInstance("GPU-fake-0", "3g.20gb", 4, 4, (), 1, (0,)))
+    orphan(MigInstance("GPU-fake-0", "3g.20gb", 4, 4, (), 1))
     text = doctor("--clean")
     assert "✔ MIG instance 3g.20gb at slice 4 of GPU-fake-0: removed" in text
     assert [instance[1:4] for instance in nvml_here.gpu_instances()] == [(2, 19, 0)]
@@ -327,7 +327,7 @@ def test_a_process_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(recovery, "_TERMINATE_S", 0.05)
     with process_of("r" * 32, add_run("r" * 32, ended_s_ago=60), _STUBBORN) as stubborn:
         (found,) = leftover_processes()
-        assert found.pid == stubborn.pid
+        assert found.process.pid == stubborn.pid
         assert end_process(found)
         assert stubborn.wait() == -signal.SIGKILL
         assert end_process(found)

@@ -90,9 +90,7 @@ def test_an_instance_is_made_where_planned_and_noted(card: FakeNvml) -> None:
     assert (device.uuid, device.sm_count) == ("MIG-fake-0-3-0", 42)
     (entry,) = CreatedLedger().entries()
     assert (entry.run_id, entry.workload_id) == ("run", "workload")
-    assert entry.thing == MigInstance(
-        "GPU-fake-0", "3g.20gb", 4, 4, (1, 2), 3, (0,), ("MIG-fake-0-3-0",)
-    )
+    assert entry.thing == MigInstance("GPU-fake-0", "3g.20gb", 4, 4, (1, 2), 3)
 
 
 def test_compute_instances_lie_where_planned(card: FakeNvml) -> None:

@@ -52,7 +52,6 @@ PIECES = {
 
 def test_the_schema_has_the_columns_of_the_code() -> None:
     assert list(fields()) == [str(column) for column in Column]
-    assert all(column.field.name == column for column in Column)
 
 
 def test_it_is_a_table_schema() -> None:

@@ -188,10 +188,10 @@ def test_nothing_comes_between_the_last_look_at_the_file_and_its_replacement(
 
         monkeypatch.setattr(module, name, act)
 
-    for module, name in ((os, "fsync"), (os, "open"), (os, "replace"), (files, "_check_unchanged")):
+    for module, name in ((os, "fsync"), (os, "open"), (os, "replace"), (files, "_fingerprint")):
         noted(module, name)
     writer.set(2, "FINISHED")
-    assert calls[calls.index("replace") - 1] == "_check_unchanged"
+    assert calls[calls.index("replace") - 1] == "_fingerprint"
 
 
 def test_a_file_that_never_rests(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ def quick(private_folders: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
 
 @pytest.fixture
 def client(quick: None) -> Iterator[CollectorClient]:
-    client = CollectorClient.connect(timeout_s=DEADLINE_S)
+    client = CollectorClient(timeout_s=DEADLINE_S).reach()
     yield client
     client.close()
 

@@ -27,7 +27,8 @@ from radt.frontend.theme import Scheme, colour
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.render.bars import MAX_BARS, BarChart, bars_of, charted, in_blocks
-from radt.render.files import ReportFormat, rendered
+from radt.render.files import rendered
+from radt.render.formats import ReportFormat
 from radt.render.markup import bars_svg, table_html
 from radt.render.model import Cell, ColumnHead, Row, Table
 from radt.render.numbers import INTERVAL_NOTE, with_unit

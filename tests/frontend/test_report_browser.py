@@ -16,7 +16,8 @@ from playwright.sync_api import Browser, Error, Page, expect
 from radt.analysis.report import read_report
 from radt.errors import StoreError
 from radt.model import RunStatus
-from radt.render.files import ReportFormat, rendered
+from radt.render.files import rendered
+from radt.render.formats import ReportFormat
 from radt.render.report_content import Content
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import patient, shown

@@ -97,6 +97,9 @@ def test_the_shared_store_is_pruned_only_by_name(
 ) -> None:
     monkeypatch.setenv("RADT_STORE_URI", "postgresql://127.0.0.1:9/absent")
     run_id = put_run(points=1000)
+    both = [*THIN, "--yes", "--home", "radt-data", "--store-uri", "postgresql://db/x"]
+    done = CliRunner().invoke(command, both, standalone_mode=False)
+    assert isinstance(done.exception, UsageError)
     prune(*THIN, "--yes")
     assert pruned(reader) == [run_id]
 

@@ -124,7 +124,7 @@ def test_killed_collector_comes_back_with_a_gap_and_no_loss(
         return sum(row.received for row in bench.reader.ledger([run.run_id]))
 
     wait_until(lambda: received("a") > 3, "samples before the kill")
-    client = CollectorClient.connect(timeout_s=TIMEOUT_S, patience_s=TIMEOUT_S)
+    client = CollectorClient(timeout_s=TIMEOUT_S, patience_s=TIMEOUT_S).reach()
     before = client.status()
     os.kill(before.pid, signal.SIGKILL)
     wait_until(lambda: client.status().pid != before.pid, "a new collector")
@@ -152,7 +152,7 @@ def test_cost_of_recording_counts_delivery_to_mlflow_also_when_it_has_ended(
     def spent_s(process: psutil.Process) -> float:
         return process.cpu_times().user + process.cpu_times().system
 
-    with CollectorClient.connect(timeout_s=TIMEOUT_S, patience_s=TIMEOUT_S) as client:
+    with CollectorClient(timeout_s=TIMEOUT_S, patience_s=TIMEOUT_S).reach() as client:
         worker = psutil.Process(client.status().pid)
         tick_s = 2 / os.sysconf("SC_CLK_TCK")  # each of the two is rounded
         # The rows do not wait for it.

@@ -16,7 +16,7 @@ from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.pages import workload as workload_page
 from radt.frontend.pages.report import path_of
 from radt.frontend.view import View
-from radt.render.files import ReportFormat
+from radt.render.formats import ReportFormat
 from tests.support.bench import Bench
 
 _SCRIPT = """

@@ -46,7 +46,7 @@ if "{module}" in sys.orig_argv and os.path.exists({file!r}):
 @pytest.fixture
 def stopped(bench: Bench) -> int:
     """The process id of a collector that is there and does not run."""
-    with CollectorClient.connect(timeout_s=TIMEOUT_S, patience_s=TIMEOUT_S) as client:
+    with CollectorClient(timeout_s=TIMEOUT_S, patience_s=TIMEOUT_S).reach() as client:
         pid = client.status().pid
     os.kill(pid, signal.SIGSTOP)
     return pid
@@ -187,7 +187,7 @@ from radt.collector.client import CollectorClient
 with radt.Run(listeners="none") as run:
     run.log_metric("loss", 0.5)
     run.name  # as soon as the collector has the run
-    with CollectorClient.connect(timeout_s=60, patience_s=60) as client:
+    with CollectorClient(timeout_s=60, patience_s=60).reach() as client:
         while not client.status().runs:
             pass
         os.kill(client.status().pid, signal.SIGSTOP)

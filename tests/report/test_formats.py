@@ -20,7 +20,8 @@ from radt.analysis.selection import Omission, Selection
 from radt.errors import UsageError
 from radt.model import RunStatus
 from radt.render import report_json
-from radt.render.files import ReportFormat, file_name, rendered
+from radt.render.files import file_name, rendered
+from radt.render.formats import ReportFormat
 from radt.render.interference import matrices
 from radt.render.json_text import json_text
 from radt.render.markup import escape_markdown

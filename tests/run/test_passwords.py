@@ -68,7 +68,7 @@ def test_a_password_is_in_no_file_and_delivery_goes_on_after_a_crash(
     run_id = running.stdout.readline().strip()
     assert run_id, running.communicate()
     assert not files_with(alone.home, auth.password)
-    with CollectorClient.connect(timeout_s=TIMEOUT_S) as collector:
+    with CollectorClient(timeout_s=TIMEOUT_S).reach() as collector:
         status = collector.status()
     assert status.guardian_pid is not None
     for pid in (status.guardian_pid, status.pid, running.pid):

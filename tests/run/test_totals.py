@@ -63,7 +63,7 @@ def test_totals_of_a_script_are_those_of_its_block(alone: Alone) -> None:
         "print(after['rss_peak_bytes'])",
     )
     # To start a collector, again if it is slow to come, takes CPU time of the script's.
-    with CollectorClient.connect(timeout_s=TIMEOUT_S):
+    with CollectorClient(timeout_s=TIMEOUT_S).reach():
         out, err = alone.run(source)
     assert err == ""
     (run,) = alone.reader.runs()
@@ -88,7 +88,7 @@ def test_totals_survive_a_collector_that_was_killed(alone: Alone) -> None:
     )
     assert training.stdout is not None
     run_id = training.stdout.readline().strip()
-    with CollectorClient.connect(timeout_s=TIMEOUT_S) as client:
+    with CollectorClient(timeout_s=TIMEOUT_S).reach() as client:
         # A script begins while its collector still starts.
         wait_until(lambda: run_id in client.status().runs, "the collector has the run")
         status = client.status()
@@ -118,7 +118,7 @@ def test_ranks_beside_each_other_are_one_run(alone: Alone) -> None:
         "    while time.process_time() < end: pass\n"
     )
     # To start a collector, again if it is slow to come, takes CPU time of the script's.
-    with CollectorClient.connect(timeout_s=TIMEOUT_S):
+    with CollectorClient(timeout_s=TIMEOUT_S).reach():
         ranks = [
             alone.start(source, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
             for rank in range(2)

@@ -18,7 +18,7 @@ from radt.devices import gpus as gpus_module
 from radt.devices import ordinals
 from radt.devices.gpus import Gpus
 from radt.devices.machine import Devices, Machine
-from radt.devices.nvml import opened
+from radt.devices.nvml import Nvml
 from radt.devices.visible import Visible, entries_of, given_devices, offered_devices
 from radt.errors import DeviceError, UsageError
 from radt.frontend.data.lines import placed
@@ -463,7 +463,7 @@ def test_old_drivers_without_the_newer_functions(
     plain, divided = Gpus.read().every
     assert (plain.problem, divided.problem, plain.memory_bytes) == ("", "", 80_000)
     assert [mig.profile for mig in divided.mig_devices] == ["3g.20gb", "1c.3g.20gb"]
-    with opened() as library:
+    with Nvml() as library:
         whole = library.nvmlDeviceGetHandleByIndex(0)
         (process,) = library.nvmlDeviceGetComputeRunningProcesses(whole)
         assert (process.pid, process.usedGpuMemory) == (72, 6)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from radt.errors import TrainingError
-from radt.loaders.paced import PacedMetrics
-from radt.run.run import active_run
+from radt.loaders.paced import PacedMetrics, span
 from radt.training.calling import Call
 from radt.training.offloading.passes import Passes, PassSegment
 from radt.training.offloading.stores import Budget, give_memory_back
@@ -330,9 +328,8 @@ class OffloadExecutor:
         """Wait, and record the waiting time."""
         if future.done():
             return
-        run = active_run()
         begin_s = time.monotonic()
-        with nullcontext() if run is None else run.span("load segment"):
+        with span("load segment"):
             wait([future])
         self._wait_s += time.monotonic() - begin_s
 
