@@ -149,7 +149,7 @@ class ColumnPositions:
     ``others`` are the user's own columns by their header; ``repeated`` are the positions of
     duplicate headers. Columns without a header, as trailing commas produce, are in neither; they
     are accepted if they are empty. ``described`` are the columns that the user fills in, by their
-    lower-case header, in alphabetical order.
+    lower-case header.
     """
 
     record: Record
@@ -163,22 +163,19 @@ class ColumnPositions:
         positions: dict[Column, int] = {}
         others: dict[str, int] = {}
         repeated: list[int] = []
-        seen: set[str] = set()
+        indices: dict[str, int] = {}
         for index, cell in enumerate(record.cells):
-            name = cell.value.strip()
+            if not (name := cell.value.strip()):
+                continue
             column = Column.named(name)
-            if name.lower() in seen:
+            if name.lower() in indices:
                 repeated.append(index)
             elif column is not None:
                 positions[column] = index
-            elif name:
+            else:
                 others[name] = index
-            if name:
-                seen.add(name.lower())
-        names = {
-            str(column): n for column, n in positions.items() if column not in WRITTEN
-        } | others
-        described = dict(sorted((name.lower(), index) for name, index in names.items()))
+            indices.setdefault(name.lower(), index)
+        described = {key: at for key, at in indices.items() if Column.named(key) not in WRITTEN}
         return cls(record, positions, others, repeated, described)
 
     @property
@@ -222,7 +219,7 @@ class ColumnPositions:
         Reordering columns or adding empty ones does not change a row's identity.
         """
         values = ((name, _cell(row, index).strip()) for name, index in self.described.items())
-        return tuple(f"{name}\0{value}" for name, value in values if value)
+        return tuple(sorted(f"{name}\0{value}" for name, value in values if value))
 
 
 def _cell(row: Record, index: int) -> str:
