@@ -29,7 +29,13 @@ from radt.delivery.mlflow.variables import (
     set_client_defaults,
 )
 from radt.delivery.problems import EVERYTHING, MLFLOW, ProblemLog, destination_name
-from radt.delivery.process import block_packages, give_way, run_alone, setting_or_default
+from radt.delivery.process import (
+    block_packages,
+    give_way,
+    run_alone,
+    setting_or_default,
+    skip_init,
+)
 from radt.home import TRACKING_VARIABLE, Home
 from radt.paths import is_database
 from radt.processes import ParentMessage, wait_for_parent
@@ -155,6 +161,7 @@ def _check_not_stuck(target: MlflowTarget, problems: ProblemLog) -> None:
 def _set_up_mlflow() -> None:
     """Set the variables that MLflow reads on import."""
     block_packages("pandas", "pygments")
+    skip_init("mlflow.gateway")
     set_client_defaults(FOR_UPLOADER)
     # MLflow logs a traceback whenever its database is locked or unreachable; radt logs that once.
     logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)
