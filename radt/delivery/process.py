@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import logging
 import math
 import os
@@ -14,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from pathlib import Path
-from types import ModuleType
 from typing import TypeVar
 
 from radt.home import runtime_dir
@@ -108,20 +106,6 @@ def block_packages(*names: str) -> None:
     would not do: Arrow would take it for pandas.
     """
     sys.meta_path.insert(0, _Blocked(names))
-
-
-def skip_init(name: str) -> None:
-    """Import a package of others as an empty one; its modules can still be imported.
-
-    The `__init__` of ``mlflow.gateway`` takes 0.15 s of CPU time, for FastAPI; MLflow's clients
-    need only the constants in the package.
-    """
-    parent, _, child = name.rpartition(".")
-    spec = importlib.util.find_spec(parent)
-    folders = spec.submodule_search_locations if spec is not None else None
-    package = ModuleType(name)
-    package.__path__ = [str(Path(folder, child)) for folder in folders or ()]
-    sys.modules[name] = package
 
 
 @dataclass(slots=True)

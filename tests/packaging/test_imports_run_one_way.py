@@ -71,7 +71,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "environments": BASE,
     "devices": frozenset({"errors", "procfs", "units"}),
     "experiment": BASE | {"devices", "listeners", "collocation", "environments"},
-    "delivery": BASE | {"store"},
+    "delivery": BASE | {"lazy", "store"},
     # Of `experiment` only its reader of CSV.
     "importers": BASE | {"store", "delivery", "experiment"},
     "compose": BASE | {"store"},

@@ -34,9 +34,9 @@ from radt.delivery.process import (
     give_way,
     run_alone,
     setting_or_default,
-    skip_init,
 )
 from radt.home import TRACKING_VARIABLE, Home
+from radt.lazy import skip_init
 from radt.paths import is_database
 from radt.processes import ParentMessage, wait_for_parent
 from radt.settings import ARCHIVE_S
@@ -161,7 +161,7 @@ def _check_not_stuck(target: MlflowTarget, problems: ProblemLog) -> None:
 def _set_up_mlflow() -> None:
     """Set the variables that MLflow reads on import."""
     block_packages("pandas", "pygments")
-    skip_init("mlflow.gateway")
+    skip_init("mlflow.gateway")  # its __init__ imports FastAPI, which takes 0.2 s of CPU time
     set_client_defaults(FOR_UPLOADER)
     # MLflow logs a traceback whenever its database is locked or unreachable; radt logs that once.
     logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)
