@@ -26,6 +26,7 @@ ends the process when no consumer is left. They share a `ServerState`, under one
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import selectors
 import signal
@@ -79,8 +80,10 @@ class LoaderServer:
         signal.set_wakeup_fd(state.wake.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._control, name="control", daemon=True).start()
         try:
-            from radt.loaders.shared.loading import Loading  # imports torch
+            gc.disable()  # imports create no garbage; collecting takes a tenth of PyTorch's
+            from radt.loaders.shared.loading import Loading
 
+            gc.enable()
             Loading(state, self._factory).run()
         except ServerEndError:
             pass
