@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -52,3 +54,17 @@ def skip_init(package: str) -> None:
         folders = spec.submodule_search_locations or ()
         module.__path__ = [str(Path(folder, *below)) for folder in folders]
         sys.modules[package] = module
+
+
+@contextmanager
+def large_import() -> Iterator[None]:
+    """Import what a process needs without collecting garbage, now and in later collections.
+
+    Imports create none, and looking for it takes a tenth of their CPU time.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()

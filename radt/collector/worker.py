@@ -7,7 +7,6 @@ Each connection handles one request at a time. The guardian runs the worker as
 from __future__ import annotations
 
 import faulthandler
-import gc
 import logging
 import os
 import signal
@@ -40,6 +39,7 @@ from radt.collector.protocol import (
 from radt.collector.runs import RunEnding
 from radt.collector.start import CollectorSettings, guardian_lock, worker_lock
 from radt.errors import RadtError
+from radt.lazy import large_import
 from radt.model import RunStatus
 from radt.procfs import ProcessId, process_stat
 
@@ -284,12 +284,9 @@ class Worker:
     """A worker, which runs until it is idle or stopped."""
 
     def __init__(self, settings: CollectorSettings) -> None:
-        gc.disable()  # imports create no garbage, and collecting takes a fifteenth of their time
-        # Imported here: a second worker, which exits, does not need it.
-        from radt.collector.service import Service
+        with large_import():  # here, because a second worker, which exits, does not need it
+            from radt.collector.service import Service
 
-        gc.freeze()
-        gc.enable()
         self._settings = settings
         self._heartbeat = Heartbeat(heartbeat_path())
         if unclean_path().exists():

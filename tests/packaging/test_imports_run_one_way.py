@@ -75,7 +75,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     # Of `experiment` only its reader of CSV.
     "importers": BASE | {"store", "delivery", "experiment"},
     "compose": BASE | {"store"},
-    "collector": BASE | {"store", "journal", "listeners", "collocation"},
+    "collector": BASE | {"lazy", "store", "journal", "listeners", "collocation"},
     "analysis": BASE | {"store", "devices", "experiment", "collocation", "listeners"},
     "render": BASE | {"store", "analysis"},
     "load": BASE | {"store", "delivery"},

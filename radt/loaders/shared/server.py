@@ -26,7 +26,6 @@ ends the process when no consumer is left. They share a `ServerState`, under one
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import selectors
 import signal
@@ -37,6 +36,7 @@ import time
 import traceback
 
 from radt.errors import LoaderError
+from radt.lazy import large_import
 from radt.loaders import wire
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import WINDOW_HOLDER, Ask, Join, Member
@@ -80,10 +80,9 @@ class LoaderServer:
         signal.set_wakeup_fd(state.wake.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._control, name="control", daemon=True).start()
         try:
-            gc.disable()  # imports create no garbage; collecting takes a tenth of PyTorch's
-            from radt.loaders.shared.loading import Loading
+            with large_import():
+                from radt.loaders.shared.loading import Loading  # imports torch
 
-            gc.enable()
             Loading(state, self._factory).run()
         except ServerEndError:
             pass
