@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from radt.collector.guardian import Heartbeat, heartbeat_path, unclean_path
 from radt.collector.processes import own_cpu_s
@@ -36,12 +36,15 @@ from radt.collector.protocol import (
     socket_path,
 )
 from radt.collector.runs import RunEnding
-from radt.collector.service import Service
 from radt.collector.start import CollectorSettings, guardian_lock, worker_lock
 from radt.errors import RadtError
+from radt.lazy import large_import
 from radt.model import RunStatus
 from radt.processes import peer_of
 from radt.procfs import ProcessId, process_stat
+
+if TYPE_CHECKING:
+    from radt.collector.service import Service
 
 log = logging.getLogger(__name__)
 
@@ -257,7 +260,7 @@ def _deliver(service: Service, request: Mapping[str, Any], _: _Connection) -> An
     return {}
 
 
-_Handler = Callable[[Service, Mapping[str, Any], _Connection], Answer]
+_Handler = Callable[["Service", Mapping[str, Any], _Connection], Answer]
 _HANDLERS: dict[Op, _Handler | None] = {
     Op.HELLO: None,
     Op.STATUS: None,
@@ -276,6 +279,9 @@ class Worker:
     """A worker, which runs until it is idle or stopped."""
 
     def __init__(self, settings: CollectorSettings) -> None:
+        with large_import():  # here, because a second worker, which exits, does not need it
+            from radt.collector.service import Service
+
         self._settings = settings
         self._heartbeat = Heartbeat(heartbeat_path())
         if unclean_path().exists():

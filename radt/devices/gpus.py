@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from radt.devices.nvml import Nvml
+from radt.devices.nvml import Nvml, load_library
 
 #: Folder of the device files of NVIDIA's GPUs: ``nvidia0``.
 _DEV = "/dev"
@@ -157,6 +157,10 @@ class Gpus:
                 the GPU's `problem`.
         """
         try:
+            load_library()
+        except OSError:
+            return cls._absent("no NVIDIA driver")
+        try:
             import pynvml
         except ImportError:  # radt is used from an environment that lacks its dependencies
             failed = bool(device_files()) or Path(_WSL_FILE).exists()
@@ -166,7 +170,7 @@ class Gpus:
                 driver = str(nvml.nvmlSystemGetDriverVersion())
                 count = nvml.nvmlDeviceGetCount()
                 gpus = tuple(_with(more, nvml, Gpu.read(nvml, index)) for index in range(count))
-        except pynvml.NVMLError_LibraryNotFound:
+        except pynvml.NVMLError_LibraryNotFound:  # from the library: it lacks a part of itself
             return cls._absent("no NVIDIA driver")
         except pynvml.NVMLError_DriverNotLoaded:
             return cls._absent("the NVIDIA driver is not loaded")

@@ -14,8 +14,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import yaml
-
 from radt.environments.cache import (
     CachedContent,
     PrefixEnvironment,
@@ -104,6 +102,8 @@ def _content(source: Path) -> CachedContent:
     """Hash the file and the files of its pip part, but not the tool, which does not matter."""
     content = CachedContent("conda")
     content.add_file(source)
+    import yaml  # takes 20 ms, and most experiments have no such file
+
     try:
         described = yaml.safe_load(source.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import yaml
-
 from radt.environments.spec import LOCAL, EnvironmentSpec, parse_environment
 from radt.errors import UsageError
 from radt.params import is_option
@@ -176,6 +174,8 @@ def read_project(folder: Path, data: tuple[Path, ...] = ()) -> Project:
     file = project_file(folder)
     if file is None:
         raise UsageError(f"there is no {PROJECT_FILE} in {folder}", _DOCUMENTATION)
+    import yaml  # takes 20 ms, and most experiments have no such file
+
     try:
         described = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:

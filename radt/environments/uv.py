@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from radt.environments.cache import (
     CachedContent,
     PrefixEnvironment,
@@ -171,6 +169,8 @@ def _pyproject(source: Path) -> _Recipe:
 
 def _python_env(source: Path) -> _Recipe:
     """Return the recipe of a python_env.yaml (https://mlflow.org/docs/latest/ml/projects/)."""
+    import yaml  # takes 20 ms, and most experiments have no such file
+
     try:
         described = yaml.safe_load(source.read_text(encoding="utf-8")) or {}
     except (OSError, ValueError, yaml.YAMLError) as error:

@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 from radt.errors import MissingPackageError, RadtError, TrainingError, UsageError
 from radt.files import is_open_at, lock
 from radt.home import runtime_dir
+from radt.lazy import skip_init
 from radt.loaders.scope import scoped
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ def _serve(chosen: Namespace, note: Path, file: IO[str]) -> None:
 def _server(chosen: Namespace, host: str, before: int | None) -> LighthouseServer:
     """Return a listening lighthouse, if possible on the port of a killed one: replicas ask it."""
     os.environ.setdefault("RUST_LOG", "warn")  # otherwise torchft logs every request
+    skip_init("torchft")  # its __init__ imports torch, which a lighthouse does not need
     try:
         from torchft.coordination import LighthouseServer
     except ModuleNotFoundError as error:

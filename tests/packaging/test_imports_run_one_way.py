@@ -71,11 +71,11 @@ ALLOWED: dict[str, frozenset[str]] = {
     "environments": BASE,
     "devices": frozenset({"errors", "procfs", "units"}),
     "experiment": BASE | {"devices", "listeners", "collocation", "environments"},
-    "delivery": BASE | {"store"},
+    "delivery": BASE | {"lazy", "store"},
     # Of `experiment` only its reader of CSV.
     "importers": BASE | {"store", "delivery", "experiment"},
     "compose": BASE | {"store"},
-    "collector": BASE | {"store", "journal", "listeners", "collocation"},
+    "collector": BASE | {"lazy", "store", "journal", "listeners", "collocation"},
     "analysis": BASE | {"store", "devices", "experiment", "collocation", "listeners"},
     "render": BASE | {"store", "analysis"},
     "load": BASE | {"store", "delivery"},

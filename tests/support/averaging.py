@@ -11,8 +11,8 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -167,29 +167,8 @@ def next_round(*replicas: Replica) -> list[Said]:
     return [found[connection] for connection in on_the_way]
 
 
-@contextmanager
-def meeting_point(group: str, heartbeat_s: float = HEARTBEAT_S) -> Iterator[None]:
-    """A lighthouse that is not started as users start one: forked, it need not import PyTorch."""
-    options = ["--group", group, "--heartbeat", str(heartbeat_s)]
-    process = _CONTEXT.Process(target=_serve, args=(options, dict(os.environ)), daemon=True)
-    process.start()
-    try:
-        wait_until(lambda: lighthouse.address_of(group), "the lighthouse has its address")
-        yield
-    finally:
-        process.kill()
-        process.join()
-
-
-def _serve(options: list[str], environment: dict[str, str]) -> None:
-    os.environ.clear()
-    os.environ.update(environment)
-    sys.argv[1:] = options
-    lighthouse.main()
-
-
 class Lighthouse:
-    """A lighthouse as users start it, which can be killed and started again."""
+    """A lighthouse, which can be killed and started again."""
 
     def __init__(
         self, group: str, heartbeat_s: float = HEARTBEAT_S, host: str | None = None

@@ -13,6 +13,8 @@ from typing import Self
 import pynvml
 import pytest
 
+from radt.devices import nvml as nvml_module
+
 _SOURCE = Path(__file__).with_name("fake_nvml.c")
 _CUDA_SOURCE = Path(__file__).with_name("fake_cuda.c")
 
@@ -229,5 +231,6 @@ def nvml_here(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 
 def load(library: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a library this process's NVML."""
+    monkeypatch.setattr(nvml_module, "LIBRARY", str(library))
     monkeypatch.setattr(pynvml, "nvmlLib", ctypes.CDLL(str(library)))
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})

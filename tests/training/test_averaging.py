@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from datetime import timedelta
+from pathlib import Path
 
 import psutil
 import pytest
@@ -28,7 +29,6 @@ from tests.support.averaging import (
     Setup,
     let_leave,
     mean_of,
-    meeting_point,
     model,
     new_group,
     next_round,
@@ -43,7 +43,7 @@ PARAMETERS = [name for name, _ in model(0).named_parameters()]
 @pytest.fixture
 def group() -> Iterator[str]:
     name = new_group()
-    with meeting_point(name):
+    with Lighthouse(name):
         yield name
 
 
@@ -51,7 +51,7 @@ def group() -> Iterator[str]:
 def shrinking() -> Iterator[str]:
     """A group that some leave while others go on."""
     name = new_group()
-    with meeting_point(name, SHORT_HEARTBEAT_S):
+    with Lighthouse(name, SHORT_HEARTBEAT_S):
         yield name
 
 
@@ -386,6 +386,9 @@ def test_a_lighthouse_that_ends_leaves_nothing_behind() -> None:
     own = new_group()
     with Lighthouse(own) as beacon:
         assert lighthouse.address_of(own) == beacon.address
+        libraries = Path(f"/proc/{beacon.process.pid}/maps").read_text()
+        assert "_torchft" in libraries
+        assert "libtorch" not in libraries, "a lighthouse needs no PyTorch"
         beacon.process.terminate()
         beacon.process.wait()
         assert lighthouse.address_of(own) == ""

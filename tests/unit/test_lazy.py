@@ -1,9 +1,11 @@
-"""`radt.loaders` and `radt.training` import PyTorch with the first use of a name."""
+"""Lazy imports: PyTorch with the first use of a name, and modules without their package."""
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -42,3 +44,25 @@ def test_the_package_alone_does_not_import_torch(package: ModuleType) -> None:
     code = f"import sys, {package.__name__}; dir({package.__name__}); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_modules_of_a_package_are_imported_without_its_init(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "heavy" / "below"
+    below.mkdir(parents=True)
+    (tmp_path / "heavy" / "__init__.py").touch()
+    (below / "__init__.py").write_text("raise ImportError('not to be run')")
+    (below / "light.py").write_text("VALUE = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        lazy.skip_init("heavy.below")
+        assert importlib.import_module("heavy.below.light").VALUE == 1
+        imported = sys.modules["heavy.below"]
+        lazy.skip_init("heavy.below")
+        assert sys.modules["heavy.below"] is imported
+    finally:
+        for name in ("heavy", "heavy.below", "heavy.below.light"):
+            sys.modules.pop(name, None)
+    lazy.skip_init("missing.package")
+    assert "missing.package" not in sys.modules

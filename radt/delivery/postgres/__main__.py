@@ -22,6 +22,7 @@ from radt.delivery.problems import destination_name
 from radt.delivery.process import give_way, last_tries, run_alone
 from radt.errors import RadtError, StoreError
 from radt.home import STORE_VARIABLE
+from radt.lazy import large_import
 from radt.processes import Backoff, ParentMessage, wait_for_parent
 
 log = logging.getLogger("radt.delivery.postgres")
@@ -56,10 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _replicate(store: Path, uri: str) -> int:
-    # Imported late: a process that waits for its turn does not need these.
-    from radt.delivery.postgres.replicator import GoneError, Replicator
-    from radt.delivery.postgres.run_copy import Pace
-    from radt.store.backend import StoreAddress
+    with large_import():  # here, because a process that waits for its turn does not need these
+        from radt.delivery.postgres.replicator import GoneError, Replicator
+        from radt.delivery.postgres.run_copy import Pace
+        from radt.store.backend import StoreAddress
 
     replicator = Replicator(store, StoreAddress.of(uri), Pace.from_environment())
     backoff = Backoff(_FIRST_BACKOFF_S, _LONGEST_BACKOFF_S)

@@ -36,6 +36,7 @@ import time
 import traceback
 
 from radt.errors import LoaderError
+from radt.lazy import large_import
 from radt.loaders import wire
 from radt.loaders.shared.factory import Factory
 from radt.loaders.shared.membership import WINDOW_HOLDER, Ask, Join, Member
@@ -79,7 +80,8 @@ class LoaderServer:
         signal.set_wakeup_fd(state.wake.fileno(), warn_on_full_buffer=False)
         threading.Thread(target=self._control, name="control", daemon=True).start()
         try:
-            from radt.loaders.shared.loading import Loading  # imports torch
+            with large_import():
+                from radt.loaders.shared.loading import Loading  # imports torch
 
             Loading(state, self._factory).run()
         except ServerEndError:
