@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +12,6 @@ from radt.home import Home
 from radt.model import RunStatus
 from radt.store.place import COPIED, NOTE_FILE
 from tests.collector.collector_kit import holder
-from tests.process.test_without_collector import fail
 from tests.support.bench import Bench, stop_collectors, wait_until
 
 pytestmark = pytest.mark.mlflow
@@ -153,22 +151,6 @@ def test_a_run_is_uploaded_though_its_project_was_renamed_before(
     other_run.write_text("go", encoding="ascii")
     check(project, 1 if next_command == "sync" else 2)
     wait_until(lambda: holder("worker") is None, "the collector has ended")
-    assert not former.exists()
-
-
-@pytest.mark.long
-def test_a_run_that_no_collector_has_recorded_is_uploaded_from_the_new_place(
-    project: Bench,
-) -> None:
-    train(project)
-    fail(project, "radt.collector.worker")
-    stop_collectors(Path(project.env["RADT_RUNTIME_DIR"]))
-    subprocess.run([sys.executable, "train.py"], cwd=project.folder, env=project.env, check=True)
-    stop_collectors(Path(project.env["RADT_RUNTIME_DIR"]))
-    assert list(project.home.glob("runs/*/run.json"))
-    former = rename(project)
-    project.env.pop("PYTHONPATH")
-    check(project, 2)
     assert not former.exists()
 
 

@@ -66,23 +66,6 @@ def test_repeats_go_round_the_experiment_and_count_in_the_status(bench: Bench) -
 
 
 @pytest.mark.long
-def test_what_failed_is_not_repeated_by_this_start_or_the_next(bench: Bench) -> None:
-    bench.script("train.py", NOTES_ITSELF)
-    bench.script("fail.py", NOTES_ITSELF + "raise SystemExit(4)")
-    path = bench.experiment("Workload,File,Params\nx,train.py,xa\nx,fail.py,xb\ny,train.py,y\n")
-    bench.radt(path.name, "--repeat", "2", code=1)
-    assert sorted(ran(bench)) == ["xa", "xb", "y", "y"]
-    ended = ["FINISHED 1/2", "FAILED 1/2: exit code 4", "FINISHED 2/2"]
-    assert statuses(bench, path) == ended
-    bench.radt(path.name, "--repeat", "2", code=1)
-    assert (len(ran(bench)), statuses(bench, path)) == (4, ended)
-    bench.script("fail.py", NOTES_ITSELF)
-    bench.radt(path.name, "--repeat", "2", "--rerun")
-    assert sorted(ran(bench)[4:]) == ["xa", "xa", "xb", "xb"]
-    assert statuses(bench, path) == ["FINISHED 2/2"] * 3
-
-
-@pytest.mark.long
 def test_repeats_are_not_forgotten_when_a_runner_has_died(bench: Bench) -> None:
     bench.signal_ready("gate")
     bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")
@@ -326,28 +309,6 @@ def test_timeout_and_memory_that_ran_out_are_results_and_the_rest_goes_on(bench:
     before = ran(bench)  # the first may have had no time to note itself
     bench.radt(path.name, code=1)
     assert ran(bench) == before, "a timeout and an OOM are results"
-
-
-@pytest.mark.long
-@pytest.mark.mlflow
-def test_a_workload_that_cannot_be_set_up_fails_with_the_reason_and_the_next_goes_on(
-    bench: Bench,
-) -> None:
-    bench.script("train.py", NOTES_ITSELF)
-    bench.script("environment.yml", "name: x\ndependencies: [python]\n")
-    path = bench.experiment(
-        "Workload,Environment,File,Params\n1,,train.py,1a\n1,conda,train.py,1b\n2,,train.py,2a\n"
-    )
-    bench.radt(path.name, code=1)
-    first, second, third = statuses(bench, path)
-    assert first == "SKIPPED: b could not be set up"
-    assert second.startswith("FAILED: ")
-    assert "conda" in second
-    assert third == "FINISHED"
-    assert ran(bench) == ["2a"]
-    bench.wait_delivered()
-    skipped = bench.mlflow.get_run(bench.rows(path)[0]["Run"])
-    assert skipped.data.tags["radt.status"] == "SKIPPED"
 
 
 @pytest.mark.long

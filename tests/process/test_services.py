@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 
 import pytest
@@ -159,25 +158,6 @@ def test_a_killed_start_is_resumed_with_its_service_which_never_runs_alone(bench
 
 
 @pytest.mark.long
-def test_ctrl_c_asks_services_with_the_others(bench: Bench) -> None:
-    path = served(
-        bench,
-        "w,net,,cpu,none,train.py,a s t\n"
-        "w,s,service,cpu,none,serve.py,s polite\n"
-        "w,t,service,cpu,none,serve.py,t default\n",
-    )
-    (bench.folder / "hold").touch()
-    start = bench.start(path.name)
-    wait_until(lambda: serving(bench, "s") and serving(bench, "t"), "the services serve")
-    start.send_signal(signal.SIGINT)
-    output, _ = start.communicate(timeout=180)
-    assert start.returncode == 128 + signal.SIGINT, output
-    stopped = "KILLED: stopped by the user"
-    assert statuses(bench, path) == [stopped, "FINISHED", stopped]
-    assert (bench.folder / "s.ended").read_text() == "SIGINT []"
-
-
-@pytest.mark.long
 def test_runs_that_wait_for_each_other_do_not_wait_for_a_service(bench: Bench) -> None:
     path = served(
         bench,
@@ -189,3 +169,63 @@ def test_runs_that_wait_for_each_other_do_not_wait_for_a_service(bench: Bench) -
     assert {run.status for run in bench.reader.runs()} == {RunStatus.FINISHED}
     (workload,) = bench.reader.workloads()
     assert workload.start_skew_ns is not None
+
+
+TWO_ROWS = (
+    "Workload,Name,Role,Devices,Listeners,File\n"
+    "1,train,,cpu,none,train.py\n1,data,service,cpu,none,serve.py\n"
+)
+
+
+@pytest.mark.long
+def test_a_service_that_failed_before_it_was_asked_has_failed(bench: Bench) -> None:
+    """What it left behind still runs when the others have ended; only then is its end known."""
+    bench.script(
+        "serve.py",
+        "import os, pathlib, subprocess, sys, time\n"
+        "left = 'import pathlib, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); '\n"
+        "left += 'pathlib.Path(\"left\").touch(); time.sleep(10000)'\n"
+        "subprocess.Popen([sys.executable, '-c', left])\n"
+        "while not pathlib.Path('left').exists():\n"
+        "    time.sleep(0.01)\n"
+        "pathlib.Path('b.up').write_text(str(os.getpid()))\n"
+        "raise SystemExit(5)\n",
+    )
+    # The keeper takes the process away before it ends what that has left.
+    bench.script(
+        "train.py",
+        "import os, pathlib, time\n"
+        "while not pathlib.Path('b.up').exists():\n"
+        "    time.sleep(0.01)\n"
+        "pid = int(pathlib.Path('b.up').read_text() or '0')\n"
+        "while pathlib.Path(f'/proc/{pid}').exists():\n"
+        "    time.sleep(0.01)\n",
+    )
+    path = bench.experiment(TWO_ROWS)
+    done = bench.radt("experiment.csv", code=1)
+    assert "left behind" in done.stdout
+    assert statuses(bench, path) == ["FINISHED", "FAILED: exit code 5"]
+
+
+@pytest.mark.long
+def test_limits_of_training_are_not_for_services(bench: Bench) -> None:
+    """One that logs as a run does would end at the limit, before the others need it no more."""
+    bench.script(
+        "train.py",
+        "import pathlib, time\nwhile not pathlib.Path('b.up').exists():\n    time.sleep(0.01)\n",
+    )
+    bench.script(
+        "serve.py",
+        "import pathlib, time, radt\n"
+        "with radt.Run() as run:\n"
+        "    for epoch in run.epochs(1000000):\n"
+        "        if epoch == 3:\n"
+        "            pathlib.Path('b.up').touch()\n"
+        "        time.sleep(0.01)\n"
+        "pathlib.Path('b.up').touch()\n"
+        "pathlib.Path('b.limited').touch()\n",
+    )
+    path = bench.experiment(TWO_ROWS)
+    bench.radt("experiment.csv", "--max-epoch", "1")
+    assert statuses(bench, path) == ["FINISHED"] * 2
+    assert not (bench.folder / "b.limited").exists(), "it served beyond the limit"
