@@ -47,7 +47,6 @@ from tests.cluster.node_kit import (
     wait_collectors,
 )
 from tests.support.bench import bench_in, stop_collectors
-from tests.support.disk import SmallDisk
 from tests.support.waiting import TIMEOUT_S, stands_still, wait_until
 
 HEADER = "Experiment,Workload,Name,Status,Run,Devices,Listeners,File,Params\n"
@@ -341,28 +340,6 @@ def test_a_shared_folder_that_is_away_costs_nothing(nodes: Nodes) -> None:
 
 
 @pytest.mark.long
-def test_a_full_shared_folder_gets_the_rest_when_there_is_room(
-    nodes: Nodes,
-    small_disk: SmallDisk,
-) -> None:
-    nodes.folder = small_disk.path
-    spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
-    runner = nodes.start(spool)
-    wait_until(lambda: is_training(nodes), "it trains")
-    wait_until(lambda: view(spool).statuses, "it says so")
-    small_disk.fill()
-    let_go(nodes)
-    (place,) = nodes.places()
-    wait_until(lambda: "done" in (place / "output.log").read_text(), "training has gone on")
-    small_disk.clear()
-    assert runner.wait(TIMEOUT_S) == 0
-    assert texts(spool) == ["FINISHED"]
-    collect(spool, nodes.home)
-    with nodes.reader as reader:
-        assert [run.status for run in reader.runs()] == [RunStatus.FINISHED]
-
-
-@pytest.mark.long
 def test_folders_of_runners_that_were_killed_while_they_made_them_are_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -444,20 +421,6 @@ def test_the_submit_host_brings_runs_to_mlflow(with_mlflow: Nodes) -> None:
         assert not collected.problems
         nodes.bench.wait_delivered()
     mlflow_has_it(nodes)
-
-
-@pytest.mark.long
-def test_nodes_that_reach_mlflow_bring_runs_there(with_mlflow: Nodes) -> None:
-    nodes = with_mlflow
-    settings = {"RADT_TRACKING_URI": nodes.home.default_tracking_uri}
-    spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"], settings=settings)
-    let_go(nodes)
-    nodes.run(spool)
-    mlflow_has_it(nodes)
-    collect(spool, nodes.home, tracking_uri=nodes.home.default_tracking_uri)
-    with nodes.reader as reader:
-        assert [run.status for run in reader.runs()] == [RunStatus.FINISHED]
-        assert reader.runs_to_deliver(nodes.home.default_tracking_uri) == []
 
 
 # What runs nothing ------------------------------------------------------------------------------
