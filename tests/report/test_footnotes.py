@@ -131,19 +131,3 @@ def test_many_are_counted(study: Study) -> None:
     (note,) = notes_of(study)
     assert note.endswith("w3 30.0 ms and 3 more.")
     assert note.count("30.0 ms") == 4
-
-
-def test_postgres_tells_the_same(study: Study, database: str) -> None:
-    team = Study(database)
-    for one in (study, team):
-        first, _ = pair(one, "2x", 50 * MS)
-        one.writer.put_ledger(ledger(first, "top", 10))
-        one.writer.put_tags(first, {"radt.git.commit": "a" * 40, PRUNED: "summaries"})
-        one.writer.put_markers(
-            [MarkerRecord(first, 50, MarkerKind.EVENT, "listener top restarted", 1)]
-        )
-        for run_id in pair(one, "other"):
-            one.writer.put_tags(run_id, {"radt.git.commit": "b" * 40})
-    assert notes_of(study) == notes_of(team)
-    assert len(notes_of(study)) == 5
-    team.writer.close()

@@ -460,25 +460,6 @@ def test_another_quantity_is_read_although_the_runs_are_known(study: Study) -> N
         assert len([each for each in group.values if isinstance(each, SeriesQuantity)]) == 1
 
 
-def test_a_report_of_postgres_is_that_of_the_file(study: Study, database: str) -> None:
-    team = Study(database)
-    names = ("last(accuracy)", "p95(accuracy)", "mean(accuracy)", "time_to(accuracy>=0.65)")
-    for each in (study, team):
-        repeats(each, "some", [[0.5, 0.7], [0.5, 0.6]])
-        add_metric(
-            each,
-            solo(each),
-            "accuracy",
-            np.linspace(0.0, 1.0, 5000).tolist(),
-            times_s=np.linspace(0.0, 15.0, 5000).tolist(),
-        )
-    local, remote = report_of(study, *names), report_of(team, *names)
-    assert remote.workloads == local.workloads
-    assert remote.series == local.series
-    assert [each.unit for each in remote.series.quantities] == ["", "", "", "s"]
-    team.writer.close()
-
-
 def test_nothing_is_asked_of_an_experiment_without_finished_runs(study: Study) -> None:
     study.workload("solo", [Planted("a", 2.0, status=RunStatus.OOM)])
     assert "OOM" in said(study, "--quantity", "last(accuracy)")
