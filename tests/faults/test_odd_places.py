@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from radt.model import RunStatus
 from radt.paths import sqlite_uri
 from radt.store.reader import StoreReader
 from tests.support.bench import Bench, stop_collectors, wait_until
@@ -117,47 +116,6 @@ def test_an_experiment_file_behind_a_link_stays_behind_it(
     again = bench.radt(link.name)
     assert "1 row done" in again.stdout
     assert "1 workload" in bench.shown("status", link.name)
-
-
-@pytest.mark.long
-def test_who_runs_the_target_holds_the_link_too(bench: Bench, tmp_path: Path) -> None:
-    target = tmp_path / "study.csv"
-    gate = bench.signal_ready("gate")
-    script = bench.script("wait.py", f"open({str(gate)!r}).read()")
-    target.write_text(f"Workload,Status,Run,Devices,File\n1,,,cpu,{script}\n", encoding="utf-8")
-    (bench.folder / "link.csv").symlink_to(target)
-    runner = bench.start("link.csv")
-    wait_until(lambda: bench.rows(target)[0]["Status"] == "RUNNING", "it runs")
-    refused = bench.radt(str(target), code=None)
-    assert refused.returncode == 3
-    assert "is being run by" in refused.stderr
-    with gate.open("w"):
-        pass
-    runner.communicate(timeout=180)
-    assert bench.rows(target)[0]["Status"] == "FINISHED"
-    assert (bench.folder / "link.csv").is_symlink()
-
-
-@pytest.mark.long
-@pytest.mark.mlflow
-def test_a_data_folder_that_is_a_link(bench: Bench, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "big disk"
-    bench.home.rename(elsewhere)
-    bench.home.symlink_to(elsewhere)
-    bench.script("train.py", SCRIPT)
-    path = bench.experiment(ROWS)
-    bench.radt(path.name)
-    assert bench.home.is_symlink()
-    with closing(StoreReader(elsewhere / "radt.db")) as reader:
-        assert len(losses(reader)) == 100
-        assert reader.runs()[0].status is RunStatus.FINISHED
-    bench.wait_delivered()
-    alone = subprocess.run(
-        [sys.executable, "train.py"], cwd=bench.folder, env=bench.env,
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert alone.stdout == "trained\n"
-    assert len(bench.reader.runs()) == 2
 
 
 @pytest.mark.mlflow

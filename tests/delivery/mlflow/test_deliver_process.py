@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from mlflow.entities import Metric
-from mlflow.tracking import MlflowClient
 
 from radt.delivery.problems import destination_name
-from radt.home import Home, RunDir
-from radt.model import RunStatus
 from tests.delivery.mlflow.lab import (
     Lab,
-    closing,
     count_points,
     finish,
-    make_lab,
     notify,
     wait_until,
 )
@@ -57,33 +49,6 @@ def test_killed_in_the_middle_of_many_points_and_started_again(lab: Lab) -> None
     ]
     assert lab.mlflow_run(run).info.status == "FINISHED"
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
-
-
-@pytest.mark.long
-def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path) -> None:
-    """No database yet; nothing may reach the console; ids come on a notify, the end at once."""
-    home = Home(tmp_path / "a folder\nof 'Zoë' 100 %").create()
-    with closing(make_lab(home, home.default_tracking_uri)) as lab:
-        process = lab.start_deliverer("--live-interval-s", "3600")
-        runs = lab.add_workload(8)
-        notify(process)
-        wait_until(lambda: all(lab.record(run).mlflow_run_id for run in runs), "all have ids")
-        for run in runs:
-            lab.start(run)
-            lab.log(run, "loss", [1.0, 2.0])
-        RunDir(Path(runs[0].spool)).output_log.write_text("hello\n")
-        for run in runs:
-            lab.end(run, RunStatus.KILLED)
-        notify(process)
-        wait_until(lambda: not lab.reader.workloads_to_deliver(lab.tracking_uri), "all delivered")
-        wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "all delivered")
-        assert {lab.mlflow_run(run).info.status for run in runs} == {"KILLED"}
-        assert lab.mlflow_run(runs[0]).data.metrics["loss"] == 2.0
-        log = home.artifacts / lab.mlflow_id(runs[0]) / "artifacts" / "output.log"
-        assert log.read_text() == "hello\n"
-        finish(process)  # which asserts that nothing was printed
-        with contextlib.closing(sqlite3.connect(home.path / "mlflow.db")) as connection:
-            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 @pytest.mark.long
@@ -151,26 +116,6 @@ def test_while_another_holds_the_order_nothing_is_done(lab: Lab) -> None:
 def _waits_for_a_lock(pid: int) -> bool:
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return any(words[1] == "->" and words[5] == str(pid) for words in locks)
-
-
-@pytest.mark.long
-def test_a_script_that_writes_to_the_same_database(lab: Lab) -> None:
-    """Neither of the two may lose a point to "database is locked"."""
-    (run,) = lab.add_workload()
-    lab.start(run)
-    lab.log(run, "ours", [float(i) for i in range(3000)])
-    lab.creator().register_pending()
-    script = MlflowClient(lab.tracking_uri)
-    process = lab.start_deliverer("--live-interval-s", "0.1")
-    written = 0
-    while lab.reader.delivered(run.run_id).get(0, 0) < 3000 or written < 100:
-        script.log_batch(lab.mlflow_id(run), [Metric("theirs", 1.0, written, written)])
-        written += 1
-    lab.end(run)
-    finish(process)
-    database = lab.home.path / "mlflow.db"
-    assert count_points(database, lab.mlflow_id(run), "ours") == 3000
-    assert count_points(database, lab.mlflow_id(run), "theirs") == written
 
 
 def test_a_store_that_is_missing_ends_it_with_a_reason_in_the_log(lab: Lab, tmp_path: Path) -> None:
