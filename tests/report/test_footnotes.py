@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from radt.analysis.report import ReportCache, read_report
+from radt.analysis.report import ReportCache
 from radt.model import MarkerKind
 from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord, MarkerRecord
 from radt.tags import PRUNED
 from tests.frontend.report_support import Planted, Study
+from tests.report.series_support import report_of
 
 MS = 1_000_000
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "radt.db")
 
 
 def pair(study: Study, label: str, skew_ns: int | None = 3 * MS, **more: str) -> tuple[str, str]:
@@ -29,8 +21,7 @@ def pair(study: Study, label: str, skew_ns: int | None = 3 * MS, **more: str) ->
 
 
 def notes_of(study: Study, cache: ReportCache | None = None) -> tuple[str, ...]:
-    with StoreReader(study.store) as reader:
-        return read_report(reader, study.experiment, cache=cache).footnotes
+    return report_of(study, cache=cache).footnotes
 
 
 def ledger(run_id: str, listener: str, received: int, expected: int = 1000) -> LedgerRecord:

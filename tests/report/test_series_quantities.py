@@ -17,14 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.analysis.quantities import Direction, Statistic
-from radt.analysis.report import Report, ReportCache, read_report
+from radt.analysis.report import ReportCache
 from radt.analysis.series_quantities import (
     Relation,
     SeriesQuantity,
     parse_quantity,
     parse_series_quantity,
 )
-from radt.analysis.window_spec import WindowSpec
 from radt.cli import report as module
 from radt.errors import UsageError
 from radt.model import RunStatus, SeriesKind
@@ -32,31 +31,11 @@ from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from tests.frontend.report_support import Planted, Study
-from tests.report.series_support import add_metric, repeats
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    home = tmp_path / "radt-data"
-    home.mkdir()
-    return Study(home / "radt.db")
+from tests.report.series_support import add_metric, repeats, report_of
 
 
 def quantities(*names: str) -> tuple[SeriesQuantity, ...]:
     return tuple(map(parse_series_quantity, names))
-
-
-def report_of(
-    study: Study, *names: str, window: str = "", cache: ReportCache | None = None
-) -> Report:
-    with StoreReader(study.store) as reader:
-        return read_report(
-            reader,
-            study.experiment,
-            window=WindowSpec.parse(window),
-            series=quantities(*names),
-            cache=cache,
-        )
 
 
 def values_of(study: Study, *names: str, window: str = "") -> dict[str, float]:
