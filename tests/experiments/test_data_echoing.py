@@ -54,6 +54,7 @@ def test_a_tiny_variant_decodes_as_much_less_as_it_says(
     assert decoded <= 220
 
 
+@pytest.mark.long
 def test_the_papers_regression_finds_the_line() -> None:
     done = subprocess.run(
         [sys.executable, "regression.py", "--repeats", "3"],

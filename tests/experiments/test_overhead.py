@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
@@ -34,6 +35,7 @@ while "--untracked" not in sys.argv and not is_seen():
 """
 
 
+@pytest.mark.long
 def test_a_tiny_variant_runs(bench: Bench) -> None:
     shutil.copy(FOLDER / "table.py", bench.folder)
     bench.script("train.py", (FOLDER / "train.py").read_text("utf-8") + _UNTIL_SEEN)

@@ -10,7 +10,7 @@ import pytest
 
 from radt.home import Home
 from radt.model import RunStatus
-from radt.store.place import COPIED, NOTE_FILE
+from radt.store.place import COPIED
 from tests.collector.collector_kit import holder
 from tests.support.bench import Bench, stop_collectors, wait_until
 
@@ -109,16 +109,6 @@ def test_a_copy_and_its_original_are_apart(project: Bench) -> None:
     check(project, 2)
     check(copy, 3)
     assert in_copy < contents(copy.home / "artifacts")
-
-
-def test_a_renamed_project_goes_on_in_its_new_place(project: Bench) -> None:
-    train(project)
-    project.wait_delivered()
-    former = rename(project)
-    (project.home / NOTE_FILE).unlink()  # as one has it that an earlier radt has recorded
-    train(project)
-    check(project, 2)
-    assert not former.exists()
 
 
 @pytest.fixture
