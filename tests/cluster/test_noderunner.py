@@ -47,6 +47,7 @@ from tests.cluster.node_kit import (
     wait_collectors,
 )
 from tests.support.bench import bench_in, stop_collectors
+from tests.support.disk import SmallDisk
 from tests.support.waiting import TIMEOUT_S, stands_still, wait_until
 
 HEADER = "Experiment,Workload,Name,Status,Run,Devices,Listeners,File,Params\n"
@@ -337,6 +338,28 @@ def test_a_shared_folder_that_is_away_costs_nothing(nodes: Nodes) -> None:
     with nodes.reader as reader:
         assert [run.status for run in reader.runs()] == [RunStatus.FINISHED]
     assert nodes.places() == []
+
+
+@pytest.mark.long
+def test_a_full_shared_folder_gets_the_rest_when_there_is_room(
+    nodes: Nodes,
+    small_disk: SmallDisk,
+) -> None:
+    nodes.folder = small_disk.path
+    spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
+    runner = nodes.start(spool)
+    wait_until(lambda: is_training(nodes), "it trains")
+    wait_until(lambda: view(spool).statuses, "it says so")
+    small_disk.fill()
+    let_go(nodes)
+    (place,) = nodes.places()
+    wait_until(lambda: "done" in (place / "output.log").read_text(), "training has gone on")
+    small_disk.clear()
+    assert runner.wait(TIMEOUT_S) == 0
+    assert texts(spool) == ["FINISHED"]
+    collect(spool, nodes.home)
+    with nodes.reader as reader:
+        assert [run.status for run in reader.runs()] == [RunStatus.FINISHED]
 
 
 @pytest.mark.long

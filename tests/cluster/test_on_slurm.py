@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import signal
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mlflow.entities import Run as MlflowRun
@@ -20,7 +23,7 @@ from radt.experiment.lock import ExperimentLock
 from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
-from radt.tags import WORKLOAD_ID
+from radt.tags import CLUSTER_NODE, WORKLOAD_ID
 from tests.cluster.study import Study, study_on
 from tests.support.mlflow_server import MlflowServer
 from tests.support.servers import slurm_cluster
@@ -138,6 +141,76 @@ def test_workloads_run_on_the_nodes_and_are_reported_here(study: Study) -> None:
 
 
 @pytest.mark.long
+def test_a_submitter_that_is_killed_again_and_again(study: Study) -> None:
+    study.write(WORKLOADS, MEMORY)
+    study.go()
+    chance = random.Random(3)
+    for _ in range(4):
+        follower = study.start("study.csv")
+        try:
+            follower.communicate(timeout=chance.uniform(0.5, 6.0))
+        except subprocess.TimeoutExpired:
+            follower.kill()
+            follower.communicate()
+    study.radt("study.csv")
+    study.finished_once(WORKLOADS)
+    assert len(list(study.folder.glob("ended.*"))) == 7
+
+
+@pytest.mark.long
+def test_what_runs_and_waits_is_shown_as_the_cluster_has_it_and_stop_cancels_it(
+    study: Study,
+) -> None:
+    workloads = {f"w{number}": 1 for number in range(4)}
+    study.write(workloads, dict.fromkeys(workloads, "15G"))  # one fits on a node
+    follower = study.start("study.csv")
+    wait_until(lambda: study.started() == 3, "three rows to run")
+    home = study.environ["RADT_HOME"]
+
+    def found() -> dict[str, Any]:
+        (file,) = json.loads(study.radt("status", "--json"))["files"]
+        return dict(file["submission"]) | {"holder": file["holder"]}
+
+    def has_all() -> bool:
+        seen = found()
+        return (len(seen["running"]), len(seen["waiting"])) == (3, 1)
+
+    wait_until(has_all, "jobs as they are")
+    seen = found()
+    jobs = [*seen["running"], *seen["waiting"]]
+    assert {job["nodes"] for job in seen["running"]} == {"node1", "node2", "node3"}
+    assert sorted(job["label"] for job in jobs) == list(workloads)
+    assert {job["reason"] for job in seen["waiting"]} <= {"Resources", "Priority"}
+    assert {job["job_id"] for job in jobs} == {line.split()[0] for line in study.queue()}
+    assert all(job["attempt"] == 1 for job in seen["running"])
+    assert seen["holder"]["pid"] == follower.pid
+    assert "3 jobs run on 3 nodes, 1 queued" in seen["headline"]
+    shown = study.radt("status")
+    assert seen["id"] in shown
+    assert "3 jobs run on 3 nodes" in shown
+    follower.send_signal(signal.SIGINT)
+    output, _ = follower.communicate()
+    assert "the jobs continue" in output
+    assert follower.returncode == 130
+    assert len(study.queue()) == 4
+    refusal = study.radt("study.csv", "--on", "local", code=2)
+    assert "was submitted to slurm" in refusal
+    refusal = study.radt("study.csv", "--home", "another", code=2)
+    assert f"--home {home}" in " ".join(refusal.split())
+    study.environ = {**study.environ, "RADT_HOME": str(study.folder / "another")}
+    study.radt("stop", "study.csv")  # from wherever
+    assert not (study.folder / "another").exists()
+    study.environ = {**study.environ, "RADT_HOME": home}
+    assert set(study.statuses()) == {"KILLED: stopped by the user"}
+    wait_until(lambda: study.queue() == [], "an empty queue")
+    assert len(list(study.folder.glob("ended.*"))) == 0
+    study.go()
+    study.radt("study.csv")  # resumes
+    study.finished_once(workloads)
+    assert "no open submissions" in study.radt("status")
+
+
+@pytest.mark.long
 def test_a_rerun_beside_running_jobs_runs_again_what_has_failed(study: Study) -> None:
     study.write({"solo": 1, "other": 1})
     train = (study.folder / "train.py").read_text()
@@ -167,6 +240,24 @@ def test_a_rerun_beside_running_jobs_runs_again_what_has_failed(study: Study) ->
     assert again.returncode == 0, output
     assert "failed rows run again when they have ended" in output
     study.finished_once({"solo": 1, "other": 1})
+
+
+@pytest.mark.long
+def test_one_task_is_cancelled_and_runs_with_the_next_start(study: Study) -> None:
+    study.write({"solo": 1, "pair": 2})
+    follower = study.start("study.csv")
+    wait_until(lambda: study.started() == 3, "the rows to run")
+    task = next(line.split()[0] for line in study.queue() if line.split()[0].endswith("_0"))
+    study.slurm.run("scancel", task)
+    # Its own last word may come first: it cannot tell a cancellation from a preemption.
+    cancelled = "KILLED: the job was cancelled"
+    wait_until(lambda: study.statuses()[0] == cancelled, "the status of the task")
+    study.go()
+    output, _ = follower.communicate()
+    assert follower.returncode == 1, output
+    assert study.statuses()[1:] == ["FINISHED"] * 2
+    study.radt("study.csv")
+    study.finished_once({"solo": 1, "pair": 2})
 
 
 @pytest.mark.long
@@ -209,6 +300,57 @@ def test_nodes_that_reach_the_servers_record_there_themselves(
     assert sum(file.path == "output.log" for file in files) == 2  # of those that have finished
 
 
+@pytest.mark.long
+def test_a_detached_follower_is_attached_to_and_all_workloads_run_on_one_node(
+    study: Study,
+) -> None:
+    # Two of these fit on no node together: without the setting each would have a node of its own.
+    study.write({"w0": 1, "w1": 1}, {"w0": "9GB", "w1": "9GB"})
+    toml = study.folder / "radt.toml"
+    toml.write_text(toml.read_text() + "same-node = true\n")
+    assert "runs in the background" in study.radt("study.csv", "--detach")
+    wait_until(lambda: study.started() == 1, "the first row to run")
+    attached = study.start("attach", "study.csv")
+    assert attached.stdout is not None
+    assert "this only looks" in attached.stdout.readline()
+    study.go()
+    output, _ = attached.communicate()
+    assert attached.returncode == 0, output
+    wait_until(lambda: study.statuses() == ["FINISHED"] * 2, "the statuses")
+    study.finished_once({"w0": 1, "w1": 1})
+    with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
+        tags = reader.tags_of([run.run_id for run in reader.runs()])
+    assert len({found[CLUSTER_NODE] for found in tags.values()}) == 1
+
+
+@pytest.mark.long
+def test_a_slurmd_that_is_killed_alone(study: Study) -> None:
+    study.environ = {**study.environ, "RADT_CLUSTER_BEAT_S": "1"}
+    study.write({"solo": 1})
+    follower = study.start("study.csv")
+    wait_until(lambda: study.started() == 1, "the row to run")
+    wait_until(lambda: study.statuses()[0].startswith("RUNNING: "), "its node")
+    node = study.statuses()[0].removeprefix("RUNNING: ")
+    (task,) = (line.split()[0] for line in study.queue())
+    study.slurm.kill_slurmd(node)
+    try:
+        study.slurm.declare_down(node)
+        wait_until(lambda: study.queue() == [f"{task} PENDING"], "the job in the queue again")
+        assert study.slurm.job_processes(node)  # nobody has told the first attempt
+        study.slurm.start_now(task)
+        wait_until(lambda: study.started() == 2, "the second attempt")
+        study.go()
+        output, _ = follower.communicate()
+        assert follower.returncode == 0, output
+        wait_until(lambda: not study.slurm.job_processes(node), "the end of the first attempt")
+    finally:
+        study.slurm.start_node(node)
+    study.finished_once({"solo": 1})
+    with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
+        (run,) = (run for run in reader.runs() if run.status is RunStatus.FINISHED)
+        assert reader.tags(run.run_id)[CLUSTER_NODE] != node
+
+
 #: The row that is called so takes a gigabyte when it is told to, before it trains.
 _EATS = """\
 import os, time
@@ -233,6 +375,38 @@ def _has_loss(study: Study) -> bool:
     with StoreReader(store) as reader:
         series = reader.series([run.run_id for run in reader.runs()])
     return "loss" in {one.metric for one in series}
+
+
+#: Without cgroups slurmd looks each second what a job takes.
+_MEMORY_LIMITS = {
+    "JobAcctGatherType": "jobacct_gather/linux",
+    "JobAcctGatherFrequency": "task=1",
+    "JobAcctGatherParams": "OverMemoryKill",
+}
+
+
+@pytest.mark.long
+def test_a_job_that_takes_more_memory_than_it_may(tmp_path: Path) -> None:
+    with (
+        slurm_cluster(1, 0, settings=_MEMORY_LIMITS) as slurm,
+        study_on(slurm, tmp_path) as study,
+    ):
+        # Its node says nothing, for which a follower waits as long as a file may come late.
+        quick = {"RADT_CLUSTER_PART_S": "1", "RADT_CLUSTER_LATE_S": "5"}
+        study.environ = {**study.environ, **quick}
+        (study.folder / "train.py").write_text(_EATS)
+        study.write({"eats": 1}, {"eats": "1GB"})
+        follower = study.start("study.csv")
+        wait_until(lambda: _has_loss(study), "a part of the run")
+        (study.folder / "eat").touch()
+        output, _ = follower.communicate()
+        assert follower.returncode == 1, output
+        assert study.statuses() == ["OOM: the job's memory"]
+        with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
+            (run,) = reader.runs()
+            assert run.status.ended
+            assert {one.metric for one in reader.series([run.run_id])} >= {"loss"}
+        assert study.queue() == [] and not slurm.job_processes("node1")
 
 
 @pytest.mark.long
@@ -265,6 +439,31 @@ def test_a_row_that_the_kernel_kills_for_its_jobs_memory_harms_no_other(tmp_path
         with StoreReader(Home(Path(study.environ["RADT_HOME"])).store_path) as reader:
             (run,) = (run for run in reader.runs() if run.status is RunStatus.OOM)
             assert {one.metric for one in reader.series([run.run_id])} >= {"loss"}
+
+
+@pytest.mark.long
+def test_a_controller_that_is_killed_right_after_a_submission(tmp_path: Path) -> None:
+    """What it has not saved by then it forgets, and gives its numbers to others: on its own."""
+    with slurm_cluster(2, 0) as slurm, study_on(slurm, tmp_path) as study:
+        study.write({"solo": 1, "pair": 2})
+        follower = study.start("study.csv")
+        wait_until(study.queue, "a submission")
+        slurm.kill_controller()
+        slurm.start_controller()
+        study.go()
+
+        def has_ended() -> bool:
+            """Release what Slurm holds after an interrupted launch, as an administrator does."""
+            for line in slurm.run("squeue", "--noheader", "--array", "--format=%i %r").splitlines():
+                job, _, reason = line.partition(" ")
+                if "held" in reason.lower():
+                    slurm.run("scontrol", "release", job)
+            return follower.poll() is not None
+
+        wait_until(has_ended, "the follower ends")
+        output, _ = follower.communicate()
+        assert follower.returncode == 0, output
+        study.finished_once({"solo": 1, "pair": 2})
 
 
 def test_no_slurm_here(study: Study) -> None:

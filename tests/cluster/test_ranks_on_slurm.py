@@ -12,8 +12,10 @@ import pytest
 from radt.home import Home
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
+from radt.tags import LAUNCHED_BY
 from tests.support.servers import slurm_cluster
 from tests.support.slurm import Slurm
+from tests.support.waiting import wait_until
 
 _TRAIN = """\
 import os, radt, sys
@@ -50,6 +52,51 @@ def test_ranks_of_one_training_are_one_run(
         (run,) = reader.runs()
         assert run.status is RunStatus.FINISHED
         assert {series.entity for series in reader.series([run.run_id])} >= {"", "rank 1"}
+
+
+@pytest.mark.long
+def test_tasks_of_a_step_are_runs_of_one_workload(slurm: Slurm, home: Home) -> None:
+    Path("train.py").write_text(_TRAIN, encoding="utf-8")
+    slurm.run("srun", "-n3", sys.executable, "train.py")
+    with StoreReader(home.store_path) as reader:
+        runs = sorted(reader.runs(), key=lambda run: run.letter)
+        assert [run.name for run in runs] == [f"train rank {rank}" for rank in range(3)]
+        assert [run.letter for run in runs] == ["a", "b", "c"]
+        assert len({run.workload_id for run in runs}) == 1
+        assert runs[0].workload.startswith("srun ") and runs[0].workload.endswith(".0")
+
+
+_SUBMIT = """\
+import os, radt, subprocess
+with radt.Run("submits", listeners="none"):
+    if os.environ["SLURM_PROCID"] == "1":
+        subprocess.run(["sbatch", "--output=job.out", "job.sh"], check=True)
+"""
+
+
+@pytest.mark.long
+def test_a_batch_job_that_a_task_submits_is_a_run_of_its_own(slurm: Slurm, home: Home) -> None:
+    Path("submit.py").write_text(_SUBMIT, encoding="utf-8")
+    Path("train.py").write_text(_TRAIN, encoding="utf-8")
+    # sbatch hands on the variables of the step and of the run.
+    Path("job.sh").write_text(
+        f"#!/bin/sh\nuntil [ -e go ]; do sleep 0.1; done\n{sys.executable} train.py\n"
+    )
+    slurm.run("srun", "-n2", sys.executable, "submit.py")
+    Path("go").touch()
+
+    def job() -> list[str]:
+        with StoreReader(home.store_path) as reader:
+            return [
+                run.run_id for run in reader.runs() if run.ended_ns and run.experiment == "train"
+            ]
+
+    wait_until(lambda: len(job()) == 1, "the job's run")
+    with StoreReader(home.store_path) as reader:
+        run = reader.run(job()[0])
+        (launcher,) = (run for run in reader.runs() if run.name == "submits rank 1")
+        assert (run.name, run.workload, run.status) == ("train #1", "", RunStatus.FINISHED)
+        assert reader.tags(run.run_id)[LAUNCHED_BY] == launcher.run_id
 
 
 @pytest.mark.long

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +64,7 @@ dist.all_reduce(total)
 train(rank, total.item())
 """
 _HEADER = "Status,Run,Nodes,Devices,Listeners,File,Params\n"
+_PLAIN = ",,2,cpu,top@200ms,train.py,\n"
 _TORCHRUN = (
     ",,2,cpu,top@200ms,torchrun,--nnodes={Nodes} --node-rank={Node} --nproc-per-node=1 "
     "--rdzv-endpoint={Master} torch_train.py\n"
@@ -96,13 +97,14 @@ class Study:
     def log(self) -> Path:
         return self.folder / "follower.log"
 
-    def start(self, rows: str) -> subprocess.Popen[bytes]:
-        (self.folder / "study.csv").write_text(_HEADER + rows)
+    def start(self, rows: str = "", *options: str) -> subprocess.Popen[bytes]:
+        if rows:
+            (self.folder / "study.csv").write_text(_HEADER + rows)
         head = self.slurm.entrance("head")
         follower = subprocess.Popen(
             [
                 *(*head, sys.executable, "-m", "radt", f"{self.folder}/study.csv"),
-                *("--on", "slurm"),
+                *("--on", "slurm", *options),
             ],
             env={
                 **{n: v for n, v in os.environ.items() if not n.startswith("RADT_")},
@@ -124,12 +126,18 @@ class Study:
         assert follower.poll() is None, self.log.read_text()
         return False
 
+    def wait_gone(self) -> None:
+        """Wait until nothing of a job is left on any node."""
+        wait_until(
+            lambda: not any(map(self.slurm.job_processes, self.slurm.nodes)), "the end of all"
+        )
+
     def ended(self, follower: subprocess.Popen[bytes], code: int) -> None:
         """Wait for the end of a start, whose exit code is to be this."""
         with suppress(subprocess.TimeoutExpired):
             follower.wait(TIMEOUT_S)
         queue = self.slurm.ask("squeue").stdout
-        assert follower.poll() == code, f"{self.log.read_text()}\n{self.status()}\n{queue}"
+        assert follower.poll() == code, f"{self.log.read_text()}\n{self.statuses()}\n{queue}"
 
     @property
     def store(self) -> Path:
@@ -139,10 +147,13 @@ class Study:
     def reader(self) -> StoreReader:
         return StoreReader(self.store)
 
-    def status(self) -> str:
+    def statuses(self) -> list[str]:
         table = ExperimentFile.read(self.folder / "study.csv").table
-        (row,) = table.rows
-        return row.cells[0].value
+        return [row.cells[0].value for row in table.rows]
+
+    def status(self) -> str:
+        (status,) = self.statuses()
+        return status
 
     def said(self) -> Mapping[str, Mapping[str, list[int]]]:
         """Of each run, by rank: when its marker was set, by a clock that all share."""
@@ -164,8 +175,20 @@ class Study:
                 if one.scope is Scope.HOST
             }
 
-    def trains(self) -> bool:
-        return [len(parts) for parts in self.said().values()] == [2]
+    def trains(self, runs: int = 1) -> bool:
+        return [len(parts) for parts in self.said().values()].count(2) >= runs
+
+    def next_run(self, follower: subprocess.Popen[bytes], before: Collection[str]) -> str:
+        """Wait for another run than these, in which both nodes train; return its id."""
+        found: set[str] = set()
+
+        def is_there() -> bool:
+            found.update(run_id for run_id, parts in self.said().items() if len(parts) == 2)
+            return found > set(before) or self.ends(follower)
+
+        wait_until(is_there, "both parts of the next run")
+        (run_id,) = found - set(before)
+        return run_id
 
 
 @pytest.fixture
@@ -218,3 +241,61 @@ def test_torchrun_on_clocks_that_are_1000_s_apart(study: Study) -> None:
     )
     assert other[0] - first[1] <= part.error_ns
     assert first[0] - other[1] <= part.error_ns
+
+
+@pytest.mark.long
+def test_a_bundle_with_repeats_is_ended_in_every_way_and_goes_on(study: Study) -> None:
+    slurm = study.slurm
+    job_ids = ("squeue", "--noheader", "--format=%A")
+    with (study.folder / "radt.toml").open("a") as toml:
+        toml.write('bundle = "2h"\npartition = "scavenge"\n')
+    slurm.run("scontrol", "update", "PartitionName=scavenge", "GraceTime=120")
+    follower = study.start(_PLAIN * 2, "--repeat", "2")
+    runs = [study.next_run(follower, ())]
+    # Preempted: submitted again.
+    preempting = slurm.run(
+        *("sbatch", "--parsable", "--partition=main", "--nodes=2", "--exclusive"),
+        *("--output=/dev/null", "--wrap=sleep 1000"),
+    ).strip()
+    running = (*job_ids, "--states=running")
+    wait_until(lambda: slurm.run(*running).split() == [preempting], "the nodes for another job")
+    slurm.run("scancel", preempting)
+    runs.append(study.next_run(follower, runs))
+    # The time limit, for which Slurm looks twice a minute.
+    (job,) = slurm.run(*job_ids).split()
+    slurm.run("scontrol", "update", f"JobId={job}", "TimeLimit=1")
+    study.ended(follower, 1)
+    assert study.statuses() == ["KILLED 1/2: the job's time limit"] * 2
+    slurm.wait_idle()
+    study.wait_gone()
+    # Cancelled.
+    follower = study.start("", "--repeat", "2")
+    runs.append(study.next_run(follower, runs))
+    slurm.run("scancel", f"--user={os.getuid()}")
+    study.ended(follower, 1)
+    assert all(text.endswith("the job was cancelled") for text in study.statuses())
+    slurm.wait_idle()
+    # A node is lost: Slurm queues the job again.
+    follower = study.start("", "--repeat", "2")
+    runs.append(study.next_run(follower, runs))
+    slurm.kill_node("node2")
+    slurm.declare_down("node2")
+    (job,) = slurm.run(*job_ids).split()
+    state = ("squeue", "--noheader", "--format=%T")  # --states=pending has jobs that still end, too
+    wait_until(lambda: slurm.run(*state).split() == ["PENDING"], "the job in the queue again")
+    slurm.start_node("node2")
+    slurm.wait_idle()
+    # What Slurm still has to tell the lost node of this job would end its next start there.
+    slurm.run("scancel", job)
+    study.ended(follower, 1)
+    (study.folder / "go").touch()
+    study.ended(study.start("", "--repeat", "2"), 0)
+    assert study.statuses() == ["FINISHED 2/2"] * 2
+    with study.reader as reader:
+        found = {run.run_id: run for run in reader.runs()}
+        tags = reader.tags_of(list(found))
+    finished = [run for run in found.values() if run.status is RunStatus.FINISHED]
+    assert sorted(run.workload for run in finished) == ["1", "1", "2", "2"]
+    assert {found[run_id].status for run_id in runs} == {RunStatus.KILLED}
+    assert all(CLUSTER_PARTS in tags[run.run_id] for run in finished)
+    study.wait_gone()

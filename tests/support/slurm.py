@@ -247,6 +247,10 @@ class Slurm:
             f"slurmctld; {last_lines(self._controller.log)}",
         )
 
+    def kill_controller(self) -> None:
+        """SIGKILL to slurmctld; it keeps what it has saved until then (every few seconds)."""
+        self._controller.kill()
+
     def stop_controller(self) -> None:
         """End slurmctld, which saves what it knows."""
         self._controller.stop()
