@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import radt
 from radt.home import runtime_dir
-from radt.model import MissingReason, Scope
+from radt.model import MissingReason, RunStatus, Scope
 from tests.support.bench import Bench, wait_until
 from tests.support.fake_mps import FakeMps, mps
 from tests.support.held import Held, kill_worker
@@ -170,3 +172,79 @@ def test_nothing_of_a_colleague_is_given_to_runs(
     _, of_a, of_b = np.intersect1d(*times, return_indices=True)
     grown = np.diff(joules["a"][of_a]), np.diff(joules["b"][of_b])
     assert grown[0] == pytest.approx(1.5 * grown[1], rel=0.01)
+
+
+@pytest.mark.long
+def test_a_card_lost_in_mid_run_makes_its_energy_a_lower_bound(held: Held, nvml: FakeNvml) -> None:
+    nvml.configure("count 1", "gpu 0 55 80000 500 1000 250000 0 61 1410 1593", ENERGY)
+    held.start("Devices,Listeners", "0,smi@100ms")
+    held.goes_on("a", "gpu.energy")
+    nvml.add("xid 0 79", "lost 0")
+    wait_until(lambda: held.gaps("a", "gpu.energy"), "it is known to be missing")
+    said = held.end()
+    run, home = held.run("a"), held.bench.home
+    totals = radt.totals(run.run_id, home=home)
+    energy = held.samples("a", "gpu.energy").values
+    assert totals["gpu_energy_j_at_least"] == pytest.approx(energy[-1] - energy[0])
+    assert "gpu_energy_j" not in totals
+    names = [marker.name for marker in held.bench.reader.markers([run.run_id])]
+    assert {"gpu0 lost", "XID 79"} <= set(names)
+    why = "after the start (GPU is lost; XID 79: GPU has fallen off the bus)"
+    report = held.bench.shown("report", "experiment", "--format", "json")
+    for text in (said, report):
+        words = " ".join(text.split())
+        assert "gpu0 was lost" in words
+        assert why in words
+        assert "The run's energy is a lower bound" in words
+
+
+@pytest.mark.long
+def test_a_card_that_goes_and_a_driver_that_hangs_cost_only_themselves(
+    held: Held, nvml: FakeNvml
+) -> None:
+    # On a busy machine, a reading that takes a second does not hang.
+    held.bench.env["RADT_COLLECTOR_HANG_S"] = "5"
+    nvml.configure("count 1", "gpu 0 55 80000 500 1000 250000 0 61 1410 1593", ENERGY)
+    held.start("Devices,Listeners", "0,smi@100ms+top@100ms")
+    held.goes_on("a", "gpu.temperature")
+
+    nvml.add("lost 0")
+    # What was read before comes into the store before the gap does.
+    wait_until(lambda: held.gaps("a", "gpu.temperature"), "it is known to be missing")
+    gone = held.count("a", "gpu.temperature")
+    held.goes_on("a", "system.load", 10)
+    assert held.count("a", "gpu.temperature") == gone
+    nvml.remove("lost 0")
+    held.goes_on("a", "gpu.temperature")
+    (lost,) = held.gaps("a", "gpu.temperature")
+    assert lost.reason is MissingReason.LOST
+    # It was read, and said that there was nothing; a busy machine may be late for a reading.
+    assert {outage.detail for outage in held.outages("a", "smi")} <= {"no reading"}
+
+    hang = "hang nvmlDeviceGetFieldValues"
+    nvml.add(hang)
+    run_id = held.run("a").run_id
+
+    def restarts() -> int:
+        names = [one.name for one in held.bench.reader.markers([run_id])]
+        return names.count("listener smi restarted")
+
+    wait_until(restarts, "the hanging listener is left behind")
+    held.goes_on("a", "system.load")
+    nvml.remove(hang)
+    held.goes_on("a", "gpu.temperature")
+    assert any("did not return" in gap.detail for gap in held.outages("a", "smi"))
+
+    calls = len(nvml.calls("nvmlDeviceGetFieldValues"))
+    nvml.add(hang)
+    wait_until(lambda: len(nvml.calls("nvmlDeviceGetFieldValues")) > calls, "it is asked again")
+    said = held.end()
+    assert "not in its store" not in said
+    assert "does not answer" not in said
+    run = held.run("a")
+    assert run.status is RunStatus.FINISHED
+    ledger = {one.listener: one for one in held.bench.reader.ledger([run_id])}
+    assert ledger["smi"].missed >= 5
+    assert ledger["top"].missed < ledger["smi"].missed
+    assert ledger["top"].state == "ended"
+    assert Path(run.spool).exists()

@@ -207,3 +207,21 @@ def test_what_a_killed_runner_set_up_is_taken_away_by_the_next_start(
     assert mps.daemons == []
     assert nvml.gpu_instances() == []
     assert machine.rows(path)[0]["Status"] == "FINISHED"
+
+
+@pytest.mark.long
+def test_somebody_elses_process_is_waited_for_or_refused(machine: Bench, nvml: FakeNvml) -> None:
+    nvml.add(f"process 0 {1} 3000000")
+    path = machine.experiment("Workload,Devices,Listeners,File\n1,0,none,client.py\n")
+    refused = machine.radt(path.name, "--busy", "fail", code=1)
+    status = machine.rows(path)[0]["Status"]
+    assert status.startswith("FAILED: ")
+    assert "pid 1" in status
+    assert "pid 1" in refused.stdout
+    looks = "nvmlDeviceGetComputeRunningProcesses_v3"
+    before = len(nvml.calls(looks))  # of the start that did not wait
+    waiting = machine.start(path.name, "--rerun")
+    wait_until(lambda: len(nvml.calls(looks)) > before + 4, "it looks again and again")
+    nvml.remove("process 0 1 3000000")
+    assert waiting.wait(180) == 0, waiting.communicate()
+    assert machine.rows(path)[0]["Status"] == "FINISHED"

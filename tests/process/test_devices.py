@@ -10,7 +10,10 @@ import pytest
 
 from tests.support.bench import Bench, has_store, let_go, wait_until
 from tests.support.nvml import (
+    SINCE_470,
     FakeNvml,
+    build_library,
+    mig_gpu,
     nvml,
     nvml_library,
     plain_gpu,
@@ -84,6 +87,35 @@ def test_rows_use_the_gpus_that_work_and_never_the_cpu_instead(
     assert len(machine.reader.runs()) == 3
 
 
+@pytest.mark.long
+def test_a_gpu_that_breaks_between_two_workloads_fails_the_second(machine: Bench) -> None:
+    machine.script("break.py", 'import os; open(os.environ["FAKE_NVML"], "a").write("lost 0\\n")')
+    path = machine.experiment(
+        "Workload,Devices,Listeners,File\n1,0,none,break.py\n2,0,none,row.py\n3,,none,row.py\n"
+    )
+    machine.radt(path.name, "--busy", "ignore", code=1)
+    statuses = [row["Status"] for row in machine.rows(path)]
+    assert statuses[0] == "FINISHED"
+    for status in statuses[1:]:
+        assert status.startswith("FAILED: GPU 0 ") and "GPU is lost" in status
+
+
+@pytest.mark.long
+def test_rows_run_on_the_mig_devices_that_the_scheduler_gave(
+    machine: Bench, nvml: FakeNvml
+) -> None:
+    nvml.configure("count 2", plain_gpu(0), mig_gpu(1), "existing 1 9 4 3", "existing 1 19 0 1")
+    machine.env["CUDA_VISIBLE_DEVICES"] = "MIG-fake-1-2-0"
+    path = machine.experiment("Workload,Listeners,File\n1,none,row.py\n1,none,row.py\n")
+    machine.radt(path.name)
+    assert outputs(machine) == {"a": "MIG-fake-1-2-0", "b": "MIG-fake-1-2-0"}
+    for run in machine.reader.runs():
+        tags = machine.reader.tags(run.run_id)
+        assert tags["radt.mig.profile"] == "1g.5gb"
+        assert (run.devices, tags["radt.mig.uuid"]) == ("1", "MIG-fake-1-2-0")
+    assert len(nvml.gpu_instances()) == 0, "nothing was created"
+
+
 @pytest.mark.quick_variants(2)
 @pytest.mark.parametrize(
     ("hardware", "offer", "visible", "devices", "found"),
@@ -114,3 +146,27 @@ def test_a_script_by_itself_is_recorded_with_its_devices_or_with_none(
     assert run.devices == devices
     assert entities(machine) == found
     assert ("the run's GPUs are not recorded: the GPUs named by" in said) is (devices == "unknown")
+
+
+@pytest.mark.long
+def test_gpu_rows_run_and_are_measured_on_a_driver_of_the_470_branch(
+    machine: Bench, nvml: FakeNvml, tmp_path: Path
+) -> None:
+    old = FakeNvml.in_folder(build_library(tmp_path, SINCE_470), nvml.config.parent)
+    machine.env |= old.variables()
+    old.configure("driver 470.256.02", "count 2", plain_gpu(0), mig_gpu(1))
+    machine.signal_ready("gate")
+    machine.script("wait.py", ROW + '; open("gate").read()')
+    path = machine.experiment(
+        "Workload,Devices,Collocation,Listeners,File\n"
+        "1,0,-,smi@0.1s,wait.py\n"
+        "1,1,3g.20gb,smi@0.1s,wait.py\n"
+    )
+    runner = machine.start(path.name, "--yes")
+    wanted = {"gpu0", "gpu1", "gpu1/gi1/ci0"}
+    wait_until(lambda: has_store(machine.home) and wanted <= entities(machine), "both are measured")
+    let_go(machine.folder / "gate")
+    assert runner.wait(180) == 0, runner.communicate()
+    assert outputs(machine) == {"a": "GPU-fake-0", "b": "MIG-fake-1-1-0"}
+    metrics = {one.metric for one in machine.reader.series([machine.reader.runs()[0].run_id])}
+    assert {"gpu.memory.used", "gpu.power", "gpu.temperature"} <= metrics

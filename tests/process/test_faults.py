@@ -265,6 +265,32 @@ def test_second_runner_on_a_file_is_told_who_holds_it(
     assert blocked.wait(180) == 0
 
 
+@pytest.mark.long
+@pytest.mark.mlflow
+def test_two_experiments_side_by_side_in_one_folder(bench: Bench) -> None:
+    bench.script(
+        "many.py",
+        "import radt\nwith radt.Run() as run:\n"
+        "    for step in range(4_000): run.log_metric('loss', step, step)\n",
+    )
+    header = "Experiment,Workload,File,Listeners\n"
+    processes = []
+    for name in ("one", "two"):
+        rows = "".join(f"{name},{workload},many.py,top@50ms\n" for workload in (1, 1, 2))
+        bench.experiment(header + rows, f"{name}.csv")
+        processes.append(bench.start(f"{name}.csv"))
+    outputs = [process.communicate(timeout=180)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert not any("locked" in output for output in outputs)
+    for run in bench.reader.runs():
+        assert run.status is RunStatus.FINISHED
+        assert len(radt.load(run.run_id, home=bench.home, metrics=["loss"])) == 4_000
+    bench.wait_delivered()
+    for name in ("one", "two"):
+        for run in bench.mlflow_runs(name).values():
+            assert run.info.status == "FINISHED"
+
+
 def test_output_that_cannot_be_shown_stops_nothing(bench: Bench) -> None:
     bench.script("say.py", "print('x' * 100)")
     path = bench.experiment("Experiment,Workload,Name,Listeners,File\ns,1,ünï🚀,none,say.py\n")

@@ -9,8 +9,10 @@ import json
 import os
 import shutil
 import signal
+import socket
 import sqlite3
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +23,7 @@ import pytest
 
 from radt import procfs
 from radt.collocation.ledger import CreatedLedger
+from radt.experiment.lock import ExperimentLock
 from radt.model import RunStatus
 from tests.support.bench import Bench, alive, stop_collectors, wait_until
 from tests.support.environments import Tools
@@ -260,6 +263,26 @@ def test_devices_that_cannot_be_set_up(scene: Scene, collocation: str) -> None:
 # Environment build -------------------------------------------------------------------------------
 
 
+@pytest.mark.long
+def test_runner_killed_while_an_environment_is_built(scene: Scene) -> None:
+    scene.tools.install("conda", "micromamba")
+    scene.bench.script("conda.yaml", "dependencies: [python]\n# wait-for-the-test\n")
+    path = scene.experiment("1,cpu,,conda,say.py,a", "1,cpu,,,say.py,b")
+    runner = scene.bench.start(path.name)
+    wait_until((scene.tools.state / "building").exists, "it is being built")
+    scene.kill(runner)
+    (half,) = (one for one in scene.cache.glob("*") if one.is_dir())
+    (half / "env" / "of-the-killed-build").touch()
+    assert scene.statuses(path) == ["", ""]
+    (scene.tools.state / "go").touch()  # the tool, an orphan now, comes to its end
+    scene.everything_ended()
+    assert {run.status for run in scene.bench.reader.runs()} == {RunStatus.KILLED}
+    scene.goes_on(path)
+    assert len(scene.tools.calls()) == 2
+    assert (half / "complete").exists()
+    assert not (half / "env" / "of-the-killed-build").exists()
+
+
 def test_environment_that_cannot_be_built(scene: Scene) -> None:
     scene.tools.install("conda", "micromamba")
     scene.bench.script("conda.yaml", "dependencies: [python, no-such-package]\n")
@@ -279,6 +302,28 @@ def test_environment_that_cannot_be_built(scene: Scene) -> None:
 
 
 # Before the barrier ------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.mlflow
+def test_runner_killed_while_mlflow_does_not_answer(scene: Scene) -> None:
+    # Only rows whose MLflow need not know radt wait for it before they start.
+    scene.bench.script("say.sh", f"#!/bin/sh\nexec {sys.executable} say.py $@\n").chmod(0o755)
+    path = scene.experiment("1,0,3g.20gb,,say.py,a", "1,cpu,,,say.sh,b")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(180)
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        runner = scene.bench.start(path.name, "--yes", "--tracking-uri", uri)
+        asking, _ = silent.accept()
+        with asking:
+            wait_until(scene.nvml.gpu_instances, "set-up is done")
+            scene.kill(runner)
+            assert scene.statuses(path) == ["", ""]
+            assert list(scene.bench.folder.glob("*.pid")) == []
+            scene.everything_ended()
+            scene.goes_on(path)
+    statuses = [run.status for run in scene.bench.reader.runs()]
+    assert statuses == [RunStatus.KILLED] * 2 + [RunStatus.FINISHED] * 2
 
 
 @pytest.mark.quick_variants(1)
@@ -309,11 +354,185 @@ def test_store_that_cannot_be_used(scene: Scene, what: str) -> None:
 
 # At the barrier ----------------------------------------------------------------------------------
 
+ENTERS = """
+import os, sys, radt
+name = sys.argv[1]
+open(f"{name}.new", "w").write(str(os.getpid()))
+os.rename(f"{name}.new", f"{name}.pid")
+if os.path.exists(f"{name}.gate"):
+    open(f"{name}.gate").read()
+with radt.Run() as run:
+    open(f"{name}.in", "w").close()
+"""
+
+
+def pipes(pid: int, *, beyond: int = 2) -> set[str]:
+    """The pipes that a process has open, standard streams left out."""
+    folder = Path(f"/proc/{pid}/fd")
+    found = set()
+    for fd in folder.iterdir():
+        with suppress(OSError):
+            target = str(fd.readlink())
+            if int(fd.name) > beyond and target.startswith("pipe:"):
+                found.add(target)
+    return found
+
+
+@pytest.mark.long
+def test_runner_killed_while_one_row_waits_for_another(scene: Scene) -> None:
+    scene.bench.script("enters.py", ENTERS)
+    scene.bench.signal_ready("b.gate")
+    path = scene.experiment("1,cpu,,,enters.py,a", "1,cpu,,,enters.py,b")
+    runner = scene.bench.start(path.name, "--sync", "context")
+    first, second = scene.pid_of("a"), scene.pid_of("b")
+    wait_until(lambda: pipes(first) & pipes(runner.pid), "the first row has the barrier's pipe")
+    scene.kill(runner)
+    assert scene.statuses(path) == ["RUNNING", "RUNNING"]
+    scene.everything_ended()
+    assert not alive(first)
+    assert not alive(second)
+    (scene.bench.folder / "b.gate").unlink()
+    scene.goes_on(path, "--sync", "context")
+    assert all((scene.bench.folder / f"{name}.in").exists() for name in "ab")
+
+
+@pytest.mark.long
+def test_row_that_cannot_be_executed(scene: Scene) -> None:
+    scene.bench.script("broken", "#!/no/such/interpreter\n").chmod(0o755)
+    path = scene.experiment("1,cpu,,,broken,x", "1,cpu,,,say.py,b", "2,cpu,,,say.py,c")
+    done = scene.bench.radt(path.name, code=1)
+    failed, *finished = scene.statuses(path)
+    assert failed.startswith("FAILED: ")
+    assert "cannot be executed" in " ".join(done.stdout.split())
+    assert finished == ["FINISHED", "FINISHED"]
+    scene.everything_ended()
+    scene.nothing_is_set_up(path)
+    scene.bench.script("broken", "#!/bin/sh\n")
+    scene.goes_on(path, "--rerun")
+
 
 # Running -----------------------------------------------------------------------------------------
 
+#: Leaves a process that is nobody's child, has a session of its own and knows of no run.
+LEAVES = """
+import os, subprocess, sys
+if os.path.exists("a.gate"):
+    daemon = ("import os; open('d.new', 'w').write(str(os.getpid()));"
+              "os.rename('d.new', 'd.pid'); os.read(os.pipe()[0], 1)")
+    middle = ("import subprocess, sys;"
+              f"subprocess.Popen([sys.executable, '-c', {daemon!r}], env={{}},"
+              " start_new_session=True)")
+    subprocess.run([sys.executable, "-c", middle], check=True, env={}, start_new_session=True)
+    open("a.gate").read()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.mlflow
+def test_runner_killed_while_rows_run(scene: Scene) -> None:
+    scene.tools.install("docker")
+    python = Path(sys.executable).resolve()
+    image = {"id": "sha256:1", "env": [f"PATH={python.parent}:/usr/bin:/bin"]}
+    images = {"images": {"python:3.12": image}, "registry": {}}
+    (scene.tools.state / "docker.json").write_text(json.dumps(images))
+    scene.bench.script("leaves.py", LEAVES)
+    for name in "ab":
+        scene.bench.signal_ready(f"{name}.gate")
+    path = scene.experiment(
+        "1,cpu,,,leaves.py,a",
+        "1,cpu,,docker:python:3.12,say.py,b",
+        "1,0,3g.20gb+MPS,,say.py,c",
+    )
+    scene.bench.signal_ready("c.gate")
+    runner = scene.bench.start(path.name, "--yes")
+    pids = [scene.pid_of(name) for name in "dbc"]
+    assert all(alive(pid) for pid in pids)
+    # The stand-in starts a container first, and writes down then that there is one.
+    containers = scene.tools.state / "containers"
+    wait_until(lambda: len(list(containers.glob("*.json"))) == 1, "docker knows of the container")
+    scene.kill(runner)
+    wait_until(lambda: not any(alive(pid) for pid in pids), "all of the runs are gone")
+    assert scene.statuses(path) == ["RUNNING"] * 3
+    for name in "abc":
+        (scene.bench.folder / f"{name}.gate").unlink()
+    scene.goes_on(path)
+
 
 # Clean-up ----------------------------------------------------------------------------------------
+
+#: radt with less patience for MPS daemons; enough for one to hear what it is told, and to be gone
+#: when it is killed.
+IMPATIENT = """
+import sys
+from radt.collocation import mps
+mps.STOP_TIMEOUT_S = 5.0
+from radt.cli import main
+sys.exit(main())
+"""
+
+
+def impatient(scene: Scene, path: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", IMPATIENT, path.name],
+        cwd=scene.bench.folder,
+        env=scene.bench.env,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+
+
+@pytest.mark.long
+def test_runner_killed_while_a_daemon_does_not_quit(scene: Scene) -> None:
+    scene.nvml.configure(*TWO_GPUS)
+    scene.mps.be("hang quit")
+    path = scene.experiment("1,0,MPS,,say.py,a", "1,cpu,,,say.py,b")
+    runner = scene.bench.start(path.name)
+    wait_until(lambda: scene.mps.calls("quit"), "the daemon was told to quit")
+    scene.kill(runner)
+    assert scene.statuses(path) == ["FINISHED", "FINISHED"]
+    assert len(scene.mps.daemons) == 1
+    done = impatient(scene, path)  # nothing is left to run, but to clean up
+    assert done.returncode == 0, done.stdout + done.stderr
+    scene.everything_ended()
+    scene.nothing_is_set_up(path)
+    assert scene.statuses(path) == ["FINISHED", "FINISHED"]
+    assert len(scene.bench.reader.runs()) == 2
+
+
+#: Ends, and leaves a child that hears SIGTERM, kills the runner, says so, and goes on. The test
+#: itself might be too late to kill it: the keeper's patience with the child is two seconds.
+STUBBORN = """
+import os, subprocess, sys
+if not os.path.exists("asked"):
+    runner = int(open("runner").read())
+    child = ("import os, signal; signal.pthread_sigmask(signal.SIG_BLOCK, [15]);"
+             "open('c.new', 'w').write(str(os.getpid())); os.rename('c.new', 'c.pid');"
+             "print(flush=True); signal.sigwait([15]);"
+             f"os.kill({runner}, 9); open('asked', 'w').close(); signal.pause()")
+    # Only the keeper finds it: it knows of no run.
+    left = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, env={})
+    left.stdout.readline()
+"""
+
+
+@pytest.mark.long
+def test_runner_killed_while_a_leftover_is_waited_for(scene: Scene) -> None:
+    scene.bench.script("stubborn.py", STUBBORN)
+    who_runs = scene.bench.signal_ready("runner")
+    path = scene.experiment("1,0,3g.20gb,,stubborn.py,a", "2,cpu,,,say.py,b")
+    runner = scene.bench.start(path.name, "--yes")
+    who_runs.write_text(str(runner.pid))
+    left = scene.pid_of("c")
+    wait_until((scene.bench.folder / "asked").exists, "the leftover was asked to end")
+    assert runner.wait(180) == -signal.SIGKILL
+    wait_until(lambda: not alive(left), "the leftover is gone")
+    assert scene.statuses(path) == ["RUNNING", ""]
+    scene.everything_ended()
+    with ExperimentLock(path):  # nobody has it
+        pass
+    scene.goes_on(path)
 
 
 # Restart of the machine --------------------------------------------------------------------------

@@ -306,6 +306,29 @@ def test_status_leaves_out_only_where_those_workloads_are_done(bench: Bench) -> 
     assert f"radt {path.name} --repeat 2 resumes with workload 1" in shown
 
 
+STUBBORN = """\
+import os, signal, time, radt
+heard = open("heard.txt", "a", buffering=1)
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, _: heard.write(f"{number}\\n"))
+with radt.Run() as run:
+    open("stubborn.at-work", "w").close()
+    while True:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.long
+def test_stop_now_does_not_wait_for_stubborn_runs(bench: Bench, one: Path) -> None:
+    bench.script("held.py", STUBBORN)
+    runner = bench.start(one.name)
+    wait_at_work(bench, one)
+    bench.radt("stop", one.name, "--now")
+    assert runner.wait(TIMEOUT_S) == 128 + signal.SIGINT
+    heard = (bench.folder / "heard.txt").read_text().split()
+    assert str(int(signal.SIGTERM)) not in heard, "that comes only after ten seconds of grace"
+
+
 def test_stop_reaches_a_background_job_that_has_sigint_switched_off(
     bench: Bench, one: Path
 ) -> None:
@@ -361,6 +384,13 @@ def test_what_detach_says(background: Background) -> None:
     assert log.parent == home / "logs" and log.name.startswith("one-")
     assert str(log.relative_to(home.parent)) in background.said
     assert f"pid {background.holder.pid}" in background.said
+
+
+@pytest.mark.long
+def test_a_second_start_is_refused(background: Background) -> None:
+    done = background.bench.radt("one.csv", "--detach", code=3)
+    assert f"being run by process {background.holder.pid}" in done.stderr
+    assert "stop it: radt stop one.csv" in done.stderr
 
 
 def test_ctrl_c_leaves_an_attached_experiment_alone(background: Background) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,8 +11,9 @@ import pytest
 
 from radt.home import Home
 from radt.model import RunStatus
-from radt.store.place import COPIED
+from radt.store.place import COPIED, NOTE_FILE
 from tests.collector.collector_kit import holder
+from tests.process.test_without_collector import fail
 from tests.support.bench import Bench, stop_collectors, wait_until
 
 pytestmark = pytest.mark.mlflow
@@ -111,6 +113,17 @@ def test_a_copy_and_its_original_are_apart(project: Bench) -> None:
     assert in_copy < contents(copy.home / "artifacts")
 
 
+@pytest.mark.long
+def test_a_renamed_project_goes_on_in_its_new_place(project: Bench) -> None:
+    train(project)
+    project.wait_delivered()
+    former = rename(project)
+    (project.home / NOTE_FILE).unlink()  # as one has it that an earlier radt has recorded
+    train(project)
+    check(project, 2)
+    assert not former.exists()
+
+
 @pytest.fixture
 def other_run(project: Bench, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of another project, for which uploads wait until the test opens the gate."""
@@ -141,6 +154,22 @@ def test_a_run_is_uploaded_though_its_project_was_renamed_before(
     other_run.write_text("go", encoding="ascii")
     check(project, 1 if next_command == "sync" else 2)
     wait_until(lambda: holder("worker") is None, "the collector has ended")
+    assert not former.exists()
+
+
+@pytest.mark.long
+def test_a_run_that_no_collector_has_recorded_is_uploaded_from_the_new_place(
+    project: Bench,
+) -> None:
+    train(project)
+    fail(project, "radt.collector.worker")
+    stop_collectors(Path(project.env["RADT_RUNTIME_DIR"]))
+    subprocess.run([sys.executable, "train.py"], cwd=project.folder, env=project.env, check=True)
+    stop_collectors(Path(project.env["RADT_RUNTIME_DIR"]))
+    assert list(project.home.glob("runs/*/run.json"))
+    former = rename(project)
+    project.env.pop("PYTHONPATH")
+    check(project, 2)
     assert not former.exists()
 
 

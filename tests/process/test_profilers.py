@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import pytest
 from radt import tags
 from radt.model import RunStatus
 from radt.store.records import RunRecord
-from tests.support.bench import Bench
+from tests.support.bench import Bench, wait_until
 
 FAKE = Path(__file__).parents[1] / "support" / "fake_nsight.py"
 HEAD = "Workload,Name,Devices,Listeners,File,Params\n"
@@ -131,6 +132,35 @@ def test_reports_marks_and_ends(tools: Tools, bench: Bench) -> None:
     assert " --launch-count 7 " in " ".join(tools.calls[3])
 
 
+@pytest.mark.long
+@pytest.mark.mlflow
+def test_reports_are_artifacts_and_comparisons_leave_the_workload_out(
+    tools: Tools, bench: Bench
+) -> None:
+    said = tools.run(
+        "1,net,cpu,nsys,train.py,ranges\n1,other,cpu,none,train.py,\n2,alone,cpu,none,train.py,\n"
+    )
+    assert "3 runs, 1 counts: 2 profiled" in said
+    shown = bench.shown("report", "experiment")
+    assert "alone" in shown and "other" not in shown
+    shown = bench.shown("report", "experiment", "--profiled")
+    assert "alone" in shown and "other" in shown and "net (nsys)" in shown
+
+    bench.wait_delivered()
+    runs = bench.mlflow_runs("experiment")
+    net, other = runs["(1 a) net"], runs["(1 b) other"]
+    found = bench.mlflow.list_artifacts(net.info.run_id, "profiles")
+    assert [file.path for file in found] == [
+        "profiles/nsys_experiment_1_a.1.nsys-rep",
+        "profiles/nsys_experiment_1_a.2.nsys-rep",
+    ]
+    assert net.data.tags[tags.PROFILED] == "nsys"
+    assert tags.PROFILED not in other.data.tags
+    assert other.data.tags[tags.PROFILED_BESIDE] == "a"
+    assert tags.PROFILED_BESIDE not in net.data.tags
+    assert len(tools.calls) == 1
+
+
 def test_what_can_go_wrong(tools: Tools, bench: Bench) -> None:
     said = tools.run(
         "1,no range,cpu,nsys,train.py,\n"
@@ -164,6 +194,37 @@ def test_what_can_go_wrong(tools: Tools, bench: Bench) -> None:
     assert problems["no kernel"].endswith("no report: no kernel ran while it recorded")
     assert "NVreg_RestrictProfilingToAdminUsers=0" in problems["permission"]
     assert all(" ".join(text.split()) in " ".join(said.split()) for text in problems.values())
+
+
+@pytest.mark.long
+def test_a_timeout_ends_the_program_and_then_its_report_is_written(
+    tools: Tools, bench: Bench
+) -> None:
+    bench.experiment(f"Timeout,{HEAD}10s,1,late,cpu,nsysraw,train.py,hang\n")
+    bench.radt("experiment.csv", code=1)
+
+    run = only_run(bench)
+    assert (run.status, run.end_reason) == (RunStatus.TIMEOUT, "longer than 10 s")
+    (report,) = Path(run.spool, "artifacts", "profiles").iterdir()
+    assert "[<Signals.SIGINT" in report.read_text() or "[2]" in report.read_text()
+
+
+@pytest.mark.long
+def test_after_ctrl_c_the_report_is_written_before_anything_is_killed(
+    tools: Tools, bench: Bench
+) -> None:
+    os.mkfifo(tools.state / "go")
+    tools.bench.experiment(HEAD + "1,net,cpu,nsysraw,train.py,hang trouble:slow\n")
+    process = bench.start("experiment.csv")
+    wait_until((bench.folder / "hanging").exists, "the program runs")
+    process.send_signal(signal.SIGINT)
+    wait_until((tools.state / "finalising").exists, "the program has ended")
+    (tools.state / "go").write_text("")
+    process.wait(180)
+
+    run = only_run(bench)
+    assert (run.status, run.end_reason) == (RunStatus.KILLED, "stopped by the user")
+    assert len(reports(run)) == 1
 
 
 def test_what_is_not_installed_starts_nothing(tools: Tools, bench: Bench) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,6 +24,11 @@ print("arguments", *sys.argv[1:])
 raise SystemExit(3 if "--fail" in sys.argv else 0)
 """
 
+#: Keeps its arguments.
+ECHO = """\
+import json, os, pathlib, sys
+pathlib.Path(f"{os.getpid()}.argv").write_text(json.dumps(sys.argv[1:]))
+"""
 
 #: Tells that it runs, then waits for the test, or for a signal.
 BLOCK = """\
@@ -153,6 +160,37 @@ def test_a_file_is_run_as_by_the_command_line(notebook: Notebook) -> None:
     assert [row["Status"] for row in bench.rows(path)] == ["FINISHED 2/2", "FINISHED"]
 
 
+@pytest.mark.long
+def test_a_sweep_is_a_row_a_run(notebook: Notebook) -> None:
+    notebook.bench.script("echo.py", ECHO)
+    path = notebook.bench.experiment(
+        "file: echo.py # mine\ndevices: cpu\nmethod: random\nat_once: 2\ntrials: 2\n"
+        "parameters:\n  lr: {min: 0.1, max: 0.2}\n  amp: {value: true}\n  note: {value: null}\n"
+        '  tag: {value: "it\'s a\\n-b"}\n  sizes: {values: [[1, -2]]}\n',
+        "sweep.yaml",
+    )
+
+    table = notebook.result(
+        "import radt, pathlib\ntable = radt.run_experiment(pathlib.Path('sweep.yaml'))"
+    )
+
+    assert table["Status"] == ["FINISHED", "FINISHED"]
+    assert table["Workload"] == ["000", "000"]
+    rest = ["--amp", "--tag", "it's a\n-b", "--sizes", "1", "-2"]
+    assert [shlex.split(str(text)) for text in table["Params"]] == [
+        ["--lr", str(lr), *rest] for lr in table["lr"]
+    ]
+    assert table["sizes"] == [[1, -2]] * 2 and table["note"] == [None] * 2
+    written = path.with_suffix(".csv").read_text(encoding="utf-8")
+    assert all(str(run) in written for run in table["Run"])
+    runs = [notebook.bench.reader.find_run(str(run)) for run in table["Run"]]
+    assert len({run.workload_id for run in runs}) == 1
+    passed = [json.loads(each.read_text()) for each in notebook.bench.folder.glob("*.argv")]
+    assert sorted(passed) == sorted(["--lr", str(lr), *rest] for lr in table["lr"])
+    again = notebook.bench.radt("sweep.yaml")
+    assert path.with_suffix(".csv").read_text(encoding="utf-8") == written, again.stdout
+
+
 def test_problems_are_in_the_error(notebook: Notebook) -> None:
     done = notebook.run(
         "import radt, pandas as pd\n"
@@ -202,6 +240,11 @@ def wait_started(notebook: Notebook, times: int = 1) -> None:
     )
 
 
+def release(pipe: Path) -> None:
+    """Let the script that reads from the pipe go on."""
+    os.close(os.open(pipe, os.O_WRONLY))
+
+
 def test_an_interrupt_stops_gracefully(notebook: Notebook) -> None:
     notebook.bench.signal_ready("pipe")
     process = notebook.start(
@@ -222,3 +265,34 @@ def test_an_interrupt_stops_gracefully(notebook: Notebook) -> None:
     first, second, third = notebook.bench.rows(path)
     assert (first["Status"], third["Status"]) == ("FINISHED", "")
     assert second["Status"].startswith("KILLED")
+
+
+@pytest.mark.long
+def test_after_a_kill_the_next_call_goes_on(notebook: Notebook) -> None:
+    pipe = notebook.bench.signal_ready("pipe")
+    process = notebook.start(BLOCKED + "radt.run_experiment(frame)")
+    wait_started(notebook)
+    process.kill()
+    process.wait()
+    (path,) = notebook.frames()
+    before = notebook.bench.rows(path)
+    assert [row["Status"] for row in before] == ["FINISHED", "RUNNING", ""]
+
+    # Not in the main thread, where signals cannot be listened to.
+    process = notebook.start(
+        BLOCKED + "import threading\n"
+        "tables = []\n"
+        "thread = threading.Thread(target=lambda: tables.append(radt.run_experiment(frame)))\n"
+        "thread.start(); thread.join()\n"
+        "print('\\n' + ' '.join(tables[0]['Status']))"
+    )
+    wait_started(notebook, 2)
+    held = notebook.run(
+        BLOCKED + "try: radt.run_experiment(frame)\n"
+        "except radt.errors.HeldError as error: print('held')\n"
+    )
+    assert held.stdout == "held\n"
+    release(pipe)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    assert out.splitlines()[-1] == "FINISHED FINISHED FINISHED", err
+    assert notebook.bench.rows(path)[0]["Run"] == before[0]["Run"], "what was done is done"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,25 @@ def test_cpus_timeout_and_columns_of_a_real_experiment(bench: Bench) -> None:
     assert given["counted"] != given["counted too"]
     assert given["listed"] == str(cpus[-1])
     assert given["free"] is None
+
+
+@pytest.mark.long
+def test_what_the_inventory_does_not_find_out_is_a_warning_once(bench: Bench) -> None:
+    (bench.folder / ".git" / "objects").mkdir(parents=True)
+    (bench.folder / ".git" / "refs").mkdir()
+    (bench.folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (bench.folder / ".git" / "config").write_text("[core]\n\trepositoryformatversion = 99\n")
+    script = bench.script("train.py", "import radt\nwith radt.Run(): pass\n")
+    path = bench.experiment(f"Workload,File\n1,{script.name}\n1,{script.name}\n2,{script.name}\n")
+    run = bench.radt(path.name)
+    alone = subprocess.run(
+        [sys.executable, script],
+        env=bench.env | {"RADT_QUIET": "1"},
+        cwd=bench.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for output in (run.stdout + run.stderr, alone.stderr):
+        (line,) = [line for line in output.splitlines() if "the git commit is unknown" in line]
+        assert "99" in line

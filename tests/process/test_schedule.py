@@ -66,6 +66,23 @@ def test_repeats_go_round_the_experiment_and_count_in_the_status(bench: Bench) -
 
 
 @pytest.mark.long
+def test_what_failed_is_not_repeated_by_this_start_or_the_next(bench: Bench) -> None:
+    bench.script("train.py", NOTES_ITSELF)
+    bench.script("fail.py", NOTES_ITSELF + "raise SystemExit(4)")
+    path = bench.experiment("Workload,File,Params\nx,train.py,xa\nx,fail.py,xb\ny,train.py,y\n")
+    bench.radt(path.name, "--repeat", "2", code=1)
+    assert sorted(ran(bench)) == ["xa", "xb", "y", "y"]
+    ended = ["FINISHED 1/2", "FAILED 1/2: exit code 4", "FINISHED 2/2"]
+    assert statuses(bench, path) == ended
+    bench.radt(path.name, "--repeat", "2", code=1)
+    assert (len(ran(bench)), statuses(bench, path)) == (4, ended)
+    bench.script("fail.py", NOTES_ITSELF)
+    bench.radt(path.name, "--repeat", "2", "--rerun")
+    assert sorted(ran(bench)[4:]) == ["xa", "xa", "xb", "xb"]
+    assert statuses(bench, path) == ["FINISHED 2/2"] * 3
+
+
+@pytest.mark.long
 def test_repeats_are_not_forgotten_when_a_runner_has_died(bench: Bench) -> None:
     bench.signal_ready("gate")
     bench.script("wait.py", NOTES_ITSELF + "open(pathlib.Path(__file__).with_name('gate')).read()")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -158,6 +159,25 @@ def test_a_killed_start_is_resumed_with_its_service_which_never_runs_alone(bench
 
 
 @pytest.mark.long
+def test_ctrl_c_asks_services_with_the_others(bench: Bench) -> None:
+    path = served(
+        bench,
+        "w,net,,cpu,none,train.py,a s t\n"
+        "w,s,service,cpu,none,serve.py,s polite\n"
+        "w,t,service,cpu,none,serve.py,t default\n",
+    )
+    (bench.folder / "hold").touch()
+    start = bench.start(path.name)
+    wait_until(lambda: serving(bench, "s") and serving(bench, "t"), "the services serve")
+    start.send_signal(signal.SIGINT)
+    output, _ = start.communicate(timeout=180)
+    assert start.returncode == 128 + signal.SIGINT, output
+    stopped = "KILLED: stopped by the user"
+    assert statuses(bench, path) == [stopped, "FINISHED", stopped]
+    assert (bench.folder / "s.ended").read_text() == "SIGINT []"
+
+
+@pytest.mark.long
 def test_runs_that_wait_for_each_other_do_not_wait_for_a_service(bench: Bench) -> None:
     path = served(
         bench,
@@ -205,6 +225,21 @@ def test_a_service_that_failed_before_it_was_asked_has_failed(bench: Bench) -> N
     done = bench.radt("experiment.csv", code=1)
     assert "left behind" in done.stdout
     assert statuses(bench, path) == ["FINISHED", "FAILED: exit code 5"]
+
+
+@pytest.mark.long
+def test_a_service_that_lost_its_runner_when_all_had_ended_is_not_interrupted(
+    bench: Bench,
+) -> None:
+    """The next start would not run its workload again."""
+    for name in ("train.py", "serve.py"):
+        bench.script(name, "")
+    bench.experiment(
+        "Workload,Name,Role,Devices,Listeners,File,Status\n"
+        "1,train,,cpu,none,train.py,FINISHED\n1,data,service,cpu,none,serve.py,RUNNING\n"
+    )
+    status = json.loads(bench.shown("status", "experiment.csv", "--json"))
+    assert status["workloads"][0]["state"] == "done"
 
 
 @pytest.mark.long
