@@ -206,6 +206,46 @@ def test_a_proxy_that_refuses_everything_for_its_size_drops_nothing(
         assert len(batches) < 20, "they are as large again as before"
 
 
+@pytest.mark.long
+def test_a_link_that_drops_every_third_connection_and_cuts(
+    mlflow_server: MlflowServer, tmp_path: Path
+) -> None:
+    with Link(mlflow_server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
+        link.drop_every(3)
+        link.cut_after(150_000)  # no connection lives long
+        runs = begin(lab, threads, 3)
+        for run in runs:
+            train(lab, run, 0, POINTS)
+        threads.notify()
+        for run in runs:
+            end(lab, threads, run)
+        wait_until(delivered(lab), "delivered")
+        assert link.traffic.dropped > 0
+        check_same(lab, runs, mlflow_server)
+
+
+@pytest.mark.long
+def test_a_link_that_stalls(
+    mlflow_server: MlflowServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # For what is under way when the link stalls: MLflow itself waits for two minutes.
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    with Link(mlflow_server.port) as link, delivering(link.uri, tmp_path) as (lab, threads):
+        (first,) = begin(lab, threads, 1)
+        wait_until(lambda: lab.record(first).mlflow_run_id, "created")
+        link.stall()
+        with monkeypatch.context() as impatient:  # a busy server takes longer
+            impatient.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+            train(lab, first, 0, POINTS)
+            threads.notify()
+            wait_until(lambda: mlflow_backlogs(lab.reader)[0].problem, "noticed")
+        assert lab.reader.delivered(first.run_id).get(0, 0) == 0
+        link.pass_through()
+        end(lab, threads, first)
+        wait_until(delivered(lab), "delivered")
+        check_same(lab, [first], mlflow_server)
+
+
 def test_a_run_that_was_created_twice_is_deleted(
     mlflow_server: MlflowServer, tmp_path: Path
 ) -> None:

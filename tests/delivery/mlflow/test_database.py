@@ -21,7 +21,7 @@ from radt.paths import sqlite_uri
 from tests.delivery.mlflow.lab import Lab, finish, make_lab, wait_until
 from tests.delivery.mlflow.lab import closing as closing_lab
 from tests.support.bench import mlflow_database
-from tests.support.waiting import stands_still
+from tests.support.waiting import TIMEOUT_S, stands_still
 
 #: Stands still as soon as others see a table whose name begins so.
 STOPS = """
@@ -106,6 +106,15 @@ def test_a_new_one_is_in_wal_mode_and_keeps_artifacts_beside_it(tmp_path: Path) 
     prepare(database)
     assert database.read_bytes() == kept
     assert sorted(os.listdir(tmp_path)) == ["mlflow.db"]
+
+
+@pytest.mark.long
+def test_two_that_build_at_the_same_time(tmp_path: Path) -> None:
+    database = tmp_path / "mlflow.db"
+    command = [sys.executable, "-c", PREPARE, str(database)]
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(TIMEOUT_S) for process in processes] == [0, 0]
+    MlflowClient(sqlite_uri(database)).create_run("0")
 
 
 def test_one_that_another_program_makes_meanwhile_keeps_its_runs(

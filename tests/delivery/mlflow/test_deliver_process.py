@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from mlflow.entities import Metric
+from mlflow.tracking import MlflowClient
 
 from radt.delivery.problems import destination_name
 from tests.delivery.mlflow.lab import (
@@ -116,6 +118,26 @@ def test_while_another_holds_the_order_nothing_is_done(lab: Lab) -> None:
 def _waits_for_a_lock(pid: int) -> bool:
     locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
     return any(words[1] == "->" and words[5] == str(pid) for words in locks)
+
+
+@pytest.mark.long
+def test_a_script_that_writes_to_the_same_database(lab: Lab) -> None:
+    """Neither of the two may lose a point to "database is locked"."""
+    (run,) = lab.add_workload()
+    lab.start(run)
+    lab.log(run, "ours", [float(i) for i in range(3000)])
+    lab.creator().register_pending()
+    script = MlflowClient(lab.tracking_uri)
+    process = lab.start_deliverer("--live-interval-s", "0.1")
+    written = 0
+    while lab.reader.delivered(run.run_id).get(0, 0) < 3000 or written < 100:
+        script.log_batch(lab.mlflow_id(run), [Metric("theirs", 1.0, written, written)])
+        written += 1
+    lab.end(run)
+    finish(process)
+    database = lab.home.path / "mlflow.db"
+    assert count_points(database, lab.mlflow_id(run), "ours") == 3000
+    assert count_points(database, lab.mlflow_id(run), "theirs") == written
 
 
 def test_a_store_that_is_missing_ends_it_with_a_reason_in_the_log(lab: Lab, tmp_path: Path) -> None:

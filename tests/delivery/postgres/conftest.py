@@ -104,6 +104,12 @@ class Processes:
         process.stdin.write(b"\n")
 
     @staticmethod
+    def tell_to_finish(process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        process.stdin.close()
+        process.stdin = None  # `communicate` would flush it
+
+    @staticmethod
     def finish(process: subprocess.Popen[bytes]) -> None:
         """Let it bring the rest; it must succeed and have said nothing outside its log."""
         _, said = process.communicate(timeout=DEADLINE_S)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import psutil
 import psycopg2
+import pytest
 
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
@@ -76,6 +77,22 @@ def test_a_server_that_is_killed_and_comes_back(
         assert problem_of(store) == ""
 
 
+@pytest.mark.long
+def test_64_runs_at_once(
+    store: Path, writer: StoreWriter, database: str, link: Link, by_link: str, processes: Processes
+) -> None:
+    runs = add_runs(writer, 64, series=3)
+    process = processes.start(store, by_link)
+    for _ in range(2):
+        grow(runs)
+        processes.notify(process)
+    for run in runs:
+        run.end()
+    processes.finish(process)
+    assert differences(store, database) == []
+    assert link.traffic.connections < 4
+
+
 def test_two_machines_write_the_same_experiment(
     tmp_path: Path, database: str, processes: Processes
 ) -> None:
@@ -139,6 +156,26 @@ def test_nobody_reads_the_password(
     assert not [text for text in shown if "geheim" in text]
     for path in Path(os.environ["RADT_RUNTIME_DIR"]).glob("replicate-*.log"):
         assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.long
+def test_two_processes_do_not_work_at_once(
+    store: Path, writer: StoreWriter, database: str, processes: Processes
+) -> None:
+    """One whose collector was killed finishes up while its successor starts.
+
+    Either may have the first turn, and the other one ends after it.
+    """
+    runs = add_runs(writer, 4)
+    both = [processes.start(store, database), processes.start(store, database)]
+    grow(runs, 4)
+    for run in runs:
+        run.end()
+    for process in both:
+        processes.tell_to_finish(process)
+    for process in both:
+        processes.finish(process)
+    assert differences(store, database) == []
 
 
 def test_with_a_server_that_is_down_it_ends_and_says_that_something_is_left(
