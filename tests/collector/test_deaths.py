@@ -56,6 +56,16 @@ def test_a_killed_worker_is_restarted_and_goes_on(project: Project) -> None:
     assert run.row.status is RunStatus.FINISHED
 
 
+@pytest.mark.long
+def test_a_run_that_ends_while_there_is_no_worker(project: Project) -> None:
+    run = project.run()
+    wait_for(lambda: run.has("system.load"))
+    _kill("worker")
+    run.finish(RunStatus.FAILED, exit_code=1)
+    assert run.row.status is RunStatus.FAILED
+    assert run.row.exit_code == 1
+
+
 def test_a_killed_guardian_is_replaced_and_restarts_the_worker_again(project: Project) -> None:
     run = project.run()
     wait_for(lambda: run.has("system.load"))
@@ -71,6 +81,19 @@ def test_a_killed_guardian_is_replaced_and_restarts_the_worker_again(project: Pr
     count = run.counts["system.load"]
     wait_for(lambda: run.has("system.load", count + 3), "the adopted worker's successor")
     run.finish()
+
+
+@pytest.mark.long
+def test_both_killed(project: Project) -> None:
+    run = project.run()
+    wait_for(lambda: run.has("system.load"))
+    _kill("guardian")
+    _kill("worker")
+    count = run.counts["system.load"]
+    assert project.client.live([run.run_id]), "the next request starts both"
+    wait_for(lambda: run.has("system.load", count + 3))
+    run.finish()
+    assert run.row.status is RunStatus.FINISHED
 
 
 def test_starters_at_once_start_one() -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from radt.model import SOFTWARE
+from radt.model import SOFTWARE, RunStatus
+from radt.store.records import LedgerRecord
 from tests.support.bench import Bench, has_store, wait_until
 from tests.support.disk import SmallDisk
 from tests.support.power import check_store
@@ -120,6 +121,34 @@ def test_a_disk_that_fills_up_while_a_run_goes_on(trained: Trained) -> None:
     assert "no room left" in log
     assert "records that the script could not write" in log
     bench.wait_delivered()  # MLflow's database was on the same disk
+    check_store(bench.home / "radt.db")
+
+
+@pytest.mark.long
+def test_a_run_that_ends_on_a_full_disk(trained: Trained) -> None:
+    bench, disk = trained.bench, trained.disk
+    runner = bench.start(trained.path.name)
+    wait_until(lambda: has_store(bench.home), "the store is there")
+    wait_until(lambda: bench.reader.runs() and trained.recorded("loss") > 0, "it is recorded")
+    before = trained.path.read_bytes()
+    disk.fill()
+    trained.log_more_than_the_journal_holds()
+    trained.stop.touch()
+    output, _ = runner.communicate(timeout=180)
+    assert runner.returncode == 1, "its status could not be written"
+    assert "1 run FINISHED" in output
+    assert "will retry at the next status change" in " ".join(output.split())
+    assert trained.path.read_bytes() == before, "and the file is whole"
+    disk.clear()
+    (run,) = bench.reader.runs()
+
+    def lost() -> list[LedgerRecord]:
+        rows = bench.reader.ledger([run.run_id])
+        return [one for one in rows if one.listener == SOFTWARE and one.expected == trained.logged]
+
+    wait_until(lost, "the collector goes on trying, until every value is accounted for")
+    assert lost()[0].received == trained.recorded("loss")
+    assert bench.reader.run(run.run_id).status is RunStatus.FINISHED
     check_store(bench.home / "radt.db")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from radt.model import RunStatus
 from radt.paths import sqlite_uri
 from radt.store.reader import StoreReader
 from tests.support.bench import Bench, stop_collectors, wait_until
@@ -116,6 +117,28 @@ def test_an_experiment_file_behind_a_link_stays_behind_it(
     again = bench.radt(link.name)
     assert "1 row done" in again.stdout
     assert "1 workload" in bench.shown("status", link.name)
+
+
+@pytest.mark.long
+@pytest.mark.mlflow
+def test_a_data_folder_that_is_a_link(bench: Bench, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "big disk"
+    bench.home.rename(elsewhere)
+    bench.home.symlink_to(elsewhere)
+    bench.script("train.py", SCRIPT)
+    path = bench.experiment(ROWS)
+    bench.radt(path.name)
+    assert bench.home.is_symlink()
+    with closing(StoreReader(elsewhere / "radt.db")) as reader:
+        assert len(losses(reader)) == 100
+        assert reader.runs()[0].status is RunStatus.FINISHED
+    bench.wait_delivered()
+    alone = subprocess.run(
+        [sys.executable, "train.py"], cwd=bench.folder, env=bench.env,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert alone.stdout == "trained\n"
+    assert len(bench.reader.runs()) == 2
 
 
 @pytest.mark.mlflow

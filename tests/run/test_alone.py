@@ -210,6 +210,39 @@ def test_one_run_after_another_in_one_process(alone: Alone) -> None:
 
 
 @pytest.mark.shared_collector
+@pytest.mark.long
+def test_ranks_of_torchrun_are_one_run(alone: Alone) -> None:
+    for number in range(2):
+        os.mkfifo(alone.folder / f"{number}.pipe")
+    (alone.folder / "rank.py").write_text(
+        "import os, radt\n"
+        "rank = int(os.environ['RANK'])\n"
+        "for number in range(2):\n"
+        "    with radt.Run(f'ranks {number}', listeners='none') as run:\n"
+        "        for step in range(1000): run.log_metric('loss', rank, step)\n"
+        "        if rank: open(f'{number}.pipe').close()\n"  # rank 0 is first, and waits for all
+        "        run.log_metric('last', rank)\n"
+        "        if not rank: open(f'{number}.pipe', 'w').close()\n",
+        encoding="utf-8",
+    )
+    alone.run(
+        "import subprocess, sys\n"
+        "subprocess.run([sys.executable, '-m', 'torch.distributed.run', '--standalone',"
+        " '--nproc-per-node=2', 'rank.py'], check=True)\n"
+    )
+    runs = alone.reader.runs()
+    assert sorted(run.name for run in runs) == ["ranks 0", "ranks 1"]
+    for run in runs:
+        assert run.status is RunStatus.FINISHED
+        frame = radt.load(run.run_id, home=alone.home)
+        assert dict(frame[frame.metric == "loss"].entity.value_counts()) == {
+            "": 1000,
+            "rank 1": 1000,
+        }
+        assert sorted(frame[frame.metric == "last"].value) == [0, 1]
+
+
+@pytest.mark.shared_collector
 def test_children_of_a_script_join_its_run(alone: Alone) -> None:
     (alone.folder / "other.py").write_text(
         "import radt\nwith radt.Run() as run: run.log_metric('other', 1)\n", encoding="utf-8"

@@ -13,8 +13,9 @@ from radt.model import SOFTWARE, MarkerKind, RunStatus
 from radt.store.records import RunRecord
 from radt.usage import KERNEL
 from tests.run.conftest import TIMEOUT_S, Alone
-from tests.run.test_orphans import collector_of
+from tests.run.test_orphans import collector_of, sync
 from tests.support.bench import wait_until
+from tests.support.waiting import alive
 
 BEGIN = "import os, radt, sys, threading\n"
 
@@ -149,6 +150,47 @@ def test_a_killed_script_leaves_no_child_running(alone: Alone) -> None:
     # What the kernel counted of the process until then is its parent's.
     assert listeners(alone, runs["a.second"]) == {SOFTWARE}
     assert KERNEL in listeners(alone, runs["a"])
+
+
+@pytest.mark.long
+def test_children_end_while_their_collector_is_dead(alone: Alone) -> None:
+    os.mkfifo(alone.folder / "end.pipe")
+    process = alone.start(
+        BEGIN + "with radt.Run() as run:\n"
+        "    child = run.child('open'); child.log_metric('loss', 1.0)\n"
+        "    print(run.id, flush=True)\n"
+        "    open('end.pipe').read()\n"
+        "    child.log_metric('loss', 2.0); child.finish()\n"
+        "    with run.child('later') as later: later.log_metric('loss', 3.0)\n"
+        "    print('ended', flush=True)\n"
+        "    open('end.pipe').read()\n"
+        "    os.kill(os.getpid(), 9)\n"
+    )
+    assert process.stdout is not None
+    run_id = process.stdout.readline().strip()
+    held = collector_of(alone, run_id)
+    wait_until(lambda: len(alone.reader.runs()) == 2, "the child is recorded")
+    for pid in (held["guardian"], held["worker"]):
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not any(map(alive, held.values())), "the end of the collector")
+    (alone.folder / "end.pipe").write_text("")
+    assert process.stdout.readline() == "ended\n"
+    (alone.folder / "end.pipe").write_text("")
+    process.communicate(timeout=TIMEOUT_S)
+    assert sync(alone).returncode == 0
+
+    def over() -> bool:
+        return all(run.status.ended for run in alone.reader.runs())
+
+    wait_until(over, "all of them have ended")
+    runs = by_letter(alone)
+    assert {letter: run.status for letter, run in runs.items()} == {
+        "a": RunStatus.KILLED,
+        "a.open": RunStatus.FINISHED,
+        "a.later": RunStatus.FINISHED,
+    }
+    opened = radt.load(runs["a.open"].run_id, home=alone.home)
+    assert list(opened.value) == [1.0, 2.0]
 
 
 @pytest.mark.shared_collector

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from mlflow.tracking import MlflowClient
 
+from radt.model import RunStatus
 from tests.run.conftest import Alone, Joined
 from tests.support.bench import wait_until
 
@@ -54,6 +55,22 @@ def test_alone_both_ways_lead_to_the_same_run(alone: Alone) -> None:
     experiments = client.search_experiments()
     assert sum(len(client.search_runs([one.experiment_id])) for one in experiments) == 2
     assert not (alone.folder / "mlruns").exists()
+
+
+@pytest.mark.long
+@pytest.mark.mlflow
+def test_failure_is_mlflows_too(alone: Alone) -> None:
+    alone.run(
+        "import mlflow, radt\nwith radt.Run(listeners='none'):\n"
+        "    mlflow.log_param('a', 1)\n    raise ValueError('boom')\n",
+        code=1,
+    )
+    (record,) = alone.reader.runs()
+    assert record.status is RunStatus.FAILED
+    client = MlflowClient(record.tracking_uri)
+    wait_until(
+        lambda: client.get_run(str(record.mlflow_run_id)).info.status == "FAILED", "MLflow knows"
+    )
 
 
 def test_inside_a_run(registered: tuple[Joined, MlflowClient, str]) -> None:

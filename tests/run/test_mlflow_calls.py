@@ -12,9 +12,10 @@ import pytest
 from mlflow.tracking import MlflowClient
 from mlflow.tracking._tracking_service.client import TrackingServiceClient
 
-from radt.model import THROUGH_MLFLOW
+from radt.model import SOFTWARE, THROUGH_MLFLOW, RunStatus
 from radt.run.mlflow_calls import FOLLOWED, Follower, _wrapped, unknown_methods
-from tests.run.conftest import Joined
+from tests.run.conftest import Alone, Joined
+from tests.support.bench import RADT, wait_until
 
 Registered = tuple[Joined, MlflowClient, str]
 
@@ -171,3 +172,61 @@ def test_what_a_row_logs_through_mlflow(registered: Registered) -> None:
 def _offsets(joined: Joined) -> set[int]:
     metas = joined.run_dir.journal.glob("*-*/meta.json")
     return {json.loads(meta.read_text())["offset_ns"] for meta in metas}
+
+
+AUTOLOG_SCRIPT = """\
+import radt, subprocess, sys
+with radt.Run("sk", listeners="none", params={"kind": "tree"}) as run:
+    import mlflow
+    from sklearn.ensemble import RandomForestClassifier
+    mlflow.sklearn.autolog(log_models=False, log_datasets=False)
+    RandomForestClassifier(n_estimators=3, max_depth=2).fit([[0], [1], [0], [1]], [0, 1, 0, 1])
+    run.log_metric("own", 1.5, 3)
+    run.log_dict({"a": 1}, "a.json")  # autologging has ended its MLflow run by now
+    child = "import mlflow; mlflow.log_metric('inner', 4, step=2)"
+    subprocess.run([sys.executable, "-c", child], check=True)
+print(run.id)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.mlflow
+def test_autologging_in_a_block(alone: Alone) -> None:
+    _, err = alone.run(AUTOLOG_SCRIPT)
+    assert "radt:" not in err
+    (record,) = alone.reader.runs()
+    assert record.status is RunStatus.FINISHED and record.mlflow_run_id is not None
+    series = {
+        (one.metric, one.entity): one
+        for one in alone.reader.series([record.run_id])
+        if one.listener == SOFTWARE
+    }
+    assert series["training_score", ""].method == THROUGH_MLFLOW
+    assert ("training_accuracy_score", "") in series and ("inner", "child 1") in series
+    params = alone.reader.params(record.run_id)
+    assert (params["n_estimators"], params["max_depth"], params["kind"]) == ("3", "2", "tree")
+
+    client = MlflowClient(record.tracking_uri)
+    wait_until(
+        lambda: not alone.reader.runs_to_deliver(record.tracking_uri), "MLflow has all of the run"
+    )
+    for key in ("training_score", "inner", "own"):
+        assert len(client.get_metric_history(record.mlflow_run_id, key)) == 1, key
+    assert "inner/child 1" not in client.get_run(record.mlflow_run_id).data.metrics
+    assert "a.json" in {one.path for one in client.list_artifacts(record.mlflow_run_id)}
+    runs = [
+        one for e in client.search_experiments() for one in client.search_runs([e.experiment_id])
+    ]
+    assert len(runs) == 1
+
+    exported = subprocess.run(
+        [RADT, "export", record.run_id[:8], "-m", "training_score", "-o", "score.csv"],
+        cwd=alone.folder,
+        env=alone.env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert exported.returncode == 0, exported.stderr
+    _, *rows = (alone.folder / "score.csv").read_text().splitlines()
+    assert len(rows) == 1 and "training_score" in rows[0]

@@ -330,6 +330,23 @@ def test_sync_says_what_stays(alone: Alone) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.mlflow
+def test_sync_does_not_wait_for_uploads_that_give_way_to_runs(alone: Alone) -> None:
+    alone.env |= {"RADT_UPLOAD_WAIT_S": "3600", "RADT_COLLECTOR_IDLE_S": "3600"}
+    short = "import radt\nwith radt.Run() as run: run.log_metric('loss', 1)\n"
+    alone.run(short)
+    # The collector's process for MLflow is up from here on, and nothing else uploads beside it.
+    wait_until(lambda: alone.reader.runs()[0].mlflow_run_id, "MLflow has the first run")
+    long, _ = begun(alone)
+    alone.run(short)
+    done = sync(alone)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "✔  MLflow" in done.stdout
+    assert all(run.mlflow_run_id for run in alone.reader.runs() if run.status.ended)
+    let_end(alone, long)
+
+
+@pytest.mark.long
 def test_a_run_that_nothing_can_be_written_of_leaves_no_journal(alone: Alone) -> None:
     public = alone.folder / "public"
     public.mkdir(mode=0o777)
@@ -402,3 +419,31 @@ def test_sync_gives_up_on_a_server_that_never_answers(alone: Alone) -> None:
         left = sync(alone, "--timeout", "3")
     assert left.returncode == 1, left.stdout + left.stderr
     assert "1 run" in left.stdout
+
+
+@pytest.mark.long
+def test_many_scripts_at_once_beside_a_stopped_collector_are_all_recorded(alone: Alone) -> None:
+    first, first_id = begun(alone)
+    with stopped_collector(alone, first_id):
+        scripts = [
+            alone.start(
+                "import radt, sys\n"
+                "with radt.Run('many', experiment='many') as run:\n"
+                "    for step in range(1000): run.log_metric('loss', step, step)\n",
+                RADT_COLLECTOR_PATIENCE_S="0.2",
+            )
+            for _ in range(16)
+        ]
+        for script in scripts:
+            assert script.wait(TIMEOUT_S) == 0
+    let_end(alone, first)
+    wait_until(
+        lambda: (
+            [run.status for run in alone.reader.runs() if run.experiment == "many"]
+            == [RunStatus.FINISHED] * 16
+        ),
+        "all runs are recorded",
+    )
+    for run in alone.reader.runs():
+        if run.experiment == "many":
+            assert len(radt.load(run.run_id, home=alone.home, metrics="loss")) == 1000

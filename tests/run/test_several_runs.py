@@ -58,6 +58,37 @@ def test_each_run_of_mlflow_is_one_of_radt(alone: Alone, script: str) -> None:
         assert [(one.step, one.value) for one in history] == expected(n).loss
 
 
+NESTED = """\
+import radt; radt.autolog()
+import mlflow
+with mlflow.start_run(run_name="search"):
+    for n in range(2):
+        with mlflow.start_run(run_name=f"trial {n}", nested=True):
+            mlflow.log_param("n", n)
+            for step in range(3): mlflow.log_metric("loss", 10 * n + step, step=step)
+    mlflow.log_metric("best", 0.5)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.mlflow
+def test_nested_runs_of_mlflow_are_children_in_one_experiment(alone: Alone) -> None:
+    _, err = alone.run(NESTED)
+    assert "radt:" not in err
+    assert trials(alone.reader) == [expected(n, f"a.trial {n}") for n in range(2)]
+    parent = next(run for run in alone.reader.runs() if run.letter == "a")
+    assert parent.name == "search" and parent.experiment == "script0"
+    wait_until(
+        lambda: all(run.mlflow_run_id for run in alone.reader.runs()), "the uploader knows them"
+    )
+    client = MlflowClient(parent.tracking_uri)
+    stored = [client.get_run(str(run.mlflow_run_id)) for run in alone.reader.runs()]
+    assert len({run.info.experiment_id for run in stored}) == 1
+    above = {run.info.run_name: run.data.tags.get("mlflow.parentRunId") for run in stored}
+    top = next(run.info.run_id for run in stored if run.info.run_name == "search")
+    assert above == {"search": None, "trial 0": top, "trial 1": top}
+
+
 INSIDE = """\
 import asyncio, contextvars, threading, radt
 def log(name): radt.log_metric(name, 1)
