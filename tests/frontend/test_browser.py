@@ -19,6 +19,16 @@ def test_an_empty_place_says_what_fills_it_and_fills_by_itself(store_path, serve
     drawn(watched, 4)
 
 
+@pytest.mark.long
+def test_a_damaged_store_is_named_with_its_remedy(store_path, serve, watched):
+    store_path.parent.mkdir(parents=True)
+    store_path.write_bytes(b"no database at all" * 100)
+    watched.page.goto(f"{serve()}/compare")
+    alert = watched.page.locator(".state[role=alert]")
+    expect(alert).to_contain_text(str(store_path))
+    expect(alert.locator("p").first).not_to_be_empty()
+
+
 def test_links_to_other_pages_keep_the_view_and_tabs_say_what_is_chosen(site, watched, wait_until):
     open_page(watched, site.url, "?s=quickstart&c=loss", cards=1)
     page = watched.page

@@ -27,7 +27,7 @@ from tests.frontend.compare_support import (
     traces,
     x_range,
 )
-from tests.frontend.conftest import bounds
+from tests.frontend.conftest import bounds, patient
 
 RSS = "process.memory.rss"
 
@@ -378,6 +378,21 @@ def test_back_leads_back_to_the_same_charts(site, watched, wait_until):
 
 
 @pytest.mark.long
+def test_two_browsers_do_not_disturb_each_other(site, watched, wait_until, browser):
+    url = site.url
+    open_page(watched, url)
+    other = patient(browser.new_page())
+    other.goto(f"{url}/compare?level=workload&c=accuracy")
+    expect(other.locator(CARDS)).to_have_count(1)
+    expect(other.locator(".main-svg").first).to_be_visible()
+    drag_zoom(watched, "loss", 0.2, 0.4)
+    wait_until(lambda: x_range(watched)[1] < 60, "the zoom")
+    expect(other.locator("#zoom-text")).to_have_count(0)
+    assert other.evaluate("location.search") == "?level=workload&c=accuracy"
+    other.close()
+
+
+@pytest.mark.long
 def test_nothing_picked_leads_on(site, watched):
     watched.page.goto(f"{site.url}/compare?s=")
     expect(watched.page.get_by_text("Nothing is selected")).to_be_visible()
@@ -398,6 +413,27 @@ def test_what_is_missing_is_said(site, watched):
     expect(drawn_note).to_have_text("The selected runs do not have this metric")
     expect(watched.page.locator("#compare-notes")).to_have_text("2 picks not in this store")
     expect(card(watched, "loss").locator(".main-svg").first).to_be_visible()
+
+
+@pytest.mark.long
+def test_names_are_shown_as_text(demo, serve, watched):
+    evil = '<img src=x onerror="window.evil=1">'
+    demo.workload(evil, f"{evil}&amp;", [demo.run("a", evil, 1.0), demo.run("b", "<b>b</b>", 1.0)])
+    run_id = demo.run_ids[f"{evil}&amp; a"]
+    gauge = SeriesKind.GAUGE
+    demo.writer.add_series([SeriesRecord(run_id, 7, evil, evil, evil, Scope.PROCESS, gauge)])
+    demo.append(run_id, demo.origin_ns(run_id), 7, np.arange(9.0), np.arange(9.0))
+    open_page(watched, serve())
+    page = watched.page
+    expect(page.locator("h1")).to_have_text(evil)
+    page.get_by_role("button", name="Metric", exact=True).click()
+    page.get_by_role("checkbox", name=evil).check()
+    drawn(watched, 5)
+    page.keyboard.press("Escape")
+    page.get_by_label(f"Settings of {evil}").click()
+    expect(page.locator(".panel .metric-name").first).to_contain_text(evil)
+    assert page.evaluate("window.evil") is None
+    assert page.locator("main img, .panel img").count() == 0
 
 
 def test_a_dashboard_that_is_gone_is_said_and_awaited(site, watched, wait_until):

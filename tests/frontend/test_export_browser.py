@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 from playwright.sync_api import Browser, Download, Page, expect
 from pypdf import PdfReader
@@ -112,6 +113,31 @@ def test_a_view_travels_in_a_file(
 
 
 @pytest.mark.long
+def test_other_files_are_refused_and_the_page_stays(
+    site: Site, watched: Watched, tmp_path: Path
+) -> None:
+    page = watched.page
+    page.goto(site.url + ADDRESS)
+    ready(page)
+    page.wait_for_url("**t.barrier=5,30&c=loss**")  # the address as the dashboard writes it
+    before = page.url
+    wrong = tmp_path / "<img src=x onerror=alert(1)>.json"
+    for content, words in (
+        ("{}", "not a saved view"),
+        ("x" * 300_000, "too large"),
+        (View.from_query("s=elsewhere&c=loss").to_file(), "Not in this store"),
+    ):
+        wrong.write_text(content)
+        with page.expect_file_chooser() as chooser:
+            choose(page, "page", "Open view")
+        chooser.value.set_files(wrong)
+        expect(page.locator(".share-note")).to_contain_text(words)
+        assert page.locator("img").count() == 0
+        if "Not in" not in words:
+            assert page.url == before
+
+
+@pytest.mark.long
 def test_a_link_is_copied_and_opens_the_same(
     demo: Demo, serve: Serve, watched: Watched, other: Page
 ) -> None:
@@ -158,6 +184,26 @@ def test_where_browsers_have_no_clipboard_the_text_is_shown(site: Site, watched:
     box = page.get_by_label("Text to copy")
     expect(box).to_be_focused()
     assert "/compare?s=quickstart" in box.input_value()
+
+
+@pytest.mark.long
+def test_files_are_those_of_what_is_shown(site: Site, watched: Watched, tmp_path: Path) -> None:
+    page = watched.page
+    page.goto(site.url + ADDRESS)
+    ready(page)
+    shown = download(page, "page", "Data shown as CSV")
+    shown.save_as(tmp_path / "shown.csv")
+    frame = pd.read_csv(tmp_path / "shown.csv")
+    assert set(frame["metric"]) == {"loss", "process.memory.rss"}
+    assert frame["x"].min() >= 5
+    assert frame["x"].max() <= 30
+    every = download(page, "1", "All samples as Parquet")
+    assert every.suggested_filename == "radt-quickstart-process.memory.rss-samples.parquet"
+    every.save_as(tmp_path / "every.parquet")
+    assert set(pd.read_parquet(tmp_path / "every.parquet")["metric"]) == {"process.memory.rss"}
+    said(page, "samples are being downloaded")
+    expect(page.locator(".share-note")).to_have_count(0)
+    assert not watched.errors
 
 
 def texts(svg: Path) -> set[str]:

@@ -341,3 +341,25 @@ def test_a_zoom_is_in_the_address_and_another_choice_begins_without(bench, serve
     expect(fact(page, "workloads")).to_have_text("6")
     drawn(page, 12)
     assert watched.errors == []
+
+
+@pytest.mark.long
+def test_ten_thousand_runs_in_a_browser(many, serve, watched):
+    page = watched.page
+    page.goto(f"{serve(store=many)}/timeline")
+    expect(fact(page, "runs")).to_have_text("10,000: 10,000 finished")
+    page.wait_for_function(
+        """() => document.querySelectorAll("#timeline-graph .barlayer .point").length > 1000"""
+    )
+    assert page.locator("#timeline-graph .barlayer .point").count() <= 4000
+    bar = page.locator("#timeline-bar")
+    bar.focus()
+    expect(bar).to_have_attribute("aria-label", re.compile("×"))
+    first = bar.get_attribute("aria-label")
+    page.keyboard.press("ArrowRight")
+    expect(bar).not_to_have_attribute("aria-label", first)
+    page.keyboard.press("Home")
+    expect(bar).to_have_attribute("aria-label", first)
+    page.keyboard.press("Enter")  # it stands for several
+    expect(page).to_have_url(re.compile(r"t\.wall"))
+    assert watched.errors == []

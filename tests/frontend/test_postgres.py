@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 from sqlalchemy import make_url
 
-from radt.errors import StoreError
+from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
 from radt.frontend.data import cached_store
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_catalog
@@ -149,6 +149,30 @@ def test_a_role_without_rights_is_told_whom_to_ask(team):
     finally:
         source.close()
         execute(team, f"DROP ROLE {role}")
+
+
+@pytest.mark.long
+def test_another_version_is_a_clear_page_and_ends_without_a_restart(team, serve, watched):
+    newest = "version = (SELECT MAX(version) FROM schema_version)"
+    change = f"UPDATE schema_version SET version = version + {{}} WHERE {newest}"
+    execute(team, change.format(1000))
+    with pytest.raises(SchemaTooNewError) as caught:
+        _ = CachedStore(team).reader
+    assert "Upgrade radt" in caught.value.remedy
+    execute(team, change.format(-1000))
+
+    execute(team, "CREATE TABLE kept AS SELECT * FROM schema_version")
+    execute(team, f"DELETE FROM schema_version WHERE {newest}")
+    with pytest.raises(SchemaTooOldError):
+        _ = CachedStore(team).reader
+    watched.page.goto(serve(store=team) + "/compare")
+    expect(watched.page.locator(".state h1")).to_contain_text("has schema version")
+    expect(watched.page.locator(".state p").first).to_contain_text("radt db upgrade")
+    execute(
+        team,
+        "INSERT INTO schema_version SELECT * FROM kept ON CONFLICT DO NOTHING; DROP TABLE kept",
+    )
+    expect(watched.page.locator(CARD).first).to_be_visible()
 
 
 @pytest.mark.long

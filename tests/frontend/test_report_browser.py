@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, urlencode, urlsplit
 from xml.etree import ElementTree
 
 import pytest
@@ -306,6 +306,33 @@ def test_a_run_that_ends_appears(study, serve, watched):
     study.workload("late", [Planted("a", 9.0)])
     expect(names(page)).to_have_text(["solo", "pair", "seven", "warm", "late"])
     expect(charts.first.locator("svg rect")).to_have_count(5)
+    assert watched.errors == []
+
+
+@pytest.mark.long
+def test_an_empty_report_fills_by_itself(store_path, serve, watched):
+    store_path.parent.mkdir(parents=True)
+    study = Study(store_path)
+    study.workload("solo", [Planted("a", 2.0, status=RunStatus.RUNNING)])
+    page = watched.page
+    page.goto(f"{serve()}/report")
+    expect(page.get_by_role("heading", name="No run has ended yet")).to_be_visible()
+    study.workload("next", [Planted("a", 2.0)])
+    expect(names(page)).to_have_text(["next"])
+    study.writer.close()
+
+
+@pytest.mark.long
+def test_markup_in_an_address_is_text(study, serve, watched):
+    page, address = watched.page, serve()
+    for name, value in (
+        ("o.report.window", HOSTILE),
+        ("o.report.series", f"last({HOSTILE})"),
+        ("e", HOSTILE),
+    ):
+        page.goto(f"{address}/report?{urlencode({'e': 'study'} | {name: value})}")
+        expect(page.locator("main")).to_contain_text(HOSTILE)
+        expect(page.locator("main img")).to_have_count(0)
     assert watched.errors == []
 
 

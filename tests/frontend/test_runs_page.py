@@ -491,6 +491,21 @@ def test_a_long_table_holds_only_the_rows_in_sight(demo, serve, watched):
 
 
 @pytest.mark.long
+def test_texts_are_texts(demo, serve, watched):
+    run = demo.run("a", HTML, 1.0)
+    demo.workload(HTML, HTML, [run, demo.run("b", "net", 1.0)])
+    demo.writer.put_params(run.run_id, {HTML: HTML})
+    open_page(watched, serve(), "?col=name&col=experiment")
+    watched.page.locator("#runs-search").fill(f'name:"{HTML}"')
+    expect(rows(watched)).to_have_count(2)
+    expect(rows(watched).last).to_contain_text(HTML)
+    watched.page.get_by_role("button", name="Columns").click()
+    expect(watched.page.get_by_role("checkbox", name=HTML, exact=True)).to_be_visible()
+    assert watched.page.locator(".runs img, .panel img").count() == 0
+    assert watched.errors == []
+
+
+@pytest.mark.long
 def test_running_runs_move_and_new_ones_join(demo, serve, watched, wait_until):
     demo.quickstart()
     demo.workload("quickstart", "now", [demo.run("a", "n", 9.0, status=RunStatus.RUNNING)])

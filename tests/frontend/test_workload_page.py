@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -15,9 +17,12 @@ from playwright.sync_api import Page, Response, expect
 
 import radt
 from radt.model import RunStatus, Scope
+from radt.store.reader import StoreReader
 from tests.frontend.conftest import bounds
 from tests.frontend.test_accessibility import findings
 from tests.frontend.workload_support import EVIL, SECOND_NS, Bench, Planted, planted_three
+from tests.support.bench import Bench as UsersFolder
+from tests.support.bench import stop_collectors
 
 
 @pytest.fixture
@@ -411,4 +416,76 @@ def test_a_run_that_never_started_and_one_without_listeners_have_a_page(bench, s
     expect(page.locator("#workload-outcomes")).to_contain_text("exit code 3")
     expect(page.locator("#workload-ledger")).to_contain_text("No listener")
     expect(page.locator(".workload-strip")).to_have_count(0)
+    assert watched.errors == []
+
+
+TRAIN = """
+import time
+import radt
+from radt.store.reader import StoreReader
+
+def is_seen(run_id):
+    with StoreReader("radt-data/radt.db") as reader:
+        counts = reader.point_counts(run_id)
+        cpu = [s for s in reader.series([run_id]) if s.metric == "process.cpu.utilization"]
+        return any(counts.get(one.series_no) for one in cpu)
+
+with radt.Run() as run:
+    for number in run.epochs(3):
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            sum(range(10000))
+        with run.span("validate"):
+            time.sleep(0.05)
+        print(f"epoch {number} done", flush=True)
+        run.log_metric("loss", 1 / (number + 1))
+    while not is_seen(run.id):  # the collector may have been held up all the while
+        time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[UsersFolder]:
+    env = dict(os.environ, NO_COLOR="1", COLUMNS="100", RADT_COLLECTOR_IDLE_S="2")
+    env.pop("RADT_HOME", None)
+    made = UsersFolder(tmp_path, env)
+    yield made
+    stop_collectors(Path(env["RADT_RUNTIME_DIR"]))
+
+
+@pytest.mark.long
+def test_a_real_workload_of_two_scripts(folder, serve, watched):
+    folder.script("train.py", TRAIN)
+    path = folder.experiment(
+        "Experiment,Workload,Name,Devices,Collocation,Listeners,File,Params,Cpus\n"
+        "real,1,first,,-,top@200ms,train.py,,1\n"
+        "real,1,second,,-,top@200ms,train.py,,1\n"
+        if (os.cpu_count() or 1) > 1
+        else "Experiment,Workload,Name,Devices,Collocation,Listeners,File,Params\n"
+        "real,1,first,,-,top@200ms,train.py,\n"
+        "real,1,second,,-,top@200ms,train.py,\n"
+    )
+    folder.radt(str(path))
+    page = watched.page
+
+    page.goto(f"{serve(store=folder.home / 'radt.db')}/workload")
+
+    expect(fact(page, "status")).to_have_text("2 finished")
+    drawn(page, "cpu")
+    all_drawn(page)
+    with StoreReader(folder.home / "radt.db") as reader:
+        (workload,) = reader.workloads("real")
+        runs = reader.runs(workload_id=workload.workload_id)
+    skew_ms = (workload.start_skew_ns or 0) / 1e6
+    assert skew_ms > 0
+    expect(fact(page, "start-skew")).to_have_text(re.compile(r"s$"))
+    expect(page.locator("#workload-outcomes .workload-row")).to_have_count(2)
+    assert len(bars(page, 2)["base"]) == 6
+    assert all(length >= 0.5 for length in bars(page, 2)["x"])
+    expect(page.locator("#run-log")).to_contain_text("epoch")
+    expect(page.locator("[data-strip=cpu] .workload-legend")).to_contain_text("cores")
+    for run in runs:  # delivered or not, the log is there
+        shutil.rmtree(run.spool)
+    page.reload()
+    drawn(page, "cpu")
     assert watched.errors == []

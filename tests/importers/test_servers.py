@@ -289,6 +289,23 @@ def test_the_dashboard_imports_and_compares(
     wait_until(lambda: not Path(f"/proc/{process}").exists(), "its process has ended")
 
 
+@pytest.mark.long
+def test_a_server_that_is_away_is_on_the_system_page(
+    serve: Callable[..., str], store_path: Path, watched: Watched
+) -> None:
+    Demo(store_path).writer.close()
+    imports = MlflowImports("http://me:secret@127.0.0.1:1", StoreAddress.of(store_path))
+    source = CachedStore(store_path, imports)
+    try:
+        page = watched.page
+        page.goto(f"{serve(source=source)}/system")
+        expect(page.locator("#system-imports")).to_contain_text("no connection")
+        expect(page.locator("#outage")).to_contain_text("Check the address")
+        assert "secret" not in page.content()
+    finally:
+        source.close()
+
+
 def test_the_process_ends_with_the_dashboard(study: Study, store: Path) -> None:
     study.run("run", loss=[1.0])
     process = subprocess.Popen(
