@@ -95,3 +95,4 @@ def test_it_is_valid(
     copy.write_text(text, encoding="utf-8")
     plan = open_source(copy).plan(machine, registry.load())
     assert is_whole(plan), labels(plan)
+    assert len(set(labels(plan))) == len(plan.workloads)
