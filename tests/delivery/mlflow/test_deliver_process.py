@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -14,10 +16,14 @@ from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from radt.delivery.problems import destination_name
+from radt.home import Home, RunDir
+from radt.model import RunStatus
 from tests.delivery.mlflow.lab import (
     Lab,
+    closing,
     count_points,
     finish,
+    make_lab,
     notify,
     wait_until,
 )
@@ -51,6 +57,33 @@ def test_killed_in_the_middle_of_many_points_and_started_again(lab: Lab) -> None
     ]
     assert lab.mlflow_run(run).info.status == "FINISHED"
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
+
+
+@pytest.mark.long
+def test_from_the_first_run_of_a_fresh_folder_with_a_hostile_name(tmp_path: Path) -> None:
+    """No database yet; nothing may reach the console; ids come on a notify, the end at once."""
+    home = Home(tmp_path / "a folder\nof 'Zoë' 100 %").create()
+    with closing(make_lab(home, home.default_tracking_uri)) as lab:
+        process = lab.start_deliverer("--live-interval-s", "3600")
+        runs = lab.add_workload(8)
+        notify(process)
+        wait_until(lambda: all(lab.record(run).mlflow_run_id for run in runs), "all have ids")
+        for run in runs:
+            lab.start(run)
+            lab.log(run, "loss", [1.0, 2.0])
+        RunDir(Path(runs[0].spool)).output_log.write_text("hello\n")
+        for run in runs:
+            lab.end(run, RunStatus.KILLED)
+        notify(process)
+        wait_until(lambda: not lab.reader.workloads_to_deliver(lab.tracking_uri), "all delivered")
+        wait_until(lambda: not lab.reader.runs_to_deliver(lab.tracking_uri), "all delivered")
+        assert {lab.mlflow_run(run).info.status for run in runs} == {"KILLED"}
+        assert lab.mlflow_run(runs[0]).data.metrics["loss"] == 2.0
+        log = home.artifacts / lab.mlflow_id(runs[0]) / "artifacts" / "output.log"
+        assert log.read_text() == "hello\n"
+        finish(process)  # which asserts that nothing was printed
+        with contextlib.closing(sqlite3.connect(home.path / "mlflow.db")) as connection:
+            assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 @pytest.mark.long
