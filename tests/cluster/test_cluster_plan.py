@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.bench import RADT
+from tests.support.command import printed
 
 #: Notes its arguments, takes nodes of up to two GPUs, and never submits.
 SBATCH = """\
@@ -67,19 +66,10 @@ def study(tmp_path: Path) -> Path:
 def radt(folder: Path, *arguments: str, code: int = 0, slurm: bool = True) -> str:
     here = os.environ["PATH"] if slurm else str(Path(sys.executable).parent)
     programs = f"{folder.parent / 'bin'}:{here}" if slurm else here
-    done = subprocess.run(
-        [RADT, *arguments],
-        cwd=folder,
-        env=os.environ | {"COLUMNS": "80", "PATH": programs, "NOTES": str(folder.parent / "notes")},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    env = {"COLUMNS": "80", "PATH": programs, "NOTES": str(folder.parent / "notes")}
+    shown = printed(folder, *arguments, code=code, env=env)
     assert not (folder.parent / "notes" / "submitted").exists()
-    return done.stdout + done.stderr
+    return shown
 
 
 @pytest.mark.parametrize(

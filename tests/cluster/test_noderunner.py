@@ -446,20 +446,6 @@ def test_the_submit_host_brings_runs_to_mlflow(with_mlflow: Nodes) -> None:
     mlflow_has_it(nodes)
 
 
-@pytest.mark.long
-def test_nodes_that_reach_mlflow_bring_runs_there(with_mlflow: Nodes) -> None:
-    nodes = with_mlflow
-    settings = {"RADT_TRACKING_URI": nodes.home.default_tracking_uri}
-    spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"], settings=settings)
-    let_go(nodes)
-    nodes.run(spool)
-    mlflow_has_it(nodes)
-    collect(spool, nodes.home, tracking_uri=nodes.home.default_tracking_uri)
-    with nodes.reader as reader:
-        assert [run.status for run in reader.runs()] == [RunStatus.FINISHED]
-        assert reader.runs_to_deliver(nodes.home.default_tracking_uri) == []
-
-
 # What runs nothing ------------------------------------------------------------------------------
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sqlalchemy import text
 
 from radt.model import MarkerKind, MissingReason, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
@@ -165,10 +164,3 @@ def contents(writer: StoreWriter) -> dict[str, Any]:
                 None if samples.steps is None else samples.steps.tolist(),
             )
     return found
-
-
-def loose_chunks(writer: StoreWriter) -> int:
-    with writer._engine.begin() as connection:
-        return int(
-            connection.execute(text("SELECT COUNT(*) FROM chunk WHERE sealed = 0")).scalar_one()
-        )

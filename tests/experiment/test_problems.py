@@ -16,7 +16,6 @@ Problems = Callable[..., list[Problem]]
 Write = Callable[[str | bytes], Path]
 
 HEADER = "Experiment,Workload,Name,Status,Run,Devices,Collocation,Listeners,File,Params"
-NO_GPU = "no GPU (no NVIDIA driver)"
 
 
 def test_all_at_once_in_the_files_order(problems: Problems) -> None:

@@ -117,6 +117,7 @@ def test_table_compares_with_serial_in_the_same_repeat() -> None:
     assert cells[2][3:] == ["7 or 8", "0", "5.0 ± 0.0 J"]
 
 
+@pytest.mark.quick_variants(1)
 @pytest.mark.parametrize("kind", ["single", "double", "waiting"])
 def test_kinds_train(bench: Bench, kind: str) -> None:
     shutil.copy(FOLDER / "train.py", bench.folder)

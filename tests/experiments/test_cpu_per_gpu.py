@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,14 +34,9 @@ def test_file_for_two_cores_is_valid() -> None:
 
 @pytest.mark.long
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two CPUs are shared out")
-def test_a_tiny_variant_runs(bench: Bench) -> None:
-    shutil.copy(FOLDER / "train.py", bench.folder)
-    text = (FOLDER / "cpu.csv").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.startswith("Experiment") or "2 × 1" in line]
-    short = "--workers {Cpus} --epochs 2 --samples 64"
-    file = bench.experiment("\n".join(lines).replace("--workers {Cpus}", short) + "\n")
-    bench.radt("experiment.csv", "--quiet")
-    assert [row["Status"] for row in bench.rows(file)] == ["FINISHED", "FINISHED"]
+def test_a_tiny_variant_runs(bench: Bench, finish: Callable[..., None]) -> None:
+    workers = "--workers {Cpus}"
+    finish("cpu-per-gpu", "2 × 1 CPU", 2, workers, f"{workers} --epochs 2 --samples 64")
     with bench.reader as reader:
         runs = reader.runs()
         metrics = {

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from radt.devices.gpus import Gpu
-from radt.devices.machine import Machine
-from radt.experiment.source import open_source
-from radt.listeners import registry
 from tests.support.bench import Bench
 from tests.support.waiting import TIMEOUT_S
 
@@ -26,29 +22,12 @@ TINY = (
 )
 
 
-def test_file_is_valid_on_a_machine_with_a_gpu() -> None:
-    machine = Machine(16, (Gpu(0, "NVIDIA H100", "GPU-1"),))
-    plan = open_source(FOLDER / "experiment.csv").plan(machine, registry.load())
-    assert len(list(plan.runs)) == 10
-
-
-def test_file_for_two_cores_is_valid() -> None:
-    plan = open_source(FOLDER / "cpu.csv").plan(Machine(2), registry.load())
-    labels = [workload.label for workload in plan.workloads]
-    assert {"fresh", "echo 1", "finetune 1", "finetune 3", "immediate 1"} <= set(labels)
-
-
 @pytest.mark.long
-def test_a_tiny_variant_decodes_as_much_less_as_it_says(bench: Bench) -> None:
-    for name in ("train.py", "images.py"):
-        shutil.copy(FOLDER / name, bench.folder)
-    text = (FOLDER / "cpu.csv").read_text(encoding="utf-8")
-    wanted = re.compile(r"Experiment |[^,]*, (fresh|finetune 1|one cycle 3|echo 1) *,")
-    lines = [line for line in text.splitlines() if wanted.match(line)]
-    assert len(lines) == 5
-    file = bench.experiment("\n".join(lines).replace("--validation-samples 500", TINY) + "\n")
-    bench.radt("experiment.csv", "--quiet")
-    assert {row["Status"] for row in bench.rows(file)} == {"FINISHED"}
+def test_a_tiny_variant_decodes_as_much_less_as_it_says(
+    bench: Bench, finish: Callable[..., None]
+) -> None:
+    arms = "fresh|finetune 1|one cycle 3|echo 1"
+    finish("data-echoing", arms, 4, "--validation-samples 500", TINY)
     totals: dict[str, tuple[float, float]] = {}
     with bench.reader as reader:
         for run in reader.runs():
@@ -75,6 +54,7 @@ def test_a_tiny_variant_decodes_as_much_less_as_it_says(bench: Bench) -> None:
     assert decoded <= 220
 
 
+@pytest.mark.long
 def test_the_papers_regression_finds_the_line() -> None:
     done = subprocess.run(
         [sys.executable, "regression.py", "--repeats", "3"],

@@ -10,26 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from radt.devices.gpus import Gpu
-from radt.devices.machine import Machine
-from radt.experiment.source import open_source
-from radt.listeners import registry
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.records import RunRecord, Samples, SeriesBatch, SeriesRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from tests.support.bench import Bench
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "overhead"
-WORKLOADS = ["untracked", "none", "default", "all-1s", "all-100ms", "torchprof"]
-
-
-@pytest.mark.parametrize(
-    "machine", [Machine(2), Machine(16, (Gpu(0, "NVIDIA A100", "GPU-1"),))], ids=["cpu", "gpu"]
-)
-def test_file_is_valid(machine: Machine) -> None:
-    plan = open_source(FOLDER / "experiment.csv").plan(machine, registry.load())
-    assert [workload.label for workload in plan.workloads] == WORKLOADS
-    assert all(len(workload.runs) == 1 for workload in plan.workloads)
 
 
 #: At the end of the script: a run of a second may be over before anybody has looked at it.
@@ -49,6 +35,7 @@ while "--untracked" not in sys.argv and not is_seen():
 """
 
 
+@pytest.mark.long
 def test_a_tiny_variant_runs(bench: Bench) -> None:
     shutil.copy(FOLDER / "table.py", bench.folder)
     bench.script("train.py", (FOLDER / "train.py").read_text("utf-8") + _UNTIL_SEEN)

@@ -63,6 +63,7 @@ def tiny(text: str, *workloads: str) -> str:
     return "\n".join([header, *lines]) + "\n"
 
 
+@pytest.mark.long
 def test_a_tiny_variant_runs(bench: Bench) -> None:
     for name in ("train.py", "networks.py"):
         shutil.copy(FOLDER / name, bench.folder)

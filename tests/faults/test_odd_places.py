@@ -120,25 +120,6 @@ def test_an_experiment_file_behind_a_link_stays_behind_it(
 
 
 @pytest.mark.long
-def test_who_runs_the_target_holds_the_link_too(bench: Bench, tmp_path: Path) -> None:
-    target = tmp_path / "study.csv"
-    gate = bench.signal_ready("gate")
-    script = bench.script("wait.py", f"open({str(gate)!r}).read()")
-    target.write_text(f"Workload,Status,Run,Devices,File\n1,,,cpu,{script}\n", encoding="utf-8")
-    (bench.folder / "link.csv").symlink_to(target)
-    runner = bench.start("link.csv")
-    wait_until(lambda: bench.rows(target)[0]["Status"] == "RUNNING", "it runs")
-    refused = bench.radt(str(target), code=None)
-    assert refused.returncode == 3
-    assert "is being run by" in refused.stderr
-    with gate.open("w"):
-        pass
-    runner.communicate(timeout=180)
-    assert bench.rows(target)[0]["Status"] == "FINISHED"
-    assert (bench.folder / "link.csv").is_symlink()
-
-
-@pytest.mark.long
 @pytest.mark.mlflow
 def test_a_data_folder_that_is_a_link(bench: Bench, tmp_path: Path) -> None:
     elsewhere = tmp_path / "big disk"

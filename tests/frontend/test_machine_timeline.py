@@ -28,13 +28,11 @@ from radt.frontend.theme import Scheme
 from radt.frontend.view import View
 from radt.model import RunStatus
 from radt.parts import RunPart, to_tag
-from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
 from radt.tags import CLUSTER_NODE, CLUSTER_PARTS
 from tests.frontend.conftest import bounds
 from tests.frontend.workload_support import BEGAN_NS, SECOND_NS, Bench, Planted
-from tests.support.bench import bench_in
 
 MANY = 10_000
 
@@ -227,42 +225,6 @@ def test_of_ten_thousand_runs_a_page_draws_what_can_be_seen(many):
         lane = lane_px(found.places)
         rows_px = sum(place_px(place, lane) for place in found.places)
         assert near["layout"]["height"] == CLOCK_PX + rows_px
-
-
-SCRIPT = """
-import time
-import radt
-with radt.Run() as run:
-    for epoch in run.epochs(2):
-        run.log_metric("loss", 1 / (epoch + 1), step=epoch)
-        time.sleep(0.2)
-"""
-
-
-@pytest.mark.long
-def test_bars_of_a_real_experiment_are_what_the_store_and_its_samples_say(tmp_path):
-    with bench_in(tmp_path, columns=80, with_mlflow=False) as real:
-        real.script("train.py", SCRIPT)
-        path = real.experiment("Workload,Name,File\n1,x,train.py\n2,y,train.py\n2,z,train.py\n")
-        real.radt(path.name)
-        with closing(CachedStore(real.home / "radt.db")) as source:
-            found = timeline_of(source, "experiment")
-        with StoreReader(real.home / "radt.db") as reader:
-            runs = reader.runs()
-        bars = [bar for place in found.places for lane in place.lanes for bar in lane]
-        assert {place.host for place in found.places} == {run.host for run in runs}
-        assert sorted((bar.start_s, bar.end_s, bar.key) for bar in bars) == sorted(
-            (run.started_ns / 1e9, run.ended_ns / 1e9, run.workload_id) for run in runs
-        )
-        for run in runs:
-            logged = radt.load(run.run_id, home=real.home, metrics="loss").time
-            (bar,) = [bar for bar in bars if bar.start_s == run.started_ns / 1e9]
-            assert bar.start_s <= logged.min().timestamp()
-            assert logged.max().timestamp() <= bar.end_s
-        begun = [run for run in runs if run.workload == "2"]
-        overlap = min(run.ended_ns for run in begun) > max(run.started_ns for run in begun)
-        beside = ["beside 2" in bar.text for bar in bars if bar.label == "2"]
-        assert beside == [overlap, overlap]
 
 
 # In a browser --------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ CONTENTS = {
     "/compare": CARD,
     "/workload": ".workload .main-svg",
     "/report": "#report-table tbody th a",
+    "/system": "main .system",
 }
 
 

@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 from radt.analysis.quantities import Quantity
 from radt.analysis.series_quantities import AnyQuantity
-from radt.cli import report as terminal
 from radt.errors import StoreError
 from radt.frontend.app import create_app
 from radt.frontend.auth import DashboardAccess
@@ -31,7 +29,7 @@ from radt.render.files import rendered
 from radt.render.formats import ReportFormat
 from radt.render.markup import bars_svg, table_html
 from radt.render.model import Cell, ColumnHead, Row, Table
-from radt.render.numbers import INTERVAL_NOTE, with_unit
+from radt.render.numbers import INTERVAL_NOTE
 from radt.render.report_csv import as_csv
 from radt.tags import PROFILED
 from tests.frontend.report_support import Planted, Study, sweep
@@ -94,36 +92,9 @@ def collocated(study: Study) -> None:
     study.workload("lost", [Planted("a", 6.0, status=RunStatus.KILLED)])
 
 
-def test_page_and_terminal_agree_to_the_digit(study: Study, source: CachedStore) -> None:
+def test_rows_have_values_intervals_and_how_runs_ended(study: Study, source: CachedStore) -> None:
     collocated(study)
-    said = CliRunner().invoke(
-        terminal.command,
-        ["study", "--home", str(Path(study.store).parent)],
-        env={"COLUMNS": "200"},
-    )
-    assert said.exit_code == 0, said.output
-    table = said.output.split("\n\n")[1].splitlines()
-    cells = [re.split(r"\s{2,}", line.strip()) for line in table]
-    heads, *printed = cells
     shown, choices = shown_of(source)
-    wanted = []
-    for entry in shown.items:
-        for group in entry.summary.groups:
-            time = with_unit(Quantity.TIME_PER_EPOCH, group.values.get(Quantity.TIME_PER_EPOCH))
-            if group.status is not RunStatus.FINISHED:
-                time = str(group.status)
-            rest = (Quantity.SLOWDOWN, Quantity.SAMPLES_PER_S)
-            wanted.append([time, *(with_unit(one, group.values.get(one)) for one in rest)])
-    assert heads[:6] == ["workload", "runs", "n", "time/epoch", "vs solo", "samples/s"]
-    found = []
-    for line in printed:
-        place = next(
-            place
-            for place, text in enumerate(line)
-            if re.fullmatch(r"[–\d]+", text)  # n
-        )
-        found.append(line[place + 1 : place + 4])
-    assert found == wanted
     lines = rows(shown, choices)
     assert lines[0][:6] == ["solo", "resnet26", "2", "2.00 ±1.27", "–", "–"]
     assert lines[1][:5] == ["pair", "2 × resnet26", "1", "3.30", "1.65"]
@@ -133,7 +104,6 @@ def test_page_and_terminal_agree_to_the_digit(study: Study, source: CachedStore)
     assert part(source, "notes").startswith(f"<p>{INTERVAL_NOTE}</p>")
     energy = 250 * (1 + 9 + 2 * 3.6)
     assert shown.items[1].summary.energy.gpus_j == pytest.approx(energy, rel=0.01)
-    assert f"{energy:,.0f}"[:3] in said.output
 
 
 def test_the_window_is_chosen_and_what_makes_no_sense_is_said(

@@ -11,9 +11,7 @@ import pytest
 
 import radt
 from radt.analysis.estimates import mean_interval
-from radt.analysis.quantities import Quantity
 from radt.frontend.data.connections import NothingRecordedError
-from radt.frontend.data.report import read_shown
 from radt.frontend.data.run_table import read_table
 from radt.frontend.data.spec import ColumnChoice, Pick
 from radt.frontend.export.run_table import table_csv
@@ -154,29 +152,6 @@ def test_metrics_are_those_of_radt_load_and_the_best_is_marked(demo, source):
     assert [row["pick"][-12:] for row in found["rows"] if 2 in row["best"]] == [lowest[:12]]
     labels = [one["label"] for one in found["columns"]]
     assert labels == ["accuracy max", "accuracy last", "loss min", "process.memory.rss mean, MB"]
-
-
-def test_time_per_epoch_and_slowdown_are_those_of_the_report(demo, source):
-    for letters in ("a", "ab"):
-        runs = [demo.run(letter, "net", 1.0 + len(letters)) for letter in letters]
-        demo.workload("study", f"of {len(letters)}", runs)
-    columns = read_table(source, View()).all_runs.columns
-    expected = {}
-    for entry in read_shown(source, View(experiment="study")).items:
-        for group in entry.summary.groups:
-            for run in group.runs:
-                expected[run.run.run_id] = (
-                    group.mean(Quantity.TIME_PER_EPOCH),
-                    group.mean(Quantity.SLOWDOWN),
-                )
-    times_s, slowdowns = columns.get("time_per_epoch").ranks, columns.get("vs_solo").ranks
-    assert [slowdown is None for _, slowdown in expected.values()].count(False) == 2
-    for place, run_id in enumerate(columns.run_ids):
-        time_s, slowdown = expected[run_id]
-        assert times_s[place] == pytest.approx(time_s)
-        assert slowdowns[place] == pytest.approx(
-            math.nan if slowdown is None else slowdown, nan_ok=True
-        )
 
 
 def test_a_column_has_one_unit(demo, source):

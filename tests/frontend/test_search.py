@@ -11,8 +11,6 @@ from radt.frontend.search.query import MAX_TERMS, Operator, parse
 from radt.model import RunStatus
 from radt.tags import PROFILED
 
-HOUR_NS = 3600 * 10**9
-
 
 def found(source, text, *statuses):
     """Names of the runs that a search finds."""

@@ -23,10 +23,7 @@ from radt.frontend.pages import system as system_page
 from radt.frontend.pages.parts import template
 from radt.importers.importing import ImportStatus
 from radt.model import RunStatus
-from radt.store.backend import StoreAddress
 from tests.cluster.kit import make_spool
-from tests.frontend.conftest import Demo
-from tests.support import servers
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_library
 
 __all__ = ["nvml", "nvml_library"]
@@ -295,22 +292,6 @@ def test_an_import_says_how_far_it_is():
     html = macros.imports(news, "14:02")
     for words in ("http://***@mlflow", "shown as imported before", "No &lt;answer&gt;.", "14:02"):
         assert words in html
-
-
-@pytest.mark.long
-def test_while_the_database_is_away_the_page_stays(serve, watched):
-    with servers.postgres_cluster() as postgres, servers.database_of(postgres) as uri:
-        demo = Demo(uri)
-        demo.quickstart()
-        demo.writer.close()
-        watched.page.goto(f"{serve(store=uri)}/system")
-        expect(card(watched, "devices")).to_contain_text("CPUs")
-        postgres.kill()
-        expect(watched.page.locator("#outage")).to_be_visible()
-        expect(card(watched, "devices")).to_contain_text("CPUs")
-        assert StoreAddress.of(uri).uri not in watched.page.content()
-        postgres.start()
-        expect(watched.page.locator("#outage")).to_be_hidden()
 
 
 def test_the_command_shows_gpus_to_who_has_the_token(demo, watched, nvml: FakeNvml):

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from radt.listeners.dcgm_fields import FIELDS
+from tests.listeners.workloads import probed
 from tests.support.bench import alive, wait_until
 from tests.support.nvml import TWO_GPUS, FakeNvml, mig_gpu
 
@@ -563,33 +564,29 @@ def test_a_value_too_wide_for_its_column_is_lost(dcgm: Sampled) -> None:
 # Whether it works here ----------------------------------------------------------------------
 
 
-def _probe(dcgm: Sampled, patience: str = "dcgm._PROBE_S = 180.0") -> str:
+def _probe(dcgm: Sampled, before: str = "dcgm._PROBE_S = 180.0") -> str:
     """What it says; where the host engine answers, also on a busy machine."""
-    code = f"from radt.listeners import dcgm; {patience}; print(dcgm.DcgmListener.probe())"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=dcgm.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
+    return probed("dcgm:DcgmListener", dcgm.environment(), before)
 
 
-def test_probe_finds_a_host_engine(dcgm: Sampled) -> None:
-    assert "available=True" in _probe(dcgm)
-
-
-def test_probe_says_that_none_runs_and_what_to_do(dcgm: Sampled) -> None:
-    dcgm.tell(down=True)
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ({}, ["available=True"]),
+        ({"down": True}, ["Unable to connect to host engine", "nv-hostengine", "gpm"]),
+    ],
+)
+def test_probe_says_whether_a_host_engine_answers(
+    dcgm: Sampled, state: dict[str, bool], words: list[str]
+) -> None:
+    dcgm.tell(**state)
     answer = _probe(dcgm)
-    assert "Unable to connect to host engine" in answer
-    assert "nv-hostengine" in answer
-    assert "gpm" in answer
+    assert all(word in answer for word in words), answer
 
 
 def test_probe_does_not_wait_for_one_that_hangs(dcgm: Sampled) -> None:
     dcgm.tell(hangs=True)
-    assert "did not answer within 2 s" in _probe(dcgm, patience="pass")
+    assert "did not answer within 2 s" in _probe(dcgm, before="")
 
 
 def test_probe_without_dcgm(dcgm: Sampled) -> None:

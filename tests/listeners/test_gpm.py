@@ -13,6 +13,7 @@ import pytest
 
 from radt.listeners.gpm import MEASURES, GpmListener
 from radt.model import Scope
+from tests.listeners.workloads import probed
 from tests.support.nvml import FakeNvml, mig_gpu, plain_gpu
 from tests.support.waiting import wait_until
 
@@ -342,18 +343,6 @@ def test_a_driver_that_went_away_ends_the_sampling(nvml, listen) -> None:
         listening.sample(["0"], wait=True)
 
 
-def _probe(nvml: FakeNvml) -> str:
-    code = "from radt.listeners.gpm import GpmListener as L; print(L.probe())"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=nvml.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return done.stdout
-
-
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -370,7 +359,7 @@ def _probe(nvml: FakeNvml) -> str:
 )
 def test_probe_says_what_there_is(nvml, lines: list[str], said: str) -> None:
     nvml.configure(*lines)
-    answer = _probe(nvml)
+    answer = probed("gpm:GpmListener", nvml.environment())
     assert said in answer
     assert "available=True" in said or "remedy=''" not in answer
     calls = [call[0] for call in nvml.calls()]

@@ -27,6 +27,7 @@ from tests.listeners.workloads import (
     MB,
     Bench,
     Sampled,
+    all_and_each,
     bench,
     on_disk,
     opened,
@@ -191,10 +192,7 @@ class _Machine:
 
     def read(self) -> tuple[float, dict[str, float]]:
         """Bytes of all disks, and of each."""
-        sampled = sample(self.listener)
-        metric = "system.disk.read"
-        names = sampled.entities(metric) - {""}
-        return sampled(metric), {name: sampled(metric, entity=name) for name in names}
+        return all_and_each(sample(self.listener), "system.disk.read")
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from radt.listeners import net
 from radt.listeners.host_files import LinkCounts, Links
 from radt.listeners.net import NetListener
 from radt.model import MissingReason
-from tests.listeners.workloads import LOOPBACK, MB, Bench, bench, opened, sample
+from tests.listeners.workloads import LOOPBACK, MB, Bench, all_and_each, bench, opened, sample
 
 __all__ = ["bench"]
 
@@ -92,10 +92,7 @@ class _Machine:
 
     def read(self) -> tuple[float, dict[str, float]]:
         """Bytes received in all, and by each."""
-        sampled = sample(self.listener)
-        metric = "system.network.rx"
-        names = sampled.entities(metric) - {""}
-        return sampled(metric), {name: sampled(metric, entity=name) for name in names}
+        return all_and_each(sample(self.listener), "system.network.rx")
 
 
 @pytest.fixture

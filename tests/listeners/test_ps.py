@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import psutil
 import pytest
 
@@ -15,7 +13,7 @@ from tests.listeners.workloads import (
     IDLE,
     THREADS,
     Bench,
-    Sampled,
+    Timed,
     bench,
     opened,
     sample,
@@ -30,25 +28,8 @@ _CORE = "process.thread.core"
 _TICKS_S = 0.03
 
 
-class _Timed:
-    """A listener and the shortest and longest time that may lie between its samples."""
-
-    def __init__(self, **options: str | None) -> None:
-        self._listener = opened(PsListener(), **options)
-        self._before_s = self._after_s = 0.0
-        self.shortest_s = self.longest_s = 0.0
-
-    def sample(self, *trees: Target) -> Sampled:
-        before_s = time.monotonic()
-        sampled = sample(self._listener, *trees)
-        after_s = time.monotonic()
-        self.shortest_s, self.longest_s = before_s - self._after_s, after_s - self._before_s
-        self._before_s, self._after_s = before_s, after_s
-        return sampled
-
-    def assert_used(self, cores: float, used_s: float) -> None:
-        assert cores * self.shortest_s - _TICKS_S <= used_s
-        assert used_s <= cores * self.longest_s + _TICKS_S
+def _timed(**options: str | None) -> Timed:
+    return Timed(opened(PsListener(), **options), _TICKS_S)
 
 
 def test_a_busy_thread_has_a_name_and_a_core_and_a_later_one_takes_its_place(
@@ -57,7 +38,7 @@ def test_a_busy_thread_has_a_name_and_a_core_and_a_later_one_takes_its_place(
     workload = bench.start(THREADS)
     name = f"{psutil.Process(workload.pid).name()}/crunch (1) x"
     # Of a wall-clock time that may be long: what is busy for a moment is named all the same.
-    timed = _Timed(min="0.002")
+    timed = _timed(min="0.002")
     assert timed.sample(*targets(workload)).metrics("0") == set(), "nothing to compare with"
     for _ in range(2):
         facts = workload.work()
@@ -75,7 +56,7 @@ def test_a_busy_thread_has_a_name_and_a_core_and_a_later_one_takes_its_place(
 def test_an_idle_thread_that_was_busy_goes_on_at_nothing(bench: Bench) -> None:
     burn = bench.start(BURN, 0.2)
     name = psutil.Process(burn.pid).name()
-    timed = _Timed(min="0.002")  # busy for a moment of what may be a long time
+    timed = _timed(min="0.002")  # busy for a moment of what may be a long time
     timed.sample(*targets(burn))
     used_s = burn.work()["cpu_s"]
     sampled = timed.sample(*targets(burn))
@@ -94,7 +75,7 @@ def test_beyond_the_highest_number_all_is_other(bench: Bench) -> None:
     burns = [bench.start(BURN, seconds) for seconds in (0.1, 0.3, 0.1)]
     name = psutil.Process(burns[0].pid).name()
     tree = Target("0", pids=tuple(burn.pid for burn in burns))
-    timed, choosy = _Timed(max="1", min="0"), _Timed(min="1000")
+    timed, choosy = _timed(max="1", min="0"), _timed(min="1000")
     timed.sample(tree)
     choosy.sample(tree)
     for burn in burns:
@@ -113,7 +94,7 @@ def test_processes_of_one_name_are_numbered(bench: Bench) -> None:
     burns = [bench.start(BURN, 0.2) for _ in range(2)]
     name = psutil.Process(burns[0].pid).name()
     tree = Target("0", pids=tuple(burn.pid for burn in burns))
-    timed = _Timed(min="0.002")
+    timed = _timed(min="0.002")
     timed.sample(tree)
     for burn in burns:
         burn.go()
@@ -122,14 +103,14 @@ def test_processes_of_one_name_are_numbered(bench: Bench) -> None:
     assert timed.sample(tree).entities(_CPU, "0") == {name, f"{name} 2", "other"}
     # Of another run, names are its own.
     first, second = targets(*burns)
-    timed = _Timed(min="0")
+    timed = _timed(min="0")
     timed.sample(first, second)
     assert timed.sample(first, second).entities(_CPU, "1") <= {name, "other"}
 
 
 def test_threads_that_did_nothing_have_no_series(bench: Bench) -> None:
     parent = bench.start(FAMILY, 2, 1)
-    timed = _Timed(min="0")
+    timed = _timed(min="0")
     children = parent.work()["children"]
     tree = Target("0", pids=(parent.pid, *children))
     timed.sample(tree)
@@ -137,7 +118,7 @@ def test_threads_that_did_nothing_have_no_series(bench: Bench) -> None:
 
 
 def test_no_process_no_thread() -> None:
-    timed = _Timed()
+    timed = _timed()
     for _ in range(2):
         assert timed.sample(Target("0"), Target("1", pids=(4194304,))).readings == []
 

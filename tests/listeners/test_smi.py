@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pynvml
 import pytest
 
 from radt.listeners.nvidia import missing
 from radt.listeners.smi import SmiListener
 from tests.listeners.conftest import Run, SampledNvml
+from tests.listeners.workloads import probed
 
 PLAIN = ("count 1", "gpu 0 55 80000 500 1000 250500 7000 61 1410 1593")
 #: A card that has everything. Energy grows by 300 W; NVLink is told in KiB for all links together.
@@ -326,27 +324,16 @@ def test_an_unknown_card_does_not_disturb_the_others(nvml: SampledNvml) -> None:
 # Probe -------------------------------------------------------------------------------------------
 
 
-def _probe(nvml: SampledNvml) -> str:
-    code = "from radt.listeners.smi import SmiListener as S; print(S.probe())"
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env=nvml.environment(),
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-
-
 def test_probe_finds_the_cards_and_lets_go(nvml: SampledNvml) -> None:
-    assert "available=True" in _probe(nvml)
+    assert "available=True" in probed("smi:SmiListener", nvml.environment())
     assert nvml.count("nvmlInitWithFlags") == nvml.count("nvmlShutdown") == 1
 
 
 def test_probe_says_why_there_are_none(nvml: SampledNvml) -> None:
     nvml.configure("count 0")
-    assert "no NVIDIA GPU" in _probe(nvml)
+    assert "no NVIDIA GPU" in probed("smi:SmiListener", nvml.environment())
     nvml.configure("fail nvmlInitWithFlags 9")
-    assert "Driver Not Loaded" in _probe(nvml)
+    assert "Driver Not Loaded" in probed("smi:SmiListener", nvml.environment())
 
 
 def test_probe_without_the_library() -> None:

@@ -26,6 +26,7 @@ from tests.listeners.workloads import (
     MB,
     Bench,
     Sampled,
+    Timed,
     bench,
     opened,
     process_of_another,
@@ -63,38 +64,20 @@ done()
 _TICKS_S = 0.04
 
 
-class _Timed:
-    """A listener and the shortest and longest time that may lie between its samples."""
-
-    def __init__(self) -> None:
-        self.listener = TopListener()
-        self._before_s = self._after_s = 0.0
-        self.shortest_s = self.longest_s = 0.0
-
-    def sample(self, *trees: Target) -> Sampled:
-        before_s = time.monotonic()
-        sampled = sample(self.listener, *trees)
-        after_s = time.monotonic()
-        self.shortest_s, self.longest_s = before_s - self._after_s, after_s - self._before_s
-        self._before_s, self._after_s = before_s, after_s
-        return sampled
-
-    def cpu_s(self, sampled: Sampled, run_id: str = "0") -> tuple[float, float]:
-        """CPU time that was said to have been used, at least and at most."""
-        cores = sampled("process.cpu.utilization", run_id)
-        return cores * self.shortest_s - _TICKS_S, cores * self.longest_s + _TICKS_S
+def _cores(sampled: Sampled) -> float:
+    return sampled("process.cpu.utilization", "0")
 
 
 def test_cpu_time_of_a_busy_and_an_idle_process(bench: Bench) -> None:
     busy, idle = bench.start(BURN, 0.6), bench.start(IDLE)
     both = targets(busy, idle)
-    timed = _Timed()
+    timed = Timed(TopListener(), _TICKS_S)
     first = timed.sample(*both)
     assert first.raw("process.cpu.utilization", "0") is None, "there is nothing to compare"
     assert first.raw("system.cpu.utilization") is None
     used_s = busy.work()["cpu_s"]
     second = timed.sample(*both)
-    least_s, most_s = timed.cpu_s(second)
+    least_s, most_s = timed.used_s(_cores(second))
     # The time it used is known; so the bounds hold however loaded the machine is.
     assert least_s <= used_s <= most_s
     assert second("process.cpu.utilization", "1") <= 0.05
@@ -131,7 +114,7 @@ def test_idle_time_that_steps_back_is_no_time() -> None:
 
 def test_time_of_a_child_that_came_and_went_counts_once(bench: Bench) -> None:
     parent = bench.start(_PARENT)
-    timed = _Timed()
+    timed = Timed(TopListener(), _TICKS_S)
     timed.sample(*targets(parent))
     parent.go()
     wait_until(lambda: psutil.Process(parent.pid).children(), "the child")
@@ -144,10 +127,10 @@ def test_time_of_a_child_that_came_and_went_counts_once(bench: Bench) -> None:
         return times.own_cpu_ticks >= 20
 
     wait_until(has_worked, "some of its work")
-    first = timed.cpu_s(timed.sample(Target("0", pids=(parent.pid, child.pid))))
+    first = timed.used_s(_cores(timed.sample(Target("0", pids=(parent.pid, child.pid)))))
     parent.go()
     used_s = parent.done()["cpu_s"]
-    second = timed.cpu_s(timed.sample(*targets(parent)))
+    second = timed.used_s(_cores(timed.sample(*targets(parent))))
     own_s = 0.1  # of the parent, to start it
     assert first[0] + second[0] - own_s <= used_s <= first[1] + second[1]
 

@@ -10,7 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -274,6 +275,46 @@ def opened(listener: Listener, **options: str | None) -> Listener:
     listener.options = options
     listener.open()
     return listener
+
+
+class Timed:
+    """A listener and the shortest and longest time that may lie between its samples."""
+
+    def __init__(self, listener: Listener, ticks_s: float) -> None:
+        self._listener, self._ticks_s = listener, ticks_s
+        self._before_s = self._after_s = 0.0
+        self.shortest_s = self.longest_s = 0.0
+
+    def sample(self, *trees: Target) -> Sampled:
+        before_s = time.monotonic()
+        sampled = sample(self._listener, *trees)
+        after_s = time.monotonic()
+        self.shortest_s, self.longest_s = before_s - self._after_s, after_s - self._before_s
+        self._before_s, self._after_s = before_s, after_s
+        return sampled
+
+    def used_s(self, cores: float) -> tuple[float, float]:
+        """CPU time that so many cores were, at least and at most: the kernel counts in ticks."""
+        return cores * self.shortest_s - self._ticks_s, cores * self.longest_s + self._ticks_s
+
+    def assert_used(self, cores: float, used_s: float) -> None:
+        least_s, most_s = self.used_s(cores)
+        assert least_s <= used_s <= most_s
+
+
+def all_and_each(sampled: Sampled, metric: str) -> tuple[float, dict[str, float]]:
+    """The value of the machine, and that of each device."""
+    names = sampled.entities(metric) - {""}
+    return sampled(metric), {name: sampled(metric, entity=name) for name in names}
+
+
+def probed(listener: str, environment: Mapping[str, str], before: str = "") -> str:
+    """What a listener's probe says in a process with this environment."""
+    module, _, name = listener.partition(":")
+    code = f"from radt.listeners import {module}\n{before}\nprint({module}.{name}.probe())"
+    return subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
 
 @contextmanager

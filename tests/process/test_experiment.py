@@ -199,25 +199,6 @@ def test_hostile_names_work(bench: Bench) -> None:
     assert path.read_text(encoding="utf-8").count("FINISHED") == 1
 
 
-@pytest.mark.long
-@pytest.mark.mlflow
-def test_what_scripts_log_to_mlflow_themselves_lands_in_the_same_run(bench: Bench) -> None:
-    bench.script(
-        "own.py",
-        "import mlflow, radt\n"
-        "mlflow.log_metric('own', 2.0)\n"
-        "with radt.Run() as run:\n"
-        "    run.log_metric('ours', 3.0)\n"
-        "    run.log_dict({'a': 1}, 'dict.json')\n",
-    )
-    bench.radt("-e", "own", "-l", "none", "own.py")
-    bench.wait_delivered()
-    (run,) = bench.mlflow_runs("own").values()
-    assert (run.data.metrics["own"], run.data.metrics["ours"]) == (2.0, 3.0)
-    assert "dict.json" in {item.path for item in bench.mlflow.list_artifacts(run.info.run_id)}
-    assert run.info.status == "FINISHED"
-
-
 @pytest.mark.shared_collector
 @pytest.mark.long
 def test_a_row_that_becomes_another_program_ends_by_that_ones_exit_code(bench: Bench) -> None:

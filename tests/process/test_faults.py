@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -290,39 +289,6 @@ def test_two_experiments_side_by_side_in_one_folder(bench: Bench) -> None:
     for name in ("one", "two"):
         for run in bench.mlflow_runs(name).values():
             assert run.info.status == "FINISHED"
-
-
-@pytest.mark.long
-def test_script_that_forks_children_and_exits(bench: Bench) -> None:
-    bench.script(
-        "forks.py",
-        "import os, subprocess, sys\n"
-        "child = subprocess.Popen([sys.executable, '-c',"
-        " \"import sys; print('up', flush=True); import os; os.read(os.pipe()[0], 1)\"],"
-        " stdout=subprocess.PIPE, start_new_session=True)\n"
-        "child.stdout.readline()\n"
-        "open('child', 'w').write(str(child.pid))\n"
-        "os._exit(0)\n",
-    )
-    done = bench.radt("-l", "none", "forks.py")
-    child = int((bench.folder / "child").read_text(encoding="ascii"))
-    assert not alive(child)
-    assert "left behind" in done.stdout
-
-
-@pytest.mark.long
-@pytest.mark.mlflow
-def test_log_of_a_flood_reaches_mlflow_whole(bench: Bench) -> None:
-    bench.script(
-        "flood.py",
-        "import sys\nsys.stdout.write(''.join(f'{i}\\n' for i in range(100_000)))\n"
-        "sys.stdout.flush()\nsys.stdout.buffer.write(bytes(range(256)))\n",
-    )
-    bench.radt("-e", "flood", "-l", "none", "flood.py")
-    bench.wait_delivered()
-    run = bench.mlflow_runs("flood")["flood #1"]
-    log = Path(bench.mlflow.download_artifacts(run.info.run_id, "output.log")).read_bytes()
-    assert log == b"".join(b"%d\n" % n for n in range(100_000)) + bytes(range(256))
 
 
 def test_output_that_cannot_be_shown_stops_nothing(bench: Bench) -> None:

@@ -458,54 +458,6 @@ def test_runner_killed_while_rows_run(scene: Scene) -> None:
     scene.goes_on(path)
 
 
-@pytest.mark.long
-def test_file_that_is_deleted_while_rows_run(scene: Scene) -> None:
-    for name in "ab":
-        scene.bench.signal_ready(f"{name}.gate")
-    path = scene.experiment("1,cpu,,,say.py,a", "1,cpu,,,say.py,b", "2,cpu,,,say.py,c")
-    runner = scene.bench.start(path.name)
-    for name in "ab":
-        scene.pid_of(name)
-    running = path.read_bytes()
-    path.unlink()
-    (scene.bench.folder / "a.gate").write_text("go")
-    wait_until(
-        lambda: any(run.status is RunStatus.FINISHED for run in scene.bench.reader.runs()),
-        "the first has ended",
-    )
-    path.write_bytes(running)
-    (scene.bench.folder / "b.gate").write_text("go")
-    output, _ = runner.communicate(timeout=180)
-    assert runner.returncode == 0, output
-    assert "cannot be read" in output
-    assert scene.statuses(path) == ["FINISHED"] * 3
-    scene.everything_ended()
-    scene.nothing_is_set_up(path)
-
-
-@pytest.mark.long
-def test_file_that_becomes_a_folder_while_rows_run(scene: Scene) -> None:
-    scene.bench.signal_ready("a.gate")
-    path = scene.experiment("1,0,3g.20gb,,say.py,a", "2,cpu,,,say.py,b")
-    runner = scene.bench.start(path.name, "--yes")
-    scene.pid_of("a")
-    running = path.read_bytes()
-    path.unlink()
-    path.mkdir()
-    (scene.bench.folder / "a.gate").write_text("go")
-    output, _ = runner.communicate(timeout=180)
-    assert runner.returncode not in (0, -signal.SIGKILL), output
-    assert "experiment.csv" in output
-    assert "Traceback" not in output
-    assert not (scene.bench.folder / "b.pid").exists(), "it was not run without its status"
-    scene.everything_ended()
-    scene.nothing_is_set_up(path)
-    path.rmdir()
-    path.write_bytes(running)
-    (scene.bench.folder / "a.gate").unlink()
-    scene.goes_on(path)
-
-
 # Clean-up ----------------------------------------------------------------------------------------
 
 #: radt with less patience for MPS daemons; enough for one to hear what it is told, and to be gone
@@ -529,19 +481,6 @@ def impatient(scene: Scene, path: Path) -> subprocess.CompletedProcess[str]:
         timeout=180,
         check=False,
     )
-
-
-@pytest.mark.quick_variants(1)
-@pytest.mark.parametrize("mood", ["ignore quit", "hang quit"])
-def test_daemon_that_does_not_quit(scene: Scene, mood: str) -> None:
-    scene.nvml.configure(*TWO_GPUS)
-    scene.mps.be(mood)
-    path = scene.experiment("1,0,MPS,,say.py,a", "2,cpu,,,say.py,b")
-    assert impatient(scene, path).returncode == 0
-    assert len(scene.mps.calls("quit")) == 1
-    assert scene.statuses(path) == ["FINISHED", "FINISHED"]
-    scene.everything_ended()
-    scene.nothing_is_set_up(path)
 
 
 @pytest.mark.long

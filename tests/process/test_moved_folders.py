@@ -113,6 +113,7 @@ def test_a_copy_and_its_original_are_apart(project: Bench) -> None:
     assert in_copy < contents(copy.home / "artifacts")
 
 
+@pytest.mark.long
 def test_a_renamed_project_goes_on_in_its_new_place(project: Bench) -> None:
     train(project)
     project.wait_delivered()

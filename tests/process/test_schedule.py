@@ -329,28 +329,6 @@ def test_timeout_and_memory_that_ran_out_are_results_and_the_rest_goes_on(bench:
 
 
 @pytest.mark.long
-@pytest.mark.mlflow
-def test_a_workload_that_cannot_be_set_up_fails_with_the_reason_and_the_next_goes_on(
-    bench: Bench,
-) -> None:
-    bench.script("train.py", NOTES_ITSELF)
-    bench.script("environment.yml", "name: x\ndependencies: [python]\n")
-    path = bench.experiment(
-        "Workload,Environment,File,Params\n1,,train.py,1a\n1,conda,train.py,1b\n2,,train.py,2a\n"
-    )
-    bench.radt(path.name, code=1)
-    first, second, third = statuses(bench, path)
-    assert first == "SKIPPED: b could not be set up"
-    assert second.startswith("FAILED: ")
-    assert "conda" in second
-    assert third == "FINISHED"
-    assert ran(bench) == ["2a"]
-    bench.wait_delivered()
-    skipped = bench.mlflow.get_run(bench.rows(path)[0]["Run"])
-    assert skipped.data.tags["radt.status"] == "SKIPPED"
-
-
-@pytest.mark.long
 def test_a_workload_that_cannot_be_noted_in_the_file_does_not_run(bench: Bench) -> None:
     bench.script("away.py", NOTES_ITSELF + "os.rename('experiment.csv', 'away.csv')")
     bench.script("train.py", NOTES_ITSELF)

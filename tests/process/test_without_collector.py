@@ -173,14 +173,6 @@ def test_a_store_that_refuses_the_rows_gets_them_later(bench: Bench) -> None:
     whole(bench, 4)
 
 
-@pytest.mark.long
-def test_each_call_beside_a_stopped_collector_says_so_at_once(bench: Bench, stopped: int) -> None:
-    bench.script("train.py", SCRIPT)
-    bench.radt("--listeners", "none", "train.py")
-    done = bench.radt("doctor", code=None)
-    assert f"kill -CONT {stopped}" in done.stdout + done.stderr
-
-
 STOPS_IT = """\
 import os, signal, radt
 from radt.collector.client import CollectorClient

@@ -1,4 +1,4 @@
-"""Metrics of runs with known points."""
+"""Metrics of runs with known points, and reports of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,37 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from radt.analysis.report import Report, ReportCache, read_report
+from radt.analysis.series_quantities import parse_series_quantity
+from radt.analysis.summaries import WorkloadSummary
+from radt.analysis.window_spec import WindowSpec
 from radt.model import SOFTWARE, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch, SeriesRecord
 from tests.frontend.report_support import Planted, S, Study
+
+
+def report_of(
+    study: Study,
+    *names: str,
+    window: str = "",
+    cache: ReportCache | None = None,
+    profiled: bool = False,
+) -> Report:
+    """The report of a study, with these quantities of series."""
+    with StoreReader(study.store) as reader:
+        return read_report(
+            reader,
+            study.experiment,
+            window=WindowSpec.parse(window),
+            series=tuple(map(parse_series_quantity, names)),
+            cache=cache,
+            profiled=profiled,
+        )
+
+
+def workloads_of(study: Study) -> dict[str, WorkloadSummary]:
+    return {workload.label: workload for workload in report_of(study).workloads}
 
 
 def add_metric(

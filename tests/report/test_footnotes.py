@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
-from radt.analysis.report import ReportCache, read_report
+from radt.analysis.report import ReportCache
 from radt.model import MarkerKind
 from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord, MarkerRecord
 from radt.tags import PRUNED
 from tests.frontend.report_support import Planted, Study
+from tests.report.series_support import report_of
 
 MS = 1_000_000
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "radt.db")
 
 
 def pair(study: Study, label: str, skew_ns: int | None = 3 * MS, **more: str) -> tuple[str, str]:
@@ -29,8 +21,7 @@ def pair(study: Study, label: str, skew_ns: int | None = 3 * MS, **more: str) ->
 
 
 def notes_of(study: Study, cache: ReportCache | None = None) -> tuple[str, ...]:
-    with StoreReader(study.store) as reader:
-        return read_report(reader, study.experiment, cache=cache).footnotes
+    return report_of(study, cache=cache).footnotes
 
 
 def ledger(run_id: str, listener: str, received: int, expected: int = 1000) -> LedgerRecord:
@@ -131,19 +122,3 @@ def test_many_are_counted(study: Study) -> None:
     (note,) = notes_of(study)
     assert note.endswith("w3 30.0 ms and 3 more.")
     assert note.count("30.0 ms") == 4
-
-
-def test_postgres_tells_the_same(study: Study, database: str) -> None:
-    team = Study(database)
-    for one in (study, team):
-        first, _ = pair(one, "2x", 50 * MS)
-        one.writer.put_ledger(ledger(first, "top", 10))
-        one.writer.put_tags(first, {"radt.git.commit": "a" * 40, PRUNED: "summaries"})
-        one.writer.put_markers(
-            [MarkerRecord(first, 50, MarkerKind.EVENT, "listener top restarted", 1)]
-        )
-        for run_id in pair(one, "other"):
-            one.writer.put_tags(run_id, {"radt.git.commit": "b" * 40})
-    assert notes_of(study) == notes_of(team)
-    assert len(notes_of(study)) == 5
-    team.writer.close()

@@ -15,7 +15,7 @@ import pytest
 from radt import units
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Quantity
-from radt.analysis.report import Report, read_report
+from radt.analysis.report import Report
 from radt.analysis.selection import Omission, Selection
 from radt.errors import UsageError
 from radt.model import RunStatus
@@ -29,18 +29,11 @@ from radt.render.model import Table
 from radt.render.numbers import INTERVAL_NOTE, scaled, with_unit
 from radt.render.report import report_document
 from radt.render.report_content import Content, is_shared
-from radt.store.reader import StoreReader
 from tests.frontend.report_support import Planted, Study
+from tests.report.series_support import report_of
 
 HOSTILE = "<img src=x onerror=alert(1)>|`=1\x1b[31m"
 LIGHT = {"gpu.sm.active": 0.4, "gpu.memory.used": 5e9, "gpu.power": 200.0}
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Iterator[Study]:
-    made = Study(tmp_path / "radt.db")
-    yield made
-    made.writer.close()
 
 
 @pytest.fixture
@@ -59,8 +52,7 @@ def planted(study: Study) -> Study:
 
 
 def content_of(study: Study) -> Content:
-    with StoreReader(study.store) as reader:
-        return Content.of(read_report(reader, study.experiment))
+    return Content.of(report_of(study))
 
 
 def values(content: Content) -> dict[tuple[str, str, str], Estimate]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from sqlalchemy import event
 from radt.analysis import series_values
 from radt.analysis.quantities import Quantity
 from radt.analysis.reading import points_of
-from radt.analysis.report import Report, ReportCache, read_report
+from radt.analysis.report import ReportCache, read_report
 from radt.analysis.stretches import growth, merged, rate_per_s
 from radt.analysis.summaries import WorkloadSummary
 from radt.model import RunStatus
@@ -21,6 +20,7 @@ from radt.store.counters import Increases
 from radt.store.reader import StoreReader
 from radt.tags import SERIES
 from tests.frontend.report_support import RULE, Planted, Study, sweep
+from tests.report.series_support import report_of
 
 CARD = {
     "gpu.sm.active": 0.5,
@@ -28,16 +28,6 @@ CARD = {
     "gpu.memory.used": 6e9,
     "gpu.power": 200.0,
 }
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "radt.db")
-
-
-def report_of(study: Study, cache: ReportCache | None = None, *, profiled: bool = False) -> Report:
-    with StoreReader(study.store) as reader:
-        return read_report(reader, study.experiment, cache=cache, profiled=profiled)
 
 
 def of_all(workload: WorkloadSummary) -> dict[str, float]:
@@ -198,17 +188,17 @@ def test_what_did_not_change_is_not_read_again(
     cache = ReportCache()
     for label in "xyz":
         study.workload(label, [Planted("a", 2.0, watts=100.0)])
-    first = report_of(study, cache)
-    assert report_of(study, cache) == first
+    first = report_of(study, cache=cache)
+    assert report_of(study, cache=cache) == first
     assert read == [3]
     study.workload("w", [Planted("a", 8.0, watts=100.0)])
-    again = report_of(study, cache)
+    again = report_of(study, cache=cache)
     assert read == [3, 1]
     assert again.workloads[:3] == first.workloads
     # Late points of a run that had ended are seen.
     run_id = study.run_id(first.workloads[0].workload_id, "a")
     study.writer.put_tags(run_id, {"note": "touched"})
-    report_of(study, cache)
+    report_of(study, cache=cache)
     assert read == [3, 1, 1]
 
 

@@ -17,14 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from radt.analysis.quantities import Direction, Statistic
-from radt.analysis.report import Report, ReportCache, read_report
+from radt.analysis.report import ReportCache
 from radt.analysis.series_quantities import (
     Relation,
     SeriesQuantity,
     parse_quantity,
     parse_series_quantity,
 )
-from radt.analysis.window_spec import WindowSpec
 from radt.cli import report as module
 from radt.errors import UsageError
 from radt.model import RunStatus, SeriesKind
@@ -32,31 +31,11 @@ from radt.store.pruning import Keep, prune_run
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch
 from tests.frontend.report_support import Planted, Study
-from tests.report.series_support import add_metric, repeats
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    home = tmp_path / "radt-data"
-    home.mkdir()
-    return Study(home / "radt.db")
+from tests.report.series_support import add_metric, repeats, report_of
 
 
 def quantities(*names: str) -> tuple[SeriesQuantity, ...]:
     return tuple(map(parse_series_quantity, names))
-
-
-def report_of(
-    study: Study, *names: str, window: str = "", cache: ReportCache | None = None
-) -> Report:
-    with StoreReader(study.store) as reader:
-        return read_report(
-            reader,
-            study.experiment,
-            window=WindowSpec.parse(window),
-            series=quantities(*names),
-            cache=cache,
-        )
 
 
 def values_of(study: Study, *names: str, window: str = "") -> dict[str, float]:
@@ -458,25 +437,6 @@ def test_another_quantity_is_read_although_the_runs_are_known(study: Study) -> N
         group = report_of(study, name, cache=cache).workloads[0].groups[0]
         assert group.values[quantity].mean == value
         assert len([each for each in group.values if isinstance(each, SeriesQuantity)]) == 1
-
-
-def test_a_report_of_postgres_is_that_of_the_file(study: Study, database: str) -> None:
-    team = Study(database)
-    names = ("last(accuracy)", "p95(accuracy)", "mean(accuracy)", "time_to(accuracy>=0.65)")
-    for each in (study, team):
-        repeats(each, "some", [[0.5, 0.7], [0.5, 0.6]])
-        add_metric(
-            each,
-            solo(each),
-            "accuracy",
-            np.linspace(0.0, 1.0, 5000).tolist(),
-            times_s=np.linspace(0.0, 15.0, 5000).tolist(),
-        )
-    local, remote = report_of(study, *names), report_of(team, *names)
-    assert remote.workloads == local.workloads
-    assert remote.series == local.series
-    assert [each.unit for each in remote.series.quantities] == ["", "", "", "s"]
-    team.writer.close()
 
 
 def test_nothing_is_asked_of_an_experiment_without_finished_runs(study: Study) -> None:

@@ -10,19 +10,14 @@ from radt.analysis.advice_measurements import read_measurements
 from radt.analysis.findings import compare
 from radt.analysis.operands import OperandFinder
 from radt.analysis.quantities import Quantity
-from radt.analysis.report import Report, read_report
-from radt.analysis.summaries import WorkloadSummary, encounters_of
+from radt.analysis.summaries import encounters_of
 from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.model import Role, RunStatus
 from radt.store.locate import Places
 from radt.store.reader import StoreReader
 from radt.tags import ROLE
 from tests.frontend.report_support import FINISHED, KILLED, Planted, Study
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "radt.db")
+from tests.report.series_support import report_of, workloads_of
 
 
 def served(study: Study, label: str, trained: list[Planted], **service: object) -> str:
@@ -36,15 +31,6 @@ def served(study: Study, label: str, trained: list[Planted], **service: object) 
     workload_id = study.workload(label, [*trained, last])
     study.writer.put_tags(study.run_id(workload_id, "z"), {ROLE: Role.SERVICE})
     return workload_id
-
-
-def report_of(study: Study) -> Report:
-    with StoreReader(study.store) as reader:
-        return read_report(reader, study.experiment)
-
-
-def workloads_of(study: Study) -> dict[str, WorkloadSummary]:
-    return {workload.label: workload for workload in report_of(study).workloads}
 
 
 def test_a_service_is_in_the_sums_and_no_neighbour(study: Study) -> None:

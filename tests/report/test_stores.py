@@ -11,15 +11,16 @@ import radt
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
 from radt.analysis.selection import Omission
+from radt.analysis.series_quantities import parse_series_quantity
 from radt.cli import report, trace
 from radt.errors import RunNotFoundError, StoreError, UsageError
-from radt.model import RunStatus
+from radt.model import MarkerKind, RunStatus
 from radt.render.report import energy_table, summary_table
 from radt.render.terminal import table_lines
 from radt.store.backend import StoreAddress
 from radt.store.locate import Places, Readers, ShownStore
-from radt.store.records import RunRecord
-from radt.tags import CLUSTER_HARDWARE, PROFILED, PROFILED_BESIDE
+from radt.store.records import LedgerRecord, MarkerRecord, RunRecord
+from radt.tags import CLUSTER_HARDWARE, PROFILED, PROFILED_BESIDE, PRUNED
 from tests.report.test_summary import Study
 
 NOWHERE = "postgresql://me:secret@127.0.0.1:1/radt"
@@ -36,6 +37,13 @@ def record_all(study: Study) -> None:
     study.run("slow", "a", [1.0, 8.0], tags={PROFILED: "nsys"})
     study.run("slow", "b", [1.0, 4.0], tags={PROFILED_BESIDE: "a"})
     study.run("", "a", [1.0, 3.0], workload_id="lone")
+    first, second = (f"{number:032x}" for number in (2, 3))
+    study.writer.update_workload("p0", start_skew_ns=50_000_000)
+    study.writer.put_ledger(LedgerRecord(first, "top", 1.0, 1000, 10, 990, 5_000_000))
+    study.writer.put_tags(first, {"radt.git.commit": "a" * 40, PRUNED: "summaries"})
+    study.writer.put_tags(second, {"radt.git.commit": "b" * 40})
+    restarted = MarkerRecord(first, 50, MarkerKind.EVENT, "listener top restarted", 1)
+    study.writer.put_markers([restarted])
 
 
 def find(run: str, places: Places | None = None) -> tuple[StoreAddress, RunRecord]:
@@ -64,11 +72,20 @@ def test_a_report_of_postgres_is_that_of_the_file(home: Path, database: str) -> 
     file, team = Study(home / "radt.db"), Study(database)
     for study in (file, team):
         record_all(study)
+    names = (
+        *("last(samples_per_s)", "p95(samples_per_s)", "mean(samples_per_s)"),
+        "time_to(samples_per_s>=100)",
+    )
+    options = {"series": tuple(map(parse_series_quantity, names))}
     for profiled in (False, True):
-        assert (
-            read_report(team.reader, "study", profiled=profiled).workloads
-            == read_report(file.reader, "study", profiled=profiled).workloads
-        )
+        remote = read_report(team.reader, "study", profiled=profiled, **options)
+        local_file = read_report(file.reader, "study", profiled=profiled, **options)
+        assert (remote.workloads, remote.series) == (local_file.workloads, local_file.series)
+        assert [one.unit for one in remote.series.quantities] == ["", "", "", "s"]
+        assert all(one in remote.workloads[0].groups[0].values for one in options["series"])
+        assert remote.footnotes == local_file.footnotes
+    for words in ("apart: pair 50.0 ms", "Samples are missing", "Commits differ", "restarted"):
+        assert words in " ".join(remote.footnotes)
     assert read_report(team.reader, "study").selection.count(Omission.PROFILED) == 2
     assert not energy_table(read_report(team.reader, "study").workloads).rows
     local = command("report", "study", "--home", str(home))

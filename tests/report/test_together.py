@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,31 +11,17 @@ import scipy  # its parts when they are used
 
 from radt.analysis.estimates import Estimate
 from radt.analysis.quantities import Quantity
-from radt.analysis.report import Report, ReportCache, read_report
+from radt.analysis.report import ReportCache
 from radt.analysis.summaries import WorkloadSummary
-from radt.analysis.window_spec import WindowSpec
 from radt.model import RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
 from radt.store.records import Samples, SeriesBatch, SeriesRecord
 from tests.frontend.report_support import FINISHED, OOM, Planted, S, Study
+from tests.report.series_support import report_of, workloads_of
 
 MAKESPAN, SERIAL, SPEED_UP = Quantity.MAKESPAN, Quantity.SERIAL, Quantity.SPEED_UP
 #: What a planted run takes besides its epochs after the first: start, warm-up, end.
 ELSE_S = 1.0 + 9.0 + 1.0
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "radt.db")
-
-
-def report_of(study: Study, cache: ReportCache | None = None, window: str = "") -> Report:
-    with StoreReader(study.store) as reader:
-        return read_report(reader, study.experiment, cache=cache, window=WindowSpec.parse(window))
-
-
-def workloads_of(study: Study) -> dict[str, WorkloadSummary]:
-    return {workload.label: workload for workload in report_of(study).workloads}
 
 
 def means(workload: WorkloadSummary) -> dict[Quantity, float]:
@@ -219,13 +204,13 @@ def test_what_is_remembered_follows_a_new_baseline(study: Study) -> None:
     cache = ReportCache()
     study.workload("S", [Planted("a", 2.0)])
     study.workload("2x", [Planted(c, 3.0) for c in "ab"])
-    before = report_of(study, cache).workloads[-1]
+    before = report_of(study, cache=cache).workloads[-1]
     assert before.groups[0].mean(Quantity.SLOWDOWN) == pytest.approx(1.5)
     study.workload("S", [Planted("a", 1.0)])
-    (after,) = (one for one in report_of(study, cache).workloads if one.label == "2x")
+    (after,) = (one for one in report_of(study, cache=cache).workloads if one.label == "2x")
     assert after.groups[0].mean(Quantity.SLOWDOWN) == pytest.approx(3.0)
     assert means(after)[SERIAL] == pytest.approx(2 * 13.0)
-    assert report_of(study, cache) == report_of(study)
+    assert report_of(study, cache=cache) == report_of(study)
 
 
 def emit(study: Study, workload_id: str, letter: str, grams: dict[str, float], end_s: int) -> None:

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from radt.analysis.quantities import Quantity
-from radt.analysis.report import Report, read_report
-from radt.store.reader import StoreReader
 from radt.store.records import LedgerRecord
 from radt.tags import TRACKER_CPU_S, TRACKER_JOURNAL_BYTES
 from tests.frontend.report_support import Planted, Study
+from tests.report.series_support import report_of
 
 MS = 1_000_000
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Study:
-    return Study(tmp_path / "radt.db")
-
-
-def report_of(study: Study) -> Report:
-    with StoreReader(study.store) as reader:
-        return read_report(reader, study.experiment)
 
 
 def read(study: Study, run_id: str, listener: str, count: int, each_ns: int) -> None:

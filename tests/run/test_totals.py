@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -128,30 +127,6 @@ def test_ranks_beside_each_other_are_one_run(alone: Alone) -> None:
             assert (rank.returncode, err) == (0, "")
     (run,) = alone.reader.runs()
     assert 1 <= radt.totals(run.run_id, home=alone.home)["cpu_time_s"] < 1.5
-
-
-@pytest.mark.long
-@pytest.mark.mlflow
-def test_totals_are_in_mlflow_and_in_the_archive(archives: None, alone: Alone) -> None:
-    from mlflow.tracking import MlflowClient
-
-    out, _ = alone.run("import radt\nwith radt.Run() as run: print(run.id)\n")
-    totals = radt.totals(out.strip(), home=alone.home)
-    (run,) = alone.reader.runs()
-    wait_until(lambda: not alone.reader.runs_to_deliver(run.tracking_uri), "MLflow has the run")
-    (run,) = alone.reader.runs()
-    client = MlflowClient(f"sqlite:///{alone.home / 'mlflow.db'}")
-    metrics = client.get_run(str(run.mlflow_run_id)).data.metrics
-    path = client.download_artifacts(str(run.mlflow_run_id), "radt-summary.json")
-    summary = json.loads(Path(path).read_text())
-    for key in ("cpu_time_s", "rss_peak_bytes", "io_written_bytes", "page_faults_minor"):
-        assert summary[key] == totals[key], key
-    assert metrics["summary/cpu_time_s"] == totals["cpu_time_s"]
-    assert len([name for name in metrics if name.startswith("summary/")]) <= 12
-    # They are no curves, and no metrics of a listener's.
-    assert not [name for name in metrics if "kernel" in name or "process.cpu.time" in name]
-    (manifest,) = alone.home.glob("artifacts/**/radt/run.json")
-    assert radt.totals(manifest.parent) == totals
 
 
 @pytest.mark.long

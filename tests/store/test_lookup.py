@@ -298,3 +298,20 @@ def test_a_workload_ends_with_its_last_run_as_the_worst_of_them(
     writer.update_workload("w", ended_ns=10)
     assert not writer.end_workload("w")
     assert reader.workload("w").ended_ns == 10
+
+
+def test_the_change_token_changes_with_every_write_and_only_then(
+    writer: StoreWriter, reader: StoreReader, run_record: MakeRun
+) -> None:
+    tokens = [reader.change_token()]
+    for write in (
+        lambda: writer.put_run(run_record()),
+        lambda: writer.put_tags(run_record().run_id, {"a": "b"}),
+        lambda: writer.update_run(run_record().run_id, pid=7),
+    ):
+        write()
+        tokens.append(reader.change_token())
+        reader.runs()
+        assert reader.change_token() == tokens[-1]
+    assert len(set(tokens)) == len(tokens)
+    assert max(tokens) < 2**53, "must be exact in JavaScript"

@@ -217,23 +217,6 @@ def test_threads_share_a_writer_and_a_reader(
     assert reader.tags(run_id) == {f"thread {number}": "99" for number in range(4)}
 
 
-def test_the_change_token_changes_with_every_write_and_only_then(
-    writer: StoreWriter, reader: StoreReader, run_id: str
-) -> None:
-    first = reader.change_token()
-    assert reader.change_token() == first
-    reader.runs()
-    assert reader.change_token() == first
-    seen = {first}
-    for number in range(3):
-        writer.put_tags(run_id, {"n": str(number)})
-        token = reader.change_token()
-        assert reader.change_token() == token
-        seen.add(token)
-    assert len(seen) == 4
-    assert max(seen) < 2**53, "must be exact in JavaScript"
-
-
 def test_a_busy_store_makes_a_writer_wait_for_its_turn(
     store_path: Path, children: list[Child], writer: StoreWriter, reader: StoreReader, run_id: str
 ) -> None:

@@ -18,6 +18,16 @@ from click.testing import CliRunner
 from radt.cli import main
 
 
+def printed(
+    folder: Path, *arguments: str, code: int = 0, env: Mapping[str, str] | None = None
+) -> str:
+    """Return all that ``radt`` prints in a folder, in this process's environment and ``env``."""
+    done = called(folder, {**os.environ, **(env or {})}, *arguments)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return str(done.stdout + done.stderr)
+
+
 def called(
     folder: Path, env: Mapping[str, str], *arguments: str
 ) -> subprocess.CompletedProcess[str]:

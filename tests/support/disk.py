@@ -38,10 +38,6 @@ class SmallDisk:
         finally:
             subprocess.run(["umount", "--lazy", self.path], check=True)
 
-    def make_read_only(self, *, read_only: bool = True) -> None:
-        how = "ro" if read_only else "rw"
-        subprocess.run(["mount", "-o", f"remount,{how}", self.path], check=True)
-
     @property
     def filler(self) -> Path:
         """The file that fills it."""

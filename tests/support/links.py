@@ -127,12 +127,6 @@ class Link:
         """``http://127.0.0.1:PORT``."""
         return f"http://{self.address}"
 
-    @property
-    def open_connections(self) -> int:
-        """Connections that are there now."""
-        with self._lock:
-            return len(self._pairs)
-
     # -- what it shall do -------------------------------------------------------------------------
 
     def pass_through(self) -> None:

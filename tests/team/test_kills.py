@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pytest
 
 from radt.store.reader import StoreReader
 from tests.support.bench import wait_until
@@ -19,6 +20,7 @@ MODULES = (
 KILLS = 8
 
 
+@pytest.mark.long
 def test_whoever_is_killed_the_next_goes_on(
     team: Team, machine: Callable[..., Machine], team_database: str, tmp_path: Path
 ) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import pytest
+
 from radt.store.reader import StoreReader
 from tests.support.bench import wait_until
 from tests.support.stores import differences
 from tests.team.kit import Machine, Team, runs_in_mlflow
 
 
+@pytest.mark.long
 def test_two_machines_write_one_experiment_at_once(
     team: Team, machine: Callable[..., Machine], team_database: str
 ) -> None:

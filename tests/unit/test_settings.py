@@ -23,7 +23,7 @@ from radt.runner.options import StartOptions, SyncPoint
 from radt.settings import Setting, SettingLevel, Settings
 from radt.store.locate import Places
 from radt.units import duration_text, parse_duration_s, seconds_text
-from tests.support.bench import RADT
+from tests.support.command import printed
 from tests.support.waiting import wait_until
 
 
@@ -45,15 +45,6 @@ def write(folder: Path, text: str, name: str = "radt.toml") -> Path:
     path = folder / name
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def radt(*arguments: str, folder: Path, code: int) -> str:
-    done = subprocess.run(
-        [RADT, *arguments], cwd=folder, capture_output=True, text=True, timeout=180, check=False
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
-    return done.stdout + done.stderr
 
 
 def test_the_nearest_place_counts(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,7 +219,7 @@ def test_a_broken_file_does_not_break_training(project: Path) -> None:
     wait_until((project / "radt-data" / "radt.db").exists, "the store")
     write(project, "File\nx.py\n", "e.csv")
     for arguments in (["report", "x"], ["e.csv"], ["config"], ["x.py"], ["status", "e.csv"]):
-        assert "radt.toml is not TOML" in radt(*arguments, folder=project, code=2)
+        assert "radt.toml is not TOML" in printed(project, *arguments, code=2)
 
 
 def test_a_script_alone_records_where_the_file_says(project: Path) -> None:
@@ -257,14 +248,14 @@ def test_config_shows_each_value_and_where_it_is_from(
     write(project, "repeat = 3\nnotify = 'https://hooks.example.org/T0/secret'\n")
     monkeypatch.setenv("RADT_TRACKING_URI", "https://me:password@mlflow.example.org")
     monkeypatch.setenv("RADT_DASHBOARD_TOKEN", "token-of-mine")
-    text = radt("config", folder=project, code=0)
+    text = printed(project, "config", code=0)
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
     assert lines["repeat"] == ["radt.toml", "3"]
     assert lines["notify"] == ["radt.toml", "https://hooks.example.org/***"]
     assert lines["tracking-uri"] == ["RADT_TRACKING_URI", "https://***@mlflow.example.org"]
     assert lines["RADT_DASHBOARD_TOKEN"] == ["RADT_DASHBOARD_TOKEN", "***"]
     assert lines["cooldown"] == ["default", "0", "s"]
-    as_json = radt("config", "--json", folder=project, code=0)
+    as_json = printed(project, "config", "--json", code=0)
     for secret in ("secret", "password", "token-of-mine"):
         assert secret not in text + as_json
     assert {one["name"] for one in json.loads(as_json)["settings"]} >= {
@@ -272,13 +263,13 @@ def test_config_shows_each_value_and_where_it_is_from(
     }
     below = write(project / "below", "File\nx.py\n", "e.csv")
     write(below.parent, "repeat = 7\n")
-    assert "7" in radt("config", str(below), folder=project, code=0)
+    assert "7" in printed(project, "config", str(below), code=0)
 
 
 def test_config_shows_every_problem(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(project, "repeat = 'x'\nsync = 'y'\n")
     monkeypatch.setenv("RADT_FLUSH_S", "often")
-    text = radt("config", folder=project, code=2)
+    text = printed(project, "config", code=2)
     assert text.count("not valid") == 3
     for part in (
         "repeat: expected a whole number of at least 1, got 'x'",

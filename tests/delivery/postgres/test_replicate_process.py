@@ -159,23 +159,6 @@ def test_nobody_reads_the_password(
 
 
 @pytest.mark.long
-def test_the_password_may_come_from_where_libpq_looks(
-    store: Path,
-    writer: StoreWriter,
-    postgres: Postgres,
-    database: str,
-    processes: Processes,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (run,) = add_runs(writer)
-    run.end()
-    host = database.rsplit("@", 1)[1]
-    monkeypatch.setenv("PGPASSWORD", "p@ss/wörd:1")
-    processes.finish(processes.start(store, f"postgres://postgres@{host}"))
-    assert differences(store, database) == []
-
-
-@pytest.mark.long
 def test_two_processes_do_not_work_at_once(
     store: Path, writer: StoreWriter, database: str, processes: Processes
 ) -> None:
