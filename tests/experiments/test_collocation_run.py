@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import pytest
 from radt.analysis.quantities import Quantity
 from radt.analysis.report import read_report
 from radt.model import MarkerKind, RunStatus
-from tests.support.bench import RADT, Bench, stop_collectors
+from tests.support.bench import Bench, stop_collectors
 
 FOLDER = Path(__file__).parents[2] / "experiments" / "collocation"
 WITH_TORCH_S = 1500.0
@@ -32,23 +31,18 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     stop_collectors(Path(env["RADT_RUNTIME_DIR"]))
 
 
-def _radt(bench: Bench, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [RADT, *arguments],
-        cwd=bench.folder,
-        env=bench.env,
-        capture_output=True,
-        text=True,
-        timeout=WITH_TORCH_S,
-        check=False,
-    )
+def _run(bench: Bench, file: str) -> tuple[int, str]:
+    """The exit code and the output of a start, which may take long."""
+    process = bench.start(file)
+    output, _ = process.communicate(timeout=WITH_TORCH_S)
+    return process.returncode, output
 
 
 @pytest.mark.long
 @pytest.mark.timeout(WITH_TORCH_S)
 def test_the_small_study_runs_and_shows_that_memory_adds_up(bench: Bench) -> None:
-    done = _radt(bench, "cpu.csv")
-    assert done.returncode == 0, done.stdout + done.stderr
+    code, output = _run(bench, "cpu.csv")
+    assert code == 0, output
     reader = bench.reader
     runs = list(reader.runs(experiment="collocation-cpu"))
     assert len(runs) == 12
@@ -73,9 +67,7 @@ def test_the_small_study_runs_and_shows_that_memory_adds_up(bench: Bench) -> Non
     assert 1.5 < memory("S+S") / memory("S") < 3.0
     assert 1.2 < memory("S+S+S") / memory("S+S") < 2.2
     assert 0.7 < memory("S+M") / (memory("S") + memory("M")) < 1.25
-    table = _radt(bench, "report", "collocation-cpu")
-    assert table.returncode == 0, table.stderr
-    assert "S+S+S" in table.stdout
+    assert "S+S+S" in bench.shown("report", "collocation-cpu")
 
 
 _LIMITED = """\
@@ -93,9 +85,8 @@ def test_what_does_not_fit_is_a_result(bench: Bench) -> None:
         "Experiment,Workload,Devices,Listeners,File,Params,Status,Run\n"
         f"large,1,cpu,none,limited.py,{params} --max-rows 40000000,,\n"
     )
-    _radt(bench, path.name)
-    with path.open(encoding="utf-8", newline="") as file:
-        (row,) = csv.DictReader(file)
+    _run(bench, path.name)
+    (row,) = bench.rows(path)
     assert row["Status"].startswith("OOM"), row["Status"]
 
 
