@@ -11,11 +11,6 @@ from radt.analysis.advice_choice import Recommendation, Rule
 from tests.advice.planting import GB, Lab, Run
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path / "home")
-
-
 def recommended(lab: Lab, **options: object) -> Recommendation:
     (one,) = lab.advice(**options).recommendations
     return one

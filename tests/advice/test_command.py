@@ -22,11 +22,6 @@ from radt.render.terminal import document_lines
 from tests.advice.planting import GB, Lab, Run
 
 
-@pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path / "home")
-
-
 def call(lab: Lab, *options: str, experiment: str = "") -> Result:
     arguments = [experiment or lab.experiment, "--home", str(lab.home), *options]
     return CliRunner().invoke(command, arguments, env={"COLUMNS": "80"})

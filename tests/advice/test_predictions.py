@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -16,11 +15,6 @@ from radt.model import RunStatus
 from tests.advice.planting import A100_BYTES, GB, IDLE_BYTES, Lab, Run, find
 
 OOM = RunStatus.OOM
-
-
-@pytest.fixture
-def lab(tmp_path: Path) -> Lab:
-    return Lab(tmp_path / "home")
 
 
 def test_footprints_add_up_and_have_to_fit(lab: Lab) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
 import socket
 import threading
@@ -46,6 +47,7 @@ from radt.store.records import (
     WorkloadRecord,
 )
 from radt.store.writer import StoreWriter
+from tests.frontend.workload_support import Bench
 from tests.support import waiting
 
 if TYPE_CHECKING:
@@ -314,6 +316,14 @@ def demo(store_path: Path) -> Iterator[Demo]:
     made = Demo(store_path)
     yield made
     made.writer.close()
+
+
+@pytest.fixture
+def bench(store_path: Path) -> Iterator[Bench]:
+    """The same, for workloads of this machine."""
+    made = Bench(store_path, host=platform.node())
+    yield made
+    made.close()
 
 
 @pytest.fixture

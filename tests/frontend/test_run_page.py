@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import platform
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,7 +23,7 @@ from radt.store.reader import StoreReader
 from tests.frontend.conftest import bounds
 from tests.frontend.test_accessibility import findings, stops
 from tests.frontend.test_hostile_files import a_long_list, png_of
-from tests.frontend.workload_support import EVIL, Bench, Planted
+from tests.frontend.workload_support import EVIL, Planted
 from tests.support.bench import bench_in
 
 TRAIN = """\
@@ -79,13 +77,6 @@ MARKDOWN = (
     f"# Results\n\n{HTML}\n\n[click](javascript:top.document.title={TITLE}) **bold**\n\n"
     "| a | b |\n|---|---|\n| 1 | 2 |\n"
 )
-
-
-@pytest.fixture
-def bench(store_path: Path) -> Iterator[Bench]:
-    made = Bench(store_path, host=platform.node())
-    yield made
-    made.close()
 
 
 def planted(store_path: Path, letter: str, files: dict[str, str | bytes], **options) -> Planted:

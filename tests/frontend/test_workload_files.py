@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote, urljoin
 
@@ -35,13 +34,6 @@ from tests.frontend.conftest import served
 from tests.frontend.workload_support import EVIL, Bench, Planted
 
 SECRET = "of others"
-
-
-@pytest.fixture
-def bench(store_path: Path) -> Iterator[Bench]:
-    made = Bench(store_path, host=platform.node())
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
 import shutil
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -20,16 +18,9 @@ from radt.model import RunStatus, Scope
 from radt.store.reader import StoreReader
 from tests.frontend.conftest import bounds
 from tests.frontend.test_accessibility import findings
-from tests.frontend.workload_support import EVIL, SECOND_NS, Bench, Planted, planted_three
+from tests.frontend.workload_support import EVIL, SECOND_NS, Planted, planted_three
 from tests.support.bench import Bench as UsersFolder
 from tests.support.bench import stop_collectors
-
-
-@pytest.fixture
-def bench(store_path: Path) -> Iterator[Bench]:
-    made = Bench(store_path, host=platform.node())
-    yield made
-    made.close()
 
 
 def drawn(page: Page, resource: str) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import platform
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,6 @@ from radt.model import Scope
 from tests.frontend.workload_support import BEGAN_NS, Bench, Planted, planted_three
 
 MADE = ("_comparison", "_devices", "_ledger", "_draw_strip", "facts_of", "listed_files")
-
-
-@pytest.fixture
-def bench(store_path: Path) -> Iterator[Bench]:
-    made = Bench(store_path, host=platform.node())
-    yield made
-    made.close()
 
 
 @dataclass
