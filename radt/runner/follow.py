@@ -20,6 +20,8 @@ from radt.tags import PROFILER_PROBLEM
 TICK_S = 0.5
 #: Seconds between updates of the live table, whose values are sampled once a second.
 LIVE_S = 1.0
+#: Seconds after which a line names rows that keep others waiting, if there is no live table.
+LONG_WAIT_S = 10.0
 
 
 class WorkloadFollower:
@@ -29,7 +31,8 @@ class WorkloadFollower:
         self._workload = workload
         self._memory = OomWatch()
         self._context_noted = False
-        self._has_said_who_is_awaited = False
+        self._waiting_since_s: float | None = None
+        self._wait_told = False
         self._live_at_s = 0.0
 
     def follow(self) -> None:
@@ -102,13 +105,21 @@ class WorkloadFollower:
         if awaited:
             text = f"waiting for {', '.join(awaited)} at `with radt.Run()`"
             self._workload.progress.activity = text
-            if barrier.arrived and not self._has_said_who_is_awaited:
-                self._has_said_who_is_awaited = True
-                self._workload.context.console.show_activity(self._workload.progress, text)
+            if barrier.arrived:
+                self._tell_of_wait(text)
         elif all(
             row.ended or row.run_id in barrier.released_ns for row in rows if not row.is_service
         ):
             self._note_context()
+
+    def _tell_of_wait(self, text: str) -> None:
+        """Print the text once after a long wait, if there is no live table."""
+        now_s = time.monotonic()
+        if self._waiting_since_s is None:
+            self._waiting_since_s = now_s
+        if not self._wait_told and now_s - self._waiting_since_s >= LONG_WAIT_S:
+            self._wait_told = True
+            self._workload.context.console.show_activity(self._workload.progress, text)
 
     def _note_context(self) -> None:
         """Record the time at which the blocks were entered as the start."""

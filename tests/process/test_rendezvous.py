@@ -324,9 +324,8 @@ def test_workload_starts_where_its_rows_enter_their_blocks(bench: Bench) -> None
         "1,,,cpu,none,train.py,slow\n"
     )
     runner = bench.start("experiment.csv", "--sync", "context", "--max-epoch", "2")
-    assert runner.stdout is not None
-    while "1: waiting for b at `with radt.Run()`" not in next(runner.stdout):
-        pass
+    # A process opens its journal at the entrance of its block, before it waits for the others.
+    wait_until(lambda: list(bench.home.glob("runs/*/journal/*")), "one stands at its block")
     opened_ns = time.monotonic_ns()
     gate.write_text("go")
     out, _ = runner.communicate(timeout=TIMEOUT_S)
