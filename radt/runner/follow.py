@@ -34,6 +34,7 @@ class WorkloadFollower:
         self._waiting_since_s: float | None = None
         self._wait_told = False
         self._live_at_s = 0.0
+        self._activity_before: str | None = None  # the one before reports were written
 
     def follow(self) -> None:
         """Follow until every row has ended."""
@@ -74,7 +75,7 @@ class WorkloadFollower:
         workload.context.console.show_live(workload.progress)
 
     def _look_at_reports(self) -> None:
-        """Show until its end that a report is being written, which may take longer than the run."""
+        """Show that a report is being written, which may take longer than the run."""
         progress = self._workload.progress
         writing = [
             f"{row.letter}: {profiling.name} is writing its report"
@@ -82,7 +83,11 @@ class WorkloadFollower:
             if (profiling := row.profiling) is not None and profiling.program_end is not None
         ]
         if writing:
+            if self._activity_before is None:
+                self._activity_before = progress.activity
             progress.activity = ", ".join(writing)
+        elif self._activity_before is not None:
+            progress.activity, self._activity_before = self._activity_before, None
 
     def _verify_devices(self) -> None:
         devices, alive = self._workload.provision.devices, self._workload.alive
@@ -180,7 +185,6 @@ class WorkloadFollower:
         self._say_what_was_left(row, event)
         ending = self._ending(row, how)
         if profiling is not None:
-            workload.progress.activity = ""
             if row.escalation is None and not workload.stop:
                 ending = profiling.ending(ending, event.exit, how.tail)
             if problem := profiling.problem(event.exit, how.tail):
