@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -45,12 +46,13 @@ def skip_init(package: str) -> None:
     """Import another distribution's package without running its ``__init__``.
 
     Its modules can be imported afterwards, without what the ``__init__`` imports for others. Does
-    nothing if the distribution is not installed, or the package imported already.
+    nothing if the distribution is not installed, or the package is already imported.
     """
     top, *below = package.split(".")
     spec = find_spec(top)
     if spec is not None and package not in sys.modules:
         module = ModuleType(package)
+        module.__spec__ = ModuleSpec(package, None, is_package=True)
         folders = spec.submodule_search_locations or ()
         module.__path__ = [str(Path(folder, *below)) for folder in folders]
         sys.modules[package] = module

@@ -13,10 +13,10 @@ from rich.text import Text
 
 from radt.cli.options import (
     data_folder,
+    exclusive_store_options,
     json_option,
     print_json,
     setting_option,
-    store_options,
 )
 from radt.cli.render import print_folded
 from radt.errors import TrackingError, UsageError
@@ -56,7 +56,7 @@ class _Report:
 )
 @json_option
 @setting_option(TRACKING_URI)
-@store_options
+@exclusive_store_options
 def check(
     deep: bool,
     with_mlflow: bool,
@@ -185,7 +185,7 @@ command.add_command(check)
     is_flag=True,
     help="Also create the fe_* views in schema public, replacing existing ones.",
 )
-@store_options
+@exclusive_store_options
 def upgrade(public_views: bool, places: Places) -> None:
     """Upgrade the schema of the data folder's store and of the shared store.
 
@@ -222,7 +222,7 @@ def upgrade(public_views: bool, places: Places) -> None:
 )
 @click.option("--ask", is_flag=True, help="Prompt for the password.")
 @click.option("--new-password", is_flag=True, help="Set a new password for an existing role.")
-@store_options
+@exclusive_store_options
 def grant_reader(
     name: str,
     password_variable: str | None,
@@ -264,7 +264,7 @@ def grant_reader(
 
 @command.command("revoke-reader")
 @click.argument("name")
-@store_options
+@exclusive_store_options
 def revoke_reader(name: str, places: Places) -> None:
     """Revoke NAME's access to the shared store; drop the role if radt created it."""
     from radt.store.admin import revoke_reader as revoke
@@ -277,9 +277,10 @@ def revoke_reader(name: str, places: Places) -> None:
 
 def _shared(places: Places) -> StoreAddress:
     """Return the Postgres store from the option or the settings."""
-    if places.shared is None:
+    shared = places.shared or Places.of().shared
+    if shared is None:
         raise UsageError(
             f"Expected a Postgres store, got the file {places}",
             "Give a Postgres database with --store-uri, RADT_STORE_URI or store-uri in radt.toml",
         )
-    return places.shared
+    return shared

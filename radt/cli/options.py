@@ -94,15 +94,30 @@ def _default(setting: Setting[Any]) -> str:
     return "" if text == NONE else text
 
 
-def store_options(command: F) -> F:
+def exclusive_store_options(command: F) -> F:
+    """Add `store_options` of which only one may be given, so that no other store is changed."""
+
+    @functools.wraps(command)
+    def with_one(*args: Any, **options: Any) -> Any:
+        given = click.get_current_context().params
+        if given["home"] and given["store_uri"]:
+            raise UsageError("Expected --home or --store-uri, got both", "Remove one of them")
+        return command(*args, **options)
+
+    return store_options(with_one, default="")  # type: ignore[return-value]
+
+
+_USUAL_STORES = f"  [default: the usual one, then ${STORE_URI.variables[0]}]"
+
+
+def store_options(command: F, *, default: str = _USUAL_STORES) -> F:
     """Add ``--home`` and ``--store-uri``; the command gets ``places``, the stores to use."""
 
     @click.option(
         "--home",
         metavar=HOME.kind.metavar,
         default=None,
-        help="Use only the store of this data folder.  [default: the usual one, then "
-        f"${STORE_URI.variables[0]}]",
+        help=f"Use only the store of this data folder.{default}",
     )
     @click.option(
         f"--{STORE_URI.name}",

@@ -15,7 +15,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from radt.cli.options import data_folder, setting_option
+from radt.cli.options import data_folder, exclusive_store_options
 from radt.errors import DeclinedError, RadtError, UsageError
 from radt.experiment.columns import did_you_mean
 from radt.render.model import (
@@ -32,7 +32,6 @@ from radt.render.model import (
     printable,
 )
 from radt.render.terminal import print_document
-from radt.settings import HOME, STORE_URI
 from radt.store.backend import StoreAddress
 from radt.store.locate import Places
 from radt.store.pruning import Keep, PrunableRun, candidates, give_back, prune_run
@@ -81,12 +80,7 @@ class _Plan:
 @click.option(
     "--force", is_flag=True, help="Also prune runs that MLflow or the shared store lacks."
 )
-@click.option(
-    "--store-uri",
-    metavar=STORE_URI.kind.metavar,
-    help="Postgres database to prune, instead of the data folder's store.",
-)
-@setting_option(HOME)
+@exclusive_store_options
 def command(
     age: str,
     keep: str,
@@ -94,8 +88,7 @@ def command(
     dry_run: bool,
     yes: bool,
     force: bool,
-    store_uri: str | None,
-    home: str | None,
+    places: Places,
 ) -> int:
     """Delete or compact old runs in the data folder, or in the Postgres store of --store-uri.
 
@@ -104,9 +97,7 @@ def command(
     archive.
     """
     console = Console(highlight=False)
-    if home and store_uri:
-        raise UsageError("Expected --home or --store-uri, got both", "Remove one of them")
-    store = Places.of(home, store_uri).stores[0]
+    store = places.stores[0]
     kept = Keep(keep)
     before_ns = time.time_ns() - round(parse_duration_s(age) * _NS_PER_S)
     with StoreReader(store) as reader:

@@ -106,7 +106,7 @@ class SubmissionFollower:
         clock: Monotonic seconds.
 
     Attributes:
-        settled_at_once: All of it had ended before.
+        settled_at_once: All jobs had ended before this process began to follow.
     """
 
     settled_at_once = False
@@ -205,7 +205,7 @@ class SubmissionFollower:
             self._collect(ended)
         self._report(changes)
         self._statuses.write_if_due(now_s)
-        if changes.has_looked or changes.notes:
+        if changes.has_looked or changes.statuses or changes.ended or changes.notes:
             self._view = Overview.of(self._monitor)
         self._is_first = False
 

@@ -89,8 +89,8 @@ class MonitoredJob:
 class StepChanges:
     """The changes of a step: statuses by line, newly settled jobs, lines for people.
 
-    ``has_looked`` says that the engine was queried or the shared folder read: nothing else changes
-    what is known of the jobs.
+    ``has_looked`` says that the engine was queried or attempts were read. Between such steps, only
+    jobs that could not be settled before can change.
     """
 
     has_looked: bool = False

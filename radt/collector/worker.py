@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -279,8 +280,7 @@ class Worker:
     """A worker, which runs until it is idle or stopped."""
 
     def __init__(self, settings: CollectorSettings) -> None:
-        with large_import():  # here, because a second worker, which exits, does not need it
-            from radt.collector.service import Service
+        from radt.collector.service import Service
 
         self._settings = settings
         self._heartbeat = Heartbeat(heartbeat_path())
@@ -370,6 +370,9 @@ def main() -> int:
     )
     faulthandler.register(signal.SIGUSR1)  # logs the stacks of all threads, for bug reports
     lock = worker_lock()
+    if lock.holder() is None:
+        with large_import():  # before the lock is taken: its holder is expected to answer soon
+            import_module("radt.collector.service")
     if not lock.acquire():
         log.info("another worker runs already")
         return 0

@@ -170,7 +170,7 @@ class Gpus:
                 driver = str(nvml.nvmlSystemGetDriverVersion())
                 count = nvml.nvmlDeviceGetCount()
                 gpus = tuple(_with(more, nvml, Gpu.read(nvml, index)) for index in range(count))
-        except pynvml.NVMLError_LibraryNotFound:  # from the library: it lacks a part of itself
+        except pynvml.NVMLError_LibraryNotFound:  # a part of the library is missing
             return cls._absent("no NVIDIA driver")
         except pynvml.NVMLError_DriverNotLoaded:
             return cls._absent("the NVIDIA driver is not loaded")

@@ -42,7 +42,7 @@ def load_library() -> None:
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise OSError(f"NVIDIA's library was not found: {error}") from error
+        raise OSError("NVIDIA's driver library cannot be loaded") from error
 
 
 class Nvml:

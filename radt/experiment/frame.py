@@ -154,11 +154,12 @@ def with_statuses(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
     """
     import pandas as pd
 
-    result, stored = frame.copy(), read_table(path)
+    result = frame.copy()
+    stored = read_table(path).rename(columns=lambda name: Column.named(name) or name)
+    own = {Column.named(str(name)): str(name) for name in frame.columns}
     for column in (Column.STATUS, Column.RUN):
-        own = next((str(n) for n in frame.columns if Column.named(str(n)) is column), column.value)
-        cells = stored[own.strip()].tolist() if own.strip() in stored else [""] * len(frame)
-        result[own] = pd.array(cells, dtype="str")
+        cells = stored[column].tolist() if column in stored else [""] * len(frame)
+        result[own.get(column, column.value)] = pd.array(cells, dtype="str")
     return result
 
 

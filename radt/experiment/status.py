@@ -182,9 +182,7 @@ class StatusWriter:
 
 
 def _known_rows(table: CsvTable) -> dict[int, _Known]:
-    if table.header is None:
-        return {}
-    header = ColumnPositions.of(table.header)
+    header = _header_of(table)
     twins = Counter(header.identity(row) for row in table.rows)
     seen: Counter[tuple[str, ...]] = Counter()
     known: dict[int, _Known] = {}
@@ -198,7 +196,7 @@ def _known_rows(table: CsvTable) -> dict[int, _Known]:
 
 
 def _header_of(table: CsvTable) -> ColumnPositions:
-    assert table.header is not None  # ensured by _parse
+    assert table.header is not None  # as planned, or as checked by `_parse`
     return ColumnPositions.of(table.header)
 
 

@@ -1,4 +1,4 @@
-"""Record techniques (`radt.loaders`, `radt.training`): spans, and metrics once a second."""
+"""Record spans and paced metrics of techniques (`radt.loaders`, `radt.training`)."""
 
 from __future__ import annotations
 

@@ -134,7 +134,8 @@ def last_lines(path: Path, most_bytes: int) -> list[str]:
             text = stream.read().decode(errors="replace")
     except OSError:
         return []
-    return [shown_line(line) for line in text.removesuffix("\n").split("\n")]
+    lines = text.removesuffix("\n").split("\n") if text else []
+    return [shown_line(line) for line in lines]
 
 
 class LogTail:

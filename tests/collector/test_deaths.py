@@ -325,3 +325,19 @@ def test_a_collector_that_leaves_as_it_is_greeted_is_none() -> None:
         with pytest.raises(CollectorError, match="no collector is running"):
             CollectorClient(start=False).reach()
         thread.join()
+
+
+def test_a_worker_takes_its_lock_only_once_it_can_answer_soon() -> None:
+    """Meanwhile `radt doctor` would report a worker that runs and does not answer."""
+    code = (
+        "import sys\n"
+        "from radt.collector import worker\n"
+        "class Lock:\n"
+        "    def holder(self): return None\n"
+        "    def acquire(self): print('radt.collector.service' in sys.modules)\n"
+        "worker.worker_lock = Lock\n"
+        "worker.main()\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    assert done.stdout == "True\n"

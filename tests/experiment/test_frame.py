@@ -213,6 +213,14 @@ class TestFiles:
 
         assert list(with_statuses(frame, path)["Status"]) == ["FINISHED", "FINISHED"]
 
+    def test_statuses_are_found_whatever_the_case_of_the_columns_names(self, here: Path) -> None:
+        path = FrameExperiment.of(self.FRAME.assign(status="", RUN="")).store(here)
+        self.write(path, 3, "FINISHED")
+        assert list(with_statuses(self.FRAME, path)["Status"]) == ["", "FINISHED"]
+        other = with_statuses(self.FRAME.assign(STATUS=""), path)
+        assert list(other["STATUS"]) == ["", "FINISHED"]
+        assert "Status" not in other
+
     def test_a_fresh_start_forgets(self, here: Path) -> None:
         path = FrameExperiment.of(self.FRAME).store(here)
         self.write(path, 2, "FINISHED")

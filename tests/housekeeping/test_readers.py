@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from urllib.parse import quote
 
 import psycopg2
@@ -175,8 +176,9 @@ def test_a_password_from_a_variable(
     writer: StoreWriter,
     name: str,
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    arguments = ["grant-reader", name, "--password-variable", "MINE"]
+    arguments = ["grant-reader", name, "--password-variable", "MINE", "--home", str(tmp_path)]
     monkeypatch.setenv("RADT_STORE_URI", database)
     missing = CliRunner().invoke(command, arguments, standalone_mode=False)
     assert isinstance(missing.exception, UsageError)

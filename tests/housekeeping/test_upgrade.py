@@ -12,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy import text
 
 from radt.cli.db import command
-from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError
+from radt.errors import SchemaTooNewError, SchemaTooOldError, StoreError, UsageError
 from radt.home import Home
 from radt.store import admin, migrations
 from radt.store.admin import ViewSource, upgrade
@@ -124,6 +124,8 @@ latest_version_before = latest_version()
 def test_the_command_needs_a_store(home: Home, tmp_path: Path) -> None:
     done = invoke("--home", str(tmp_path / "absent"))
     assert isinstance(done.exception, StoreError)
+    both = invoke("--home", str(home.path), "--store-uri", "postgresql://db/x")
+    assert isinstance(both.exception, UsageError)
 
 
 def test_an_empty_database_becomes_a_store(

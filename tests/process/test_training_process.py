@@ -236,6 +236,8 @@ def test_the_tail_has_the_last_lines_cleaned(tmp_path: Path, barrier: Barrier) -
 def test_the_last_lines_of_a_file_are_cleaned(tmp_path: Path) -> None:
     log = tmp_path / "output.log"
     assert last_lines(log, 100) == []
+    log.touch()
+    assert last_lines(log, 100) == []
     log.write_bytes(b"first\n10 %\r100 %\n\x1b[31mred\x1b[0m\tx\nno end")
     assert last_lines(log, 1000) == ["first", "100 %", "red    x", "no end"]
     assert last_lines(log, len("x\nno end")) == ["x", "no end"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -58,6 +59,7 @@ def test_modules_of_a_package_are_imported_without_its_init(
     try:
         lazy.skip_init("heavy.below")
         assert importlib.import_module("heavy.below.light").VALUE == 1
+        assert find_spec("heavy.below") is not None
         imported = sys.modules["heavy.below"]
         lazy.skip_init("heavy.below")
         assert sys.modules["heavy.below"] is imported
