@@ -51,15 +51,16 @@ def failures(watched: Watched) -> list[str]:
     return found
 
 
+@pytest.mark.quick_variants(2)
 @pytest.mark.parametrize(
     ("location", "access"),
     [
         (STRIPPED, DashboardAccess()),
+        (NAMED, DashboardAccess(proxies=("127.0.0.1",))),
         (STRIPPED, DashboardAccess(base_path=PATH)),
         (WHOLE, DashboardAccess(base_path=AS_TYPED.rstrip("/"))),
-        (NAMED, DashboardAccess(proxies=("127.0.0.1",))),
     ],
-    ids=["stripped", "stripped and known", "whole", "named by the proxy"],
+    ids=["stripped", "named by the proxy", "stripped and known", "whole"],
 )
 def test_every_page_works_below_a_path(
     demo: Demo,

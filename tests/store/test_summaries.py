@@ -170,7 +170,7 @@ def interrupt_upgrade(writer: StoreWriter, run_id: str) -> None:
             connection.execute(text(statement), {"id": run_id})
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=ACTIONS, is_thinned=st.booleans())
 def test_summaries_are_those_of_all_points(
     store: tuple[StoreWriter, StoreReader], actions: list[Any], is_thinned: bool
