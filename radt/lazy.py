@@ -1,4 +1,4 @@
-"""Lazy imports: a module is imported on first use of one of its names, or without its package."""
+"""Cheaper imports: on first use, without a package's ``__init__``, without garbage collection."""
 
 from __future__ import annotations
 

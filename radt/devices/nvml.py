@@ -37,7 +37,7 @@ def load_library() -> None:
     Without a driver, a process then need not import pynvml, which takes 40 ms of CPU time.
 
     Raises:
-        OSError: There is no driver.
+        OSError: NVIDIA's driver is not installed, or its library is damaged.
     """
     try:
         ctypes.CDLL(LIBRARY)
@@ -52,7 +52,7 @@ class Nvml:
 
     Raises:
         pynvml.NVMLError: The driver does not work.
-        OSError: There is no driver, or its library is damaged.
+        OSError: See `load_library`.
     """
 
     def __init__(self) -> None:

@@ -401,6 +401,33 @@ def test_of_many_queued_jobs_some_are_described_and_all_are_counted(
     assert len(described) == 50 + len(overview.running)
 
 
+def test_the_live_table_is_that_of_this_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs are described only after a look; nothing that is shown may be older than the jobs."""
+    simulation = Simulation.of(tmp_path, JOBS, SimulatedEngine(nodes=1, node_failures=0.2))
+    monitor, engine = simulation.monitor, simulation.engine
+    tables: list[str] = []
+    with RunConsole(Console(file=io.StringIO())) as console:
+        monkeypatch.setattr(console, "show_text", lambda draw: tables.append(draw(100, 40).plain))
+        follower = SubmissionFollower(
+            monitor,
+            Home(tmp_path / "home"),
+            console,
+            collection=None,
+            statuses=None,
+            notifier=Notifier("", console.say),
+            stop=StopRequest(),
+            clock=lambda: engine.time_s,
+        )
+        while not monitor.is_settled:
+            follower.step()
+            follower.show()
+            assert tables[-1].startswith(cluster_table(Overview.of(monitor), 100, 40, None).plain)
+            engine.advance(1.0)
+    assert len({table.splitlines()[0] for table in tables}) > 5
+
+
 VIEW = Overview(
     engine="slurm",
     running=[

@@ -36,7 +36,7 @@ LIMITS = {
     "radt/store": 5_290,
     "radt/trace": 790,
     "radt/training": 6_410,
-    "tests": 88_600,
+    "tests": 88_700,
 }
 
 
