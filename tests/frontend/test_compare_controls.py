@@ -96,8 +96,8 @@ def test_a_sweep_is_compared_as_runs_and_by_a_parameter(demo, serve, watched, wa
     wait_until(lambda: names(watched) == means, "workloads, if asked for")
     tools.get_by_text("Groups").click()
     tools.get_by_label("by", exact=True).select_option("lr")
+    wait_until(lambda: query(watched)["by"] == ["lr"], "the address")
     wait_until(lambda: names(watched) == rates, "a line for each learning rate")
-    assert query(watched)["by"] == ["lr"]
     assert watched.errors == []
 
 
