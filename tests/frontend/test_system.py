@@ -65,8 +65,10 @@ def test_what_hangs_holds_one_thread_and_nobody_else(wait_until):
 
 def test_what_fails_is_said_and_tried_again(caplog, wait_until):
     failures = iter([StoreError("away", "Wait"), ValueError("a secret detail")])
+    reads = threading.Semaphore(1)
 
     def read():
+        reads.acquire()  # each result stays until it has been seen
         error = next(failures, None)
         if error is not None:
             raise error
@@ -76,9 +78,11 @@ def test_what_fails_is_said_and_tried_again(caplog, wait_until):
     known = probe.look(180)
     assert (known.value, known.error.message, known.error.remedy) == (None, "away", "Wait")
     with caplog.at_level(logging.ERROR):
+        reads.release()
         wait_until(lambda: "ValueError" in str(probe.look().error), "the second")
         assert "secret" not in str(probe.look().error)
     assert "the thing" in caplog.text
+    reads.release()
     wait_until(lambda: probe.look().value == "there", "the third")
     assert probe.look().error is None
 
