@@ -25,12 +25,12 @@ screenshots: $(VENV)/.test $(VENV)/.system
 # Docker's images are made meanwhile; the tests that need them come last, and wait for them.
 test: $(VENV)/.test $(VENV)/.system
 	@$(BIN)/python -m tests.support.docker & \
-	$(BIN)/python -m pytest -n 3 --dist loadfile --max-worker-restart 2; code=$$?; wait; exit $$code
+	$(BIN)/python -m pytest -n 4 --dist loadfile --max-worker-restart 2; code=$$?; wait; exit $$code
 
 # Before a release: tests marked long too, and property tests with all of their examples.
 test-full: $(VENV)/.test $(VENV)/.system
 	$(BIN)/python -m tests.support.docker --all
-	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 3 --dist loadfile -m ""
+	HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -n 4 --dist loadfile -m ""
 
 # Random faults, with what was recorded compared to what scripts wrote down; 500 rounds before a
 # release. SEED=N repeats what was drawn from it.

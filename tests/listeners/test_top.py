@@ -204,6 +204,9 @@ def test_context_switches_of_all_threads_outlive_their_process(bench: Bench) -> 
     tree = Target("0", pids=(waits.pid, idle.pid))
     listener = TopListener()
     listener._switching._min_ns, listener._switching._share = 0, 1e9  # whenever asked
+    for pid in tree.pids:  # it has printed that it is ready, and will sleep once more
+        waiting = psutil.Process(pid)
+        wait_until(lambda: waiting.status() == psutil.STATUS_SLEEPING, "it waits for work")  # noqa: B023
     assert _switches(listener, tree) == 0
     waits.work()
     counted = _switches(listener, tree)
