@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from sqlalchemy import bindparam, text
@@ -105,6 +106,7 @@ def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
         from mlflow.entities import ViewType
         from mlflow.tracking import MlflowClient
 
+        from radt.delivery.mlflow.limits import pages
         from radt.delivery.mlflow.target import DeliveryError, translated_errors
     except ImportError as error:
         raise TrackingError(
@@ -115,28 +117,18 @@ def _runs_of(tracking_uri: str) -> Iterator[Sequence[Any]]:
     try:
         with translated_errors():
             client = MlflowClient(tracking_uri)
-            token: str | None = None
-            while True:
-                experiments = client.search_experiments(
-                    ViewType.ALL, max_results=_EXPERIMENTS_AT_A_TIME, page_token=token
-                )
-                ids = [experiment.experiment_id for experiment in experiments]
-                more: str | None = None
-                while ids:
-                    page = client.search_runs(
-                        ids,
-                        filter_string=f"tags.`{RUN_ID}` LIKE '%'",
-                        run_view_type=ViewType.ALL,
-                        max_results=_RUNS_AT_A_TIME,
-                        page_token=more,
-                    )
-                    yield page
-                    more = page.token
-                    if not more:
-                        break
-                token = experiments.token
-                if not token:
-                    return
+            search = partial(
+                client.search_experiments, ViewType.ALL, max_results=_EXPERIMENTS_AT_A_TIME
+            )
+            search_runs = partial(
+                client.search_runs,
+                filter_string=f"tags.`{RUN_ID}` LIKE '%'",
+                run_view_type=ViewType.ALL,
+                max_results=_RUNS_AT_A_TIME,
+            )
+            for experiments in pages(search):
+                if ids := [experiment.experiment_id for experiment in experiments]:
+                    yield from pages(partial(search_runs, ids))
     except DeliveryError as error:
         raise TrackingError(
             f"MLflow at {masked(tracking_uri)} cannot be reached: {masked(error.message)}",

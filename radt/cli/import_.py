@@ -61,7 +61,7 @@ def command(
     mlflow = data.tracking_uri(tracking_uri)
     address = StoreAddress.of(target) if target else StoreAddress.of(data.store_path)
     uris = [source.removeprefix(PREFIX) for source in sources if source.startswith(PREFIX)]
-    files = [source for source in sources if source.partition(":")[0] in _FILES]
+    files = [s for s in sources if ":" in s and s.partition(":")[0] in _FILES]
     places = [place for place in sources if not place.startswith(PREFIX) and place not in files]
     if experiments and not uris:
         raise UsageError("--experiment needs a source mlflow:URI", "Add mlflow:URI")
@@ -108,12 +108,12 @@ def _print_line(imported: Imported) -> None:
 
 
 def _what(imported: Imported) -> str:
-    more = "" if imported.is_complete else "; the run continued, import again for the rest"
+    more = "" if imported.is_complete else "; the archive is not complete yet, import it again"
     if imported.is_new:
         return f"{plural(imported.points, 'value')}{more}"
     if imported.points:
-        return f"{plural(imported.points, 'value')} of {imported.total_points:,} were missing{more}"
-    return click.style("already imported", dim=True)
+        return f"added {imported.points:,} of {plural(imported.total_points, 'value')}{more}"
+    return click.style(f"already imported{more}", dim=True)
 
 
 def _finish(address: StoreAddress, archives: list[Archive], failures: list[RadtError]) -> int:
@@ -140,7 +140,7 @@ def import_from_mlflow(uri: str, experiments: Iterable[str], address: StoreAddre
     """Import runs of all or some experiments, print the result, and return the exit code.
 
     Raises:
-        UsageError: MLflow has no such experiment, or the URI is not one of MLflow.
+        UsageError: MLflow has no such experiment, or the URI is not an MLflow URI.
         TrackingError: MLflow does not answer.
         StoreError: The store cannot be written.
     """
@@ -173,8 +173,10 @@ def _import_files(given: str, address: StoreAddress) -> int:
         StoreError: The store cannot be written.
     """
     kind, _, place = given.partition(":")
-    if not Path(place).exists() or not place:
-        raise UsageError(f"{place or 'no folder'} does not exist", f"Give {kind}:FOLDER")
+    if not place:
+        raise UsageError(f"{given} names no folder", f"Give {kind}:FOLDER")
+    if not Path(place).exists():
+        raise UsageError(f"{place} does not exist", f"Give {kind}:FOLDER")
     source = _file_source(kind, Path(place))
     click.echo(f"{given} → {address}\n")
     with StoreWriter(address) as writer:
@@ -189,7 +191,7 @@ def _file_source(kind: str, place: Path) -> FileSource:
         if (error.name or "").partition(".")[0] != kind:
             raise
         raise UsageError(
-            f"{kind}: cannot be read without the package {kind} ({error})",
+            f"reading {kind} logs requires the package {kind} ({error})",
             f"Run `pip install {kind}`, or `pip install 'radt[import]'`",
         ) from error
     source: FileSource = module.source(place)
@@ -206,7 +208,7 @@ def _print_result(result: ImportResult) -> int:
     if result.without_archive:
         click.echo(
             f"  {plural(result.without_archive, 'run')} recorded by radt without an archive yet: "
-            "archives come every 15 minutes and at the end of a run"
+            "radt writes archives every 15 minutes and at the end of a run"
         )
     click.echo(f"  {result}")
     return 1 if result.failed or result.damaged else 0

@@ -32,7 +32,7 @@ from radt.store.records import RunRecord
 from radt.units import plural
 
 WRITE_S = 2.0
-#: Maximum fraction of the time spent on writing, as writing a long file takes a while.
+#: Maximum fraction of CPU time spent on writing, as writing a long file takes a while.
 _PART_FOR_WRITING = 0.02
 COLLECT_S = 60.0
 #: Maximum delay in s after the end until a shared folder shows all files of its nodes.
@@ -63,8 +63,8 @@ class PacedStatuses:
             self._waiting[line] = merged(self._waiting.get(line), status)
 
     def write_if_due(self, now_s: float) -> None:
-        """Write pending statuses if it is time to; failed writes are retried by the next call."""
-        if self._waiting and now_s >= self._next_s:
+        """Write pending statuses if it is time to; failed writes are retried when it is again."""
+        if (self._waiting or self._last_error) and now_s >= self._next_s:
             began_s = time.process_time()
             try:
                 self.flush()
@@ -229,9 +229,9 @@ class SubmissionFollower:
         while (is_all := self._collect(None)) and self._late and not self._stop:
             late = plural(len(self._late), "run")
             if time.monotonic() > end_s:
-                self._say(f"what {late} recorded last never came", "yellow")
+                self._say(f"the last data of {late} never arrived", "yellow")
                 break
-            self._say_once(f"the shared folder does not show all of {late} yet")
+            self._say_once(f"waiting for the last files of {late} in the shared folder")
             self._stop.wait(_LOOP_S)
         return is_all and not self._stop
 
@@ -244,7 +244,8 @@ class SubmissionFollower:
         if self._collection is None:
             return False
         self._next_collection_s = self._clock() + COLLECT_S
-        jobs = None if ended is None else sorted(self._to_collect | ended)
+        self._to_collect |= ended or set()  # until all of them could be stored
+        jobs = None if ended is None else sorted(self._to_collect)
         try:
             found = self._collection.collect(jobs)
         except (RadtError, OSError) as error:

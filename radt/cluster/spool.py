@@ -60,6 +60,7 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")
 MOST_UNFIT = len(_UNFIT)
 _REQUEST = re.compile(r"request\.(\d+)\.json")
 _JOB = re.compile(r"job\.(\d+)\.(.+)")
+_NUMBERED = re.compile(r"(?:request|refused)\.(\d+)(?:\.json)?")
 
 
 class Spool:
@@ -144,9 +145,11 @@ class Spool:
 
     def intend(self, array: int, indices: Sequence[int]) -> Request:
         """Note that jobs of an array are about to be requested from the engine."""
-        numbers = [request.number for request in self._requests(array)]
-        request = Request(array, max(numbers, default=0) + 1, tuple(indices))
-        self._array(array).mkdir(mode=0o700, exist_ok=True)
+        folder = self._array(array)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        names = [entry.name for entry in os.scandir(folder)]
+        used = [int(match[1]) for name in names if (match := _NUMBERED.fullmatch(name))]
+        request = Request(array, max(used, default=0) + 1, tuple(indices))
         put(self._request_file(request), json.dumps(request.indices))
         return request
 
@@ -160,8 +163,12 @@ class Spool:
         return replace(request, job_id=job_id)
 
     def give_up(self, request: Request) -> None:
-        """Forget a request that the engine has refused."""
-        self._request_file(request).unlink(missing_ok=True)
+        """Forget a request that the engine has refused; its number is not used again."""
+        file = self._request_file(request)
+        with suppress(FileNotFoundError):
+            file.rename(file.with_name(f"refused.{request.number}"))
+        file.with_name(f"refused.{request.number - 1}").unlink(missing_ok=True)
+        file.with_name(f"script.{request.number}.sh").unlink(missing_ok=True)
 
     def requests(self) -> list[Request]:
         """Return all requests; those of an array are in order.

@@ -191,7 +191,7 @@ class Submitter:
     def _forget(self, request: Request) -> None:
         self.spool.give_up(request)
         self.unanswered.remove(request)
-        self._seen.discard(request)  # its number may be used again
+        self._seen.discard(request)
         self._searched.pop(request, None)
 
     def _note(self, request: Request) -> None:

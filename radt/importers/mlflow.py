@@ -28,6 +28,7 @@ from sqlalchemy import make_url
 from sqlalchemy.exc import ArgumentError
 
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind, translated_errors
+from radt.delivery.mlflow.limits import pages
 from radt.delivery.mlflow.target import MlflowTarget
 from radt.delivery.mlflow.variables import FOR_COMMANDS, set_client_defaults
 from radt.errors import TrackingError, UsageError
@@ -245,13 +246,9 @@ class MlflowSource:
 
     def _all(self, search: Callable[..., Any]) -> Iterator[Any]:
         """Yield the results of a search, page by page."""
-        token = None
-        while True:
-            with self._errors():
-                page = search(page_token=token)
-            yield from page
-            if not (token := page.token):
-                return
+        with self._errors():
+            for page in pages(search):
+                yield from page
 
     def details(self, run_id: str, experiment: str) -> tuple[MlflowRun, Run]:
         """Return a run as `runs` does, together with MLflow's own object."""

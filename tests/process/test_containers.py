@@ -147,7 +147,7 @@ def test_a_script_that_was_killed_with_its_container_is_ended_by_the_next(bench:
     process = start(bench, in_container(*ALONE, hostname="first"))
     wait_begun(bench)
     sync = in_container(RADT, "sync", hostname="second")
-    ended = "1 run ended that nobody had ended"
+    ended = "1 run ended that no process had ended"
     beside = {"RADT_RUNTIME_DIR": str(bench.folder / "runtime")}
     assert ended not in "\n".join(run(bench, sync, **beside)), "it runs"
     main = main_process(process)
@@ -179,8 +179,8 @@ def test_anybody_may_wait_and_nobody_has_to(bench: Bench) -> None:
 SIGNALLED = """\
 import multiprocessing, os, signal
 import radt
-from radt.run import recording
-leave = recording.leave
+from radt.run import open_runs
+leave = open_runs.leave
 def stop_and_leave(*arguments, **options):  # as `docker stop` during the exit handler
     os.kill(os.getpid(), signal.SIGTERM)
     leave(*arguments, **options)
@@ -192,7 +192,7 @@ for _ in range(50):
     child.terminate()  # often before Python is ready in it
     child.join()
     assert child.exitcode == -signal.SIGTERM, child.exitcode
-recording.leave = stop_and_leave
+open_runs.leave = stop_and_leave
 """
 
 

@@ -98,9 +98,10 @@ class LocalFolder:
         return LocalFolder(self.path / folder)
 
     def paths(self) -> Iterator[str]:
-        for folder, folders, names in os.walk(self.path):
-            folders.sort()
-            yield from (str(Path(folder, name).relative_to(self.path)) for name in names)
+        with _files(str(self)):
+            for folder, folders, names in os.walk(self.path, onerror=_refuse):
+                folders.sort()
+                yield from (str(Path(folder, name).relative_to(self.path)) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +226,14 @@ class MlflowLocation:
         address = urlsplit(uri)
         if address.scheme in ("", "file"):
             return _OwnFolder.of(Path(unquote(address.path) if address.scheme else uri))
-        own = urlsplit(self.tracking_uri).netloc
+        own_host = _host_of(self.tracking_uri)
         if address.scheme in _INDIRECT or (
-            address.scheme in _SERVERS and address.netloc not in ("", own)
+            address.scheme in _SERVERS and _host_of(uri) not in ("", own_host)
         ):
             raise ArchiveError(
-                f"{self} is kept at {masked(uri)}, which is not read on behalf of others",
-                "Look at it in MLflow",
+                f"{self} is stored at {masked(uri)}, and radt reads files only from the MLflow "
+                "server that it is set to",
+                "Open it in MLflow",
             )
         with _mlflow(str(self)):
             # Not by the run's id, because MLflow would be asked again for the location.
@@ -248,12 +250,14 @@ class MlflowLocation:
         from mlflow.entities import RunTag
         from mlflow.tracking import MlflowClient
 
-        from radt.delivery.mlflow.limits import clean_text, unique_keys
+        from radt.delivery.mlflow.limits import MAX_TEXTS, clean_text, unique_keys
 
         keys = unique_keys(tags)
         new = [RunTag(keys[name], clean_text(text)) for name, text in tags.items()]
         with _mlflow(str(self)):
-            MlflowClient(self.tracking_uri).log_batch(self.run_id, tags=new)
+            client = MlflowClient(self.tracking_uri)
+            for first in range(0, len(new), MAX_TEXTS):
+                client.log_batch(self.run_id, tags=new[first : first + MAX_TEXTS])
 
     def below(self, folder: str) -> MlflowLocation:
         return MlflowLocation(self.tracking_uri, self.run_id, f"{self.path}/{folder}".strip("/"))
@@ -332,6 +336,8 @@ def _artifact_uri(run_id: str, tracking_uri: str) -> tuple[str, str]:
     from mlflow.exceptions import MlflowException
     from mlflow.tracking import MlflowClient
 
+    from radt.delivery.mlflow.limits import pages
+
     with _mlflow(f"runs:/{run_id}"):
         client = MlflowClient(tracking_uri)
         try:
@@ -339,14 +345,19 @@ def _artifact_uri(run_id: str, tracking_uri: str) -> tuple[str, str]:
         except MlflowException as error:
             if error.error_code not in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
                 raise
-            experiments = [experiment.experiment_id for experiment in client.search_experiments()]
             quoted = run_id.replace("'", "")
-            runs = client.search_runs(experiments, f"tags.`{RUN_ID}` = '{quoted}'")
-            if not runs:
+            matches = (
+                run
+                for page in pages(client.search_experiments)
+                if (ids := [experiment.experiment_id for experiment in page])
+                for run in client.search_runs(ids, f"tags.`{RUN_ID}` = '{quoted}'")
+            )
+            first = next(matches, None)
+            if first is None:
                 raise FileMissingError(
                     f"MLflow at {masked(tracking_uri)} does not have run {run_id}", HINT
                 ) from error
-            run = runs[0]
+            run = first
         return str(run.info.run_id), str(run.info.artifact_uri)
 
 
@@ -365,9 +376,20 @@ def _mlflow(where: str) -> Iterator[None]:
         if status == 404 or getattr(error, "error_code", "") == "RESOURCE_DOES_NOT_EXIST":
             raise FileMissingError(f"{where} does not exist: {reason}", HINT) from error
         raise ArchiveError(
-            f"{where} cannot be read: {reason}",
-            "Check MLflow's address (RADT_TRACKING_URI) and that its server runs",
+            f"MLflow failed on {where}: {reason}",
+            "Check MLflow's address (RADT_TRACKING_URI) and that the server is running",
         ) from error
+
+
+def _host_of(uri: str) -> str:
+    """Return host and port of a URI, without user and password."""
+    return urlsplit(uri).netloc.rpartition("@")[2]
+
+
+def _refuse(error: OSError) -> None:
+    """Raise an error of `os.walk`, unless the folder does not exist."""
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
 
 
 @contextmanager

@@ -6,8 +6,8 @@ import hashlib
 import logging
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.store.records import RunRecord
@@ -19,10 +19,27 @@ MAX_PARAM_LENGTH = 6000
 MAX_TAG_LENGTH = 8000
 MAX_RUN_NAME_LENGTH = 250
 MAX_EXPERIMENT_NAME_LENGTH = 256
+#: Maximum number of points, and of params or tags, in one request: MLflow's own limits.
+MAX_POINTS = 1000
+MAX_TEXTS = 100
 
 _FORBIDDEN = re.compile(r"[^/\w.\- :]")
 _HASH_LENGTH = 8
 _UNNAMED = re.compile(r"arg\d+")
+
+
+def pages(search: Callable[..., Any]) -> Iterator[Any]:
+    """Yield all pages of a search of MLflow's client: one page has at most 1,000 results or so.
+
+    Args:
+        search: Called with ``page_token``.
+    """
+    token = None
+    while True:
+        page = search(page_token=token)
+        yield page
+        if not (token := page.token):
+            return
 
 
 def mlflow_key(name: str) -> str:

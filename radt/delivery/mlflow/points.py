@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from radt.delivery.mlflow.limits import BatchSender, Notes, unique_keys
-from radt.delivery.mlflow.target import MAX_POINTS, NS_PER_MS, MlflowPoint, MlflowTarget
+from radt.delivery.mlflow.limits import MAX_POINTS, BatchSender, Notes, unique_keys
+from radt.delivery.mlflow.target import NS_PER_MS, MlflowPoint, MlflowTarget
 from radt.model import NO_STEP, SOFTWARE, THROUGH_MLFLOW, MarkerKind, SeriesKind
 from radt.store.cells import of_samples
 from radt.store.counters import rate_unit

@@ -13,6 +13,7 @@ from mlflow.entities import Experiment, ViewType
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.limits import (
     MAX_TAG_LENGTH,
+    MAX_TEXTS,
     clean_text,
     cut,
     experiment_name,
@@ -20,7 +21,7 @@ from radt.delivery.mlflow.limits import (
     run_name,
     workload_name,
 )
-from radt.delivery.mlflow.target import MAX_PARAMS, NS_PER_MS, MlflowTarget
+from radt.delivery.mlflow.target import NS_PER_MS, MlflowTarget
 from radt.store.reader import StoreReader
 from radt.store.records import RunRecord, WorkloadRecord
 from radt.store.writer import StoreWriter
@@ -120,8 +121,8 @@ class RunCreator:
         try:
             there = self.target.tags(mlflow_id)
             missing = [(k, v) for k, v in tags.items() if k not in kept or k not in there]
-            for first in range(0, len(missing), MAX_PARAMS):
-                self.target.set_tags(mlflow_id, missing[first : first + MAX_PARAMS])
+            for first in range(0, len(missing), MAX_TEXTS):
+                self.target.set_tags(mlflow_id, missing[first : first + MAX_TEXTS])
         except DeliveryError as error:
             if error.kind is not ErrorKind.GONE:
                 raise

@@ -38,10 +38,6 @@ from radt.masking import is_postgres, with_driver
 from radt.model import RunStatus
 from radt.paths import is_database, sqlite_file
 
-#: Maximum number of entities in one request: MLflow's own limits.
-MAX_POINTS = 1000
-MAX_PARAMS = 100
-
 NS_PER_MS = 1_000_000
 
 _CREATE = "/api/2.0/mlflow/experiments/create"
@@ -260,12 +256,12 @@ class MlflowTarget:
             self.client.log_batch(run_id, metrics=metrics)
 
     def log_params(self, run_id: str, params: Sequence[tuple[str, str]]) -> None:
-        """Upload at most `MAX_PARAMS`; a value that differs from MLflow's is refused."""
+        """Upload at most `MAX_TEXTS`; a value that differs from MLflow's is refused."""
         with self._run_errors(run_id):
             self.client.log_batch(run_id, params=[Param(key, value) for key, value in params])
 
     def set_tags(self, run_id: str, tags: Sequence[tuple[str, str]]) -> None:
-        """Set at most `MAX_PARAMS` tags."""
+        """Set at most `MAX_TEXTS` tags."""
         with self._run_errors(run_id):
             self.client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags])
 

@@ -20,6 +20,7 @@ from radt.delivery.mlflow.archives import ArchiveUploader, archive_spool
 from radt.delivery.mlflow.artifacts import ArtifactFile, artifact_files, clean_spool
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
 from radt.delivery.mlflow.limits import (
+    MAX_TEXTS,
     BatchSender,
     Notes,
     deliverable_params,
@@ -28,7 +29,7 @@ from radt.delivery.mlflow.limits import (
 )
 from radt.delivery.mlflow.points import SUMMARY_FILE, SUMMARY_PREFIX, PointUploader, series_names
 from radt.delivery.mlflow.runs import delete_lost_runs
-from radt.delivery.mlflow.target import MAX_PARAMS, NS_PER_MS, MlflowPoint, MlflowTarget
+from radt.delivery.mlflow.target import NS_PER_MS, MlflowPoint, MlflowTarget
 from radt.home import RunDir
 from radt.model import RunStatus
 from radt.store.reader import StoreReader
@@ -70,7 +71,7 @@ class Uploader:
         self._writer = writer
         self.archives = archives
         self._points = PointUploader(target, reader, writer)
-        self._texts = BatchSender(MAX_PARAMS)
+        self._texts = BatchSender(MAX_TEXTS)
         self._sent: dict[str, _Sent] = {}
 
     def deliver(self, run: RunRecord) -> None:
