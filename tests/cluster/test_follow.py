@@ -10,17 +10,19 @@ from collections.abc import Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
+from typing import cast
 
 import pytest
 from rich.console import Console
 
 from radt.cluster.attempt import AttemptStart
+from radt.cluster.collecting import Collected, Collection
 from radt.cluster.engine import ArrayRequest, JobEnd, JobId, Phase
 from radt.cluster.follow import WRITE_S, PacedStatuses, SubmissionFollower
 from radt.cluster.overview import JobView, Overview, cluster_table, headline
 from radt.cluster.spool import Spool
 from radt.cluster.submission import JobKey
-from radt.errors import StatusError
+from radt.errors import StatusError, StoreError
 from radt.experiment.plan import WorkloadKey
 from radt.experiment.status import RowStatus
 from radt.home import Home
@@ -346,16 +348,19 @@ def test_a_shared_folder_that_is_away(tmp_path: Path) -> None:
 
 
 class Sink:
-    """Notes what is written; fails while it is told to."""
+    """Notes what is written; while it is told to, it fails and keeps what it was given."""
 
     def __init__(self) -> None:
         self.written: list[dict[int, str]] = []
         self.fails = False
+        self._kept: dict[int, str] = {}
 
     def set_many(self, statuses: dict[int, RowStatus]) -> None:
+        self._kept |= {line: status.text for line, status in statuses.items()}
         if self.fails:
             raise StatusError("study.csv is away")
-        self.written.append({line: status.text for line, status in statuses.items()})
+        self.written.append(self._kept)
+        self._kept = {}
 
     def flush(self) -> None:
         self.set_many({})
@@ -380,6 +385,50 @@ def test_a_file_that_cannot_be_written_is_said_once() -> None:
         paced.put({2: RowStatus(f"QUEUED: {second}")})
         paced.write_if_due(second * 100.0)
     assert said == ["study.csv is away"]
+    sink.fails = False
+    paced.write_if_due(200.0 + WRITE_S / 2)
+    assert sink.written == []
+    paced.write_if_due(300.0)  # without news
+    assert sink.written == [{2: "QUEUED: 2"}]
+
+
+class Collecting:
+    """Notes which jobs it was to collect; cannot store anything the first few times."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.stored: set[JobKey] = set()
+
+    def collect(self, jobs: Sequence[JobKey]) -> Collected:
+        if self.failures:
+            self.failures -= 1
+            raise StoreError("the store is locked")
+        self.stored.update(jobs)
+        return Collected()
+
+
+def test_a_job_that_ended_between_two_looks_is_collected_again_after_a_failure(
+    tmp_path: Path,
+) -> None:
+    engine = SimulatedEngine(nodes=len(JOBS))
+    simulation = Simulation.of(tmp_path, JOBS, engine, seconds=2.0)
+    monitor, collecting = simulation.monitor, Collecting(failures=2)
+    with RunConsole(Console(file=io.StringIO())) as console:
+        follower = SubmissionFollower(
+            monitor,
+            Home(tmp_path / "home"),
+            console,
+            collection=cast("Collection", collecting),
+            statuses=None,
+            notifier=Notifier("", console.say),
+            stop=StopRequest(),
+            clock=lambda: engine.time_s,
+        )
+        while not (monitor.is_settled and engine.time_s > 200):
+            follower.step()
+            engine.advance(1.0)
+    assert collecting.failures == 0
+    assert collecting.stored == set(simulation.spool.submission.jobs)
 
 
 def test_of_many_queued_jobs_some_are_described_and_all_are_counted(

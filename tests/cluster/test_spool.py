@@ -80,6 +80,21 @@ def test_two_that_write_a_file_at_once_each_write_it_whole(
     assert [entry.name for entry in spool.path.iterdir() if entry.name.startswith(".")] == []
 
 
+def test_the_number_of_a_refused_request_is_not_used_again(spool: Spool) -> None:
+    """Another host may still see the first file of that name."""
+    numbers = []
+    for refused in (False, True, True, False, True, False):
+        request = spool.intend(0, [0])
+        spool.put_script(request, "#!/bin/sh\n")
+        numbers.append(request.number)
+        if refused:
+            spool.give_up(request)
+    assert numbers == [1, 2, 3, 4, 5, 6]
+    assert [request.number for request in spool.requests()] == [1, 4, 6]
+    scripts = sorted(path.name for path in (spool.path / "arrays" / "0").glob("script.*"))
+    assert scripts == ["script.1.sh", "script.4.sh", "script.6.sh"]
+
+
 def test_an_attempt_is_seen_as_it_says(attempt: JobAttempt) -> None:
     first = attempt.view()
     assert (first.number, first.start, first.beats, first.kept) == (1, None, 0, None)

@@ -80,11 +80,26 @@ def test_several_files_and_a_damaged_one(
     output = capsys.readouterr()
     assert output.out.startswith("2 archives, ")
     assert f"{bad}  ✘ not imported" in output.out
-    assert "35 values; the run continued, import again for the rest" in output.out
+    assert "35 values; the archive is not complete yet, import it again" in output.out
     assert "a.radt is damaged" in output.err
     assert "1 of 2 archives not imported" in output.err
     with pytest.raises(ArchiveError, match="expected one archive"):
         load(folder)
+
+
+def test_a_folder_with_the_name_of_a_tracker_is_a_folder(
+    writer: StoreWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "wandb"
+    folder.mkdir()
+    exported(writer, folder / "mine.radt")
+    monkeypatch.chdir(tmp_path)
+    assert radt("import", "wandb", "--home", tmp_path / "h") == 0
+    assert radt("import", "wandb:", "--home", tmp_path / "h") == 2
+    assert "wandb: names no folder\n  Give wandb:FOLDER" in capsys.readouterr().err
 
 
 def test_no_archive_is_one_paragraph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

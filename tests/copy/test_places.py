@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import re
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -98,6 +101,27 @@ def test_a_folder_and_what_is_above_it(folder: Path, tmp_path: Path) -> None:
     assert find_archives(top / "x" / "radt" / FIRST)[0].files == (FIRST,)
     with pytest.raises(FileMissingError, match="does not contain an archive"):
         find_archives(tmp_path / "nothing")
+
+
+def test_a_folder_that_may_not_be_read_is_named() -> None:
+    """The rest is not imported as if it were all."""
+    code = """
+import os, sys
+from pathlib import Path
+from radt.delivery.archive.locations import LocalFolder
+from radt.errors import ArchiveError
+os.setuid(65534)
+try:
+    print(list(LocalFolder(Path(sys.argv[1])).paths()))
+except ArchiveError as error:
+    print(error.message)
+"""
+    with tempfile.TemporaryDirectory() as top:
+        Path(top).chmod(0o755)
+        Path(top, "hidden").mkdir(mode=0o700)
+        command = [sys.executable, "-c", code, top]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{top} cannot be read or copied: Permission denied\n"
 
 
 def test_a_file_that_cannot_be_copied_here(
@@ -223,7 +247,9 @@ def nobody_there() -> Iterator[str]:
 def test_a_server_that_is_away(nobody_there: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", nobody_there)
-    with pytest.raises(ArchiveError, match=r"cannot be read.*RADT_TRACKING_URI") as caught:
+    with pytest.raises(
+        ArchiveError, match=r"MLflow failed on runs:/0+: .*RADT_TRACKING_URI"
+    ) as caught:
         load("runs:/" + "0" * 32)
     assert "hunter2" not in str(caught.value)
 

@@ -157,7 +157,7 @@ def test_a_package_that_is_not_installed(kind: str, tmp_path: Path) -> None:
         [sys.executable, "-c", program, *arguments], capture_output=True, text=True
     )
     assert done.returncode == 2
-    assert f"{kind}: cannot be read without the package {kind}" in done.stderr
+    assert f"reading {kind} logs requires the package {kind}" in done.stderr
     assert "pip install 'radt[import]'" in done.stderr
     assert "Traceback" not in done.stderr
 

@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partialmethod
 from pathlib import Path
 
 import pytest
+from mlflow.tracking import MlflowClient
 
 from radt.delivery.archive.locations import MlflowLocation
 from radt.delivery.archive.read import find_archive, import_archive
@@ -442,7 +444,9 @@ def http_link(mlflow_server: MlflowServer, monkeypatch: pytest.MonkeyPatch) -> I
 _THROUGH_SERVER = "mlflow-artifacts/artifacts"
 
 
-def test_through_the_server(tmp_path: Path, other: StoreWriter, http_link: HttpLink) -> None:
+def test_through_the_server(
+    tmp_path: Path, other: StoreWriter, http_link: HttpLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing but the tracking server can be reached, from here and from where it is imported."""
     home = Home(tmp_path / "radt-data").create()
     with closing(make_lab(home, http_link.uri)) as lab:
@@ -454,6 +458,15 @@ def test_through_the_server(tmp_path: Path, other: StoreWriter, http_link: HttpL
         assert kit.contents(other)["runs"] == [lab.record(run)]
         location = MlflowLocation(http_link.uri, lab.mlflow_id(run), "")
         location.fetch("radt-summary.json", tmp_path / "summary")
+        # By radt's id, the experiments are searched: the server may have more than fit a page.
+        lab.target.client.create_experiment(f"later than {run.run_id}")
+        one_a_page = partialmethod(MlflowClient.search_experiments, max_results=1)
+        monkeypatch.setattr(MlflowClient, "search_experiments", one_a_page)
+        found = find_archive(f"runs:/{run.run_id}", http_link.uri)
+        assert found.run_id == run.run_id
+        location.set_tags({f"tag {number}": str(number) for number in range(150)})
+        tags = lab.mlflow_run(run).data.tags
+        assert [tags[f"tag {number}"] for number in range(150)] == [str(n) for n in range(150)]
     assert http_link.requests(_THROUGH_SERVER, "PUT")
     # MLflow's server offers S3's addresses, which only the server can reach.
     assert not http_link.requests("presigned|mpu/")
