@@ -6,7 +6,7 @@ works is kept, and a value without a source is not requested again.
 
 Power is derived from the energy counter. The power that boards report is a mean over a window that
 differs from the time between two readings: A100 and Hopper measure during 25 of every 100 ms,
-Hopper's average covers a second (Yang et al., "Accurate and Convenient Energy Measurements for
+and Hopper's average covers a second (Yang et al., "Accurate and Convenient Energy Measurements for
 GPUs", SC24). The counter misses nothing.
 
 Methods that call NVML may raise NVMLError (`radt.listeners.nvidia.missing`).
@@ -53,7 +53,7 @@ class PowerMeter:
         self.stopped: MissingReason | None = None
 
     def power(self, at_ns: int, energy_j: float | MissingReason) -> float | MissingReason | None:
-        """Return the mean power until now; None if it is too early, or `useless`."""
+        """Return the mean power until now, or why it is missing; None if early, or `useless`."""
         readings = self._readings
         if isinstance(energy_j, MissingReason):
             readings.clear()
@@ -121,7 +121,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """The source of metrics: the first of the alternatives that card and driver support."""
+    """Metrics with possible sources, of which the first that card and driver support is used."""
 
     metrics: tuple[str, ...]
     alternatives: tuple[Field | Call, ...]
@@ -281,7 +281,7 @@ class CardReader:
         return snapshot
 
     def energy_counter(self) -> CardValue:
-        """Read only the energy counter, and how it was read."""
+        """Return the energy counter and how it was read; read nothing else."""
         snapshot = Snapshot(0)
         self._read(snapshot, SOURCES[:1])
         if self._meter.stopped is not None:
@@ -289,7 +289,7 @@ class CardReader:
         return snapshot.values[ENERGY]
 
     def metered_energy(self, now_ns: int) -> Value:
-        """Read only the energy counter; return no value while it stands still."""
+        """Read only the energy counter; return why it is missing while it stands still."""
         snapshot = Snapshot(now_ns)
         self._read(snapshot, SOURCES[:1])
         value = snapshot.values[ENERGY].value
@@ -394,7 +394,7 @@ class CardReader:
     # Derived values --------------------------------------------------------------------------
 
     def _distrust_pcie(self, snapshot: Snapshot) -> None:
-        """Give up PCIe's counters once one decreases.
+        """Stop using the PCIe counters once one decreases.
 
         NVML documents that they wrap, but not where. At 32 bits, a busy link wraps several times a
         second, and the number of wraps cannot be determined.
@@ -430,7 +430,7 @@ class EnergyCounters:
         self._readers: dict[str, CardReader] = {}
 
     def read(self, card: GpuHandle) -> Value:
-        """Return the counter of a card in J; no value while it stands still."""
+        """Return the counter of a card in J; why it is missing while it stands still."""
         reader = self._readers.setdefault(card.uuid, CardReader(self._nvml, card))
         if reader.card is not card:  # it was lost and has come back
             reader.relearn(card)

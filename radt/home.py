@@ -12,8 +12,9 @@
         ├── journal/      written by the training processes, one folder per process
         ├── artifacts/    files waiting for upload to the artifact store
         ├── archive/      the run's archive, waiting for upload
-        ├── run.json      description of the run, until the store has all of it
+        ├── run.json      description of the run; removed once the store has all its data
         ├── ended         exists once the run has ended
+        ├── damaged/      damaged journal files, if there are any
         └── output.log    the run's complete output
 
 The runtime folder (socket, locks and log of the collector) is private to the user and gone after a
@@ -36,7 +37,7 @@ from radt.masking import is_postgres
 from radt.paths import expanded, sqlite_uri
 
 HOME_VARIABLE = "RADT_HOME"
-#: MLflow's address, for a run that began before it was created in MLflow (`radt.run.mlflow_calls`).
+#: MLflow's address, for a run that is not in MLflow yet (`radt.run.mlflow_calls`).
 MLFLOW_PENDING_VARIABLE = "RADT_MLFLOW_PENDING"
 RUNTIME_VARIABLE = "RADT_RUNTIME_DIR"
 TRACKING_VARIABLE = "RADT_TRACKING_URI"
@@ -168,8 +169,8 @@ class Home:
     ) -> str:
         """Return the given URI, else a variable's, else the settings', else SQLite in the folder.
 
-        The variables are ``$RADT_TRACKING_URI`` and ``$MLFLOW_TRACKING_URI``. Returns an empty text
-        if the URI is ``none``: runs are then recorded in radt's store only.
+        The variables are ``$RADT_TRACKING_URI`` and ``$MLFLOW_TRACKING_URI``. Returns an empty
+        string if the URI is ``none``: runs are then recorded in radt's store only.
 
         Args:
             explicit: The given URI.

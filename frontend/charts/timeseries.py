@@ -298,13 +298,19 @@ def y_limits(
     else:
         hand_low, hand_high = spec.y_min, spec.y_max
     if ordinate.log:
-        low = hand_low if hand_low is not None and hand_low > 0 else low
-        high = hand_high if hand_high is not None and hand_high > low else high
-        return math.log10(low), math.log10(high)
+        low, high = math.log10(low), math.log10(high)
+        hand_low, hand_high = (
+            math.log10(limit) if limit is not None and limit > 0 else None
+            for limit in (hand_low, hand_high)
+        )
     low = low if hand_low is None else hand_low
     high = high if hand_high is None else hand_high
-    # A limit set by the user may leave no range for the other.
-    return (low, high) if low < high else (low, low + (abs(low) or 1.0))
+    if low < high:
+        return low, high
+    # A limit set by the user leaves no range for the other.
+    if hand_low is None:
+        return high - (1.0 if ordinate.log else abs(high) or 1.0), high
+    return low, low + (1.0 if ordinate.log else abs(low) or 1.0)
 
 
 def _is_small(limits: tuple[float, float], *, log: bool) -> bool:

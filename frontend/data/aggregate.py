@@ -135,7 +135,8 @@ def workload_line(
     """Return the line of a workload; None if its members have no points.
 
     ``zero`` is an edge of the members' digests. ``surroundings``, used for smoothing, are the
-    members with their data around the window; they default to the members themselves.
+    members with their data around the window; they default to the members themselves. The only
+    ``band`` of a sum is RANGE.
     """
     members = [member for member in members if len(member.cells)]
     if not members:

@@ -327,7 +327,7 @@ def told_apart(wanted: Iterable[Stroke]) -> list[Stroke]:
 
     Up to eight have eight different hues. More keep their hues and differ by their dash patterns.
     """
-    wanted = list(wanted)
+    wanted = [Stroke(stroke.hue % HUE_COUNT, stroke.dash) for stroke in wanted]
     found: list[Stroke] = []
     for stroke in wanted:
         if len(wanted) <= HUE_COUNT:

@@ -156,6 +156,8 @@ class _Chart:
             # Repeats did not run at the same time, so their sum has no meaning.
             is_group = spec.level_of(board) is Level.GROUP
             self.aggregate = Aggregate.MEAN if is_group else self.quantity.default_aggregate
+        # The interval and the deviation are those of a mean.
+        self.band = Band.RANGE if self.aggregate is Aggregate.SUM else board.band
         self.tints = Tints(source, self.runs.values())
         self.series_groups = series_groups(self.runs, series, self.tints)
         run_ids = tuple(self.runs)
@@ -220,7 +222,7 @@ class _Chart:
             x=self.axis.kind,
             level=_drawn(level, single, whole),
             aggregate=self.aggregate if whole else None,
-            band=self.board.band,
+            band=self.band,
             lines=shown,
             ticks=self.ticks(singly) if with_ticks else (),
             window=self.window or self.axis.whole,
@@ -271,7 +273,7 @@ class _Chart:
             smoothing_width=self.smoothing_width,
             ema=self.ema,
             surroundings=self.members(group, self.around) if self.around is not None else (),
-            band=self.board.band if group.name else Band.RANGE,
+            band=self.band if group.name else Band.RANGE,
         )
 
     def members(

@@ -20,7 +20,7 @@ from radt.technique_metrics import meaning_of, standard_unit
 from radt.usage import KERNEL
 
 AUTOMATIC_CHARTS = 4
-#: Hardware metrics, the most informative for a training run first. Metrics on the same line are
+#: Hardware metrics, the most informative for a training run first. Metrics in the same group are
 #: similar: the first one that is recorded represents the others. ``system/…`` are MLflow's.
 _TELLING = (
     (
@@ -116,7 +116,8 @@ def sections(available: Iterable[MetricInfo]) -> Mapping[str, Sequence[str]]:
 def automatic_metrics(available: Iterable[MetricInfo]) -> tuple[str, ...]:
     """Return at most `AUTOMATIC_CHARTS` metrics: up to two logged (a loss first), then hardware.
 
-    Metrics of a final test come after those of training, step durations after the script's own.
+    Further logged metrics fill the rest. Test metrics come last, among losses and among others;
+    step durations after the script's own.
     """
     logged: list[str] = []
     hardware: list[str] = []

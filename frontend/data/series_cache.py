@@ -29,9 +29,9 @@ RAW_POINTS = 32_768
 class Ask:
     """A chart's request for a series.
 
-    ``base_ns`` is zero of time. x is the seconds since then, their position on ``onto``, or the
-    step if ``by_step``. ``shown`` is the visible part of x; None for all. With ``every_point`` a
-    digest is not sufficient. A new ``variant`` makes the whole series be read again.
+    ``base_ns`` is zero of time. x is the seconds since ``base_ns``, those seconds mapped by
+    ``onto``, or the step if ``by_step``. ``shown`` is the visible part of x; None for all. With
+    ``every_point`` a digest is not sufficient. Changing ``variant`` rereads the whole series.
     """
 
     record: SeriesRecord
@@ -103,7 +103,7 @@ class Track:
         self._append(samples)
 
     def add_headers(self, headers: Sequence[Header], mark: Mark) -> None:
-        """Add headers of sealed chunks, if each chunk is narrower than a drawn cell."""
+        """Start with the headers of sealed chunks, each of which is narrower than a drawn cell."""
         self.mark = mark
         self.is_complete = False
         self._last_ns = headers[-1].last_ns
@@ -124,7 +124,7 @@ class Track:
         self.cells = digest(cells)
 
     def cells_of(self, samples: Samples, before: Before | None = None) -> tuple[Cells, Before]:
-        """Return points of this series as cells in the order of x, and their end."""
+        """Return points of this series as cells in the order of x, and the state at their end."""
         cells, end = of_samples(samples, self.record, self.ask.base_ns, before)
         if self.ask.by_step:
             steps = steps_of(samples)
@@ -165,7 +165,7 @@ class _Slot:
     track: Track
     lock: threading.Lock = field(default_factory=threading.Lock)
     version: Hashable = None
-    weight: int = 0  # the weight at the last count
+    weight: int = 0  # when last counted
 
 
 class Tracks:
@@ -187,8 +187,8 @@ class Tracks:
     def cells(self, open_reader: Callable[[], StoreReader], ask: Ask, version: Hashable) -> Cells:
         """Return a series in the order of x: every point if there are few, else a digest.
 
-        New points are read if ``version`` differs from the last call. Single points are read for a
-        window if the digest is too coarse.
+        New points are read if ``version`` differs from the last call. Individual points are read
+        for a window if the digest is too coarse.
 
         Raises:
             StoreError: The store cannot be read, or a chunk is damaged.

@@ -32,8 +32,8 @@ EnumT = TypeVar("EnumT", bound=StrEnum)
 class Level(StrEnum):
     """The subject of one line.
 
-    AUTO follows the experiment and the picks: if the experiment is about collocation, a workload
-    that was picked whole is one line if several things are compared; otherwise runs are the lines.
+    With AUTO, runs are the lines, except in experiments about collocation: if several things are
+    compared there, a workload that was picked as a whole is one line.
     GROUP is all repeats of a run, or all runs with the same value of a parameter.
     """
 
@@ -59,8 +59,8 @@ class Band(StrEnum):
     """The quantity that a group's band shows."""
 
     CONFIDENCE = "confidence"  # 95 % interval of the mean, by Student's t
-    DEVIATION = "deviation"  # the standard deviation to both sides
-    RANGE = "range"  # from the lowest to the highest
+    DEVIATION = "deviation"  # ± one standard deviation
+    RANGE = "range"  # minimum to maximum
 
 
 class XAxis(StrEnum):
@@ -113,12 +113,12 @@ class AxisRange:
 class BoardSpec:
     """Settings that all charts of a page share.
 
-    With ``x`` None, metrics that scripts logged with steps are drawn over them, others over the
-    time since the barrier. ``smoothing_pct`` is the width of a centred moving mean in per cent of
-    the whole x range, 0 for none, ``ema`` the weight of an exponential mean like TensorBoard's.
-    ``robust`` excludes outliers from the range of the y axis. ``group_by`` names the parameter
-    whose value the runs of a group share, empty for repeats; ``band`` is drawn around their mean.
-    ``monochrome`` draws lines in one colour, distinguished by dashes, for print.
+    With ``x`` None, metrics that scripts logged with steps are drawn over steps, others over the
+    time since the barrier (`radt.frontend.data.shown`). ``smoothing_pct`` is the width of a centred
+    moving mean in per cent of the whole x range, 0 for none, ``ema`` the weight of an exponential
+    mean like TensorBoard's. ``robust`` excludes outliers from the range of the y axis. ``group_by``
+    names the parameter whose value the runs of a group share, empty for repeats; ``band`` is drawn
+    around their mean. ``monochrome`` draws lines in one colour, distinguished by dashes, for print.
     """
 
     level: Level = Level.AUTO
@@ -138,7 +138,7 @@ class BoardSpec:
 
     @classmethod
     def from_json(cls, fields_: Mapping[str, Any]) -> Self:
-        """Parse `to_json`; invalid values are ignored."""
+        """Parse the output of `to_json`; invalid values are ignored."""
         return cls(
             level=_enum(Level, fields_.get("level"), Level.AUTO),
             x=_axis(fields_.get("x")),
@@ -216,7 +216,7 @@ class ChartSpec:
 
     @classmethod
     def from_json(cls, fields_: Mapping[str, Any]) -> ChartSpec | None:
-        """Parse `to_json`; invalid values are ignored. Return None for a chart without a metric."""
+        """Parse the output of `to_json`, without invalid values; None without a metric."""
         metric = fields_.get("metric")
         if not isinstance(metric, str) or not metric or len(metric) > _MAX_TEXT:
             return None
@@ -279,7 +279,7 @@ def _enum(kind: type[EnumT], given: object, default: EnumT) -> EnumT:
 
 
 def _axis(given: object) -> XAxis | None:
-    """Return an axis that needs no metric."""
+    """Parse an axis that needs no metric; None for METRIC and invalid values."""
     known = given in list(XAxis) and given != XAxis.METRIC
     return XAxis(given) if known and isinstance(given, str) else None
 
@@ -382,7 +382,7 @@ def parse_picks(texts: Iterable[str]) -> tuple[Pick, ...]:
 
 
 def format_picks(picks: Iterable[Pick]) -> list[str]:
-    """Format picks, in order, as few texts. Successive picks of one experiment share its name."""
+    """Format picks, in order, as few strings. Successive picks of one experiment share its name."""
     texts: list[str] = []
     last: str | None = None
     for pick in picks:

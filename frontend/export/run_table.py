@@ -17,7 +17,7 @@ _NAMES = ("run_id", "experiment", "workload", "letter", "name")
 
 
 def table_csv(table: RunTable) -> str:
-    """Return all found runs in their order, one per row. Column names are the columns' keys."""
+    """Return all matching runs in their order, one per row. Column names are the columns' keys."""
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     columns = [column for column in table.columns if column.key not in _NAMES]
@@ -42,5 +42,5 @@ def _value(column: RunColumn, place: int) -> object:
         return column.cell(place)
     value = float(column.ranks[place])
     if column.format is Format.AGE:
-        value /= -1e9
+        value /= -1e9  # ranks are negative ns, the newest first; files get seconds since 1970
     return "" if math.isnan(value) and column.cell(place) != units.not_finite(value) else value

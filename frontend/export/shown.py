@@ -32,8 +32,8 @@ def shown_schema() -> pa.Schema:
 
     ``chart`` counts from 1, ``x`` is in units of ``x_axis`` (seconds, since 1970 for wall; steps;
     epochs; of a metric, its own), ``value``, ``low`` and ``high`` in ``unit``. A value of NaN is a
-    gap. If ``smoothed_over`` is not 0, the value is the moving mean over this width of x,
-    and ``low`` to ``high`` is the range of the measured values.
+    gap. If ``smoothed_over`` is not 0, the value is the moving mean over this width of x; if
+    ``ema`` is not 0, the exponential mean of this weight. ``low`` to ``high`` is not smoothed.
     """
     import pyarrow as pa  # takes half a second to import, and most visitors never export
 
@@ -55,6 +55,7 @@ def shown_schema() -> pa.Schema:
             pa.field("level", label),
             pa.field("aggregate", label),
             pa.field("smoothed_over", pa.float64()),
+            pa.field("ema", pa.float64()),
             pa.field("relative", label),
         ]
     )
@@ -87,7 +88,9 @@ def _table(place: int, data: ChartData, line: NamedCurve, zoom: AxisRange | None
         return pa.array(values[seen], pa.float64(), from_pandas=False)
 
     partial = np.zeros(len(x), dtype=bool) if line.partial is None else line.partial
-    level = Level.WORKLOAD if line.is_workload else Level.RUN
+    level = Level.RUN
+    if line.is_workload:
+        level = Level.GROUP if data.level is Level.GROUP else Level.WORKLOAD
     aggregate = data.aggregate.value if line.is_workload and data.aggregate else ""
     ratio = data.relative is Relative.RATIO
     columns = {
@@ -106,6 +109,7 @@ def _table(place: int, data: ChartData, line: NamedCurve, zoom: AxisRange | None
         "level": label(level.value, count),
         "aggregate": label(aggregate, count),
         "smoothed_over": pa.repeat(pa.scalar(data.smoothing_width), count),
+        "ema": pa.repeat(pa.scalar(data.ema), count),
         "relative": label(data.relative.value, count),
     }
     schema = shown_schema()
@@ -229,12 +233,12 @@ def _notes(charts: Sequence[ChartSpec], view: View, selection: SelectedRuns) -> 
         or chart.level_of(board) is Level.WORKLOAD
         for chart in charts
     ):
-        yield "# Charts draw the runs of a workload as one line; these are the runs."
+        yield "# Charts draw several runs as one line; these are the runs."
     for chart in charts:
         if chart.over:
             yield f"# A chart draws {chart.metric!r} over {chart.over!r}. pandas.merge_asof with"
             yield '# direction="nearest", by run, pairs their samples likewise.'
-    if any(chart.smoothing_of(board) for chart in charts):
+    if any(chart.smoothing_of(board) or chart.ema_of(board) for chart in charts):
         yield "# Charts smooth them; these are the samples."
     if any(chart.relative_of(board) is not Relative.OFF for chart in charts):
         yield "# Charts show them relative to a baseline; these are the samples."

@@ -38,7 +38,7 @@ from radt.units import scale_of
 DATA_PATH, OFFERED_PATH = "run/data", "run/offered"
 #: The view's option with the words that listed metrics contain.
 FILTER = "run.metric"
-#: Number of lines of the log above a failed run's page.
+#: Number of last log lines shown at the top of a failed run's page.
 _LAST_LINES = 15
 #: The size of a metric's small curve.
 _CURVE_WIDTH, _CURVE_HEIGHT = 72, 20
@@ -153,7 +153,7 @@ def offered_answer(source: CachedStore, asked: Answer) -> Answer:
 
 
 def _failure(source: CachedStore, run: RunEntry) -> str:
-    """Return why the run ended without finishing, and its last lines; "" for other runs."""
+    """Return why a run did not finish, and the last lines of its log; "" for other runs."""
     status = run.record.status
     if not status.ended or status is RunStatus.FINISHED:
         return ""
@@ -169,18 +169,18 @@ def _failure(source: CachedStore, run: RunEntry) -> str:
 
 
 def _facts(subject: RunSubject) -> list[KeyFigure]:
-    """Return the state of the run and its command."""
+    """Return the key facts of the run: status, times, devices, machine, id and command."""
     record = subject.run.record
     facts = [KeyFigure("Status", STATUS_WORDS[record.status], status=record.status.value)]
     if record.end_reason and record.status is RunStatus.FINISHED:
         facts.append(KeyFigure("Reason", record.end_reason))
     began_ns = record.started_ns or record.created_ns
     began = datetime.fromtimestamp(began_ns / 1e9).astimezone()
-    facts.append(KeyFigure("Began", began.strftime("%Y-%m-%d %H:%M:%S")))
+    facts.append(KeyFigure("Started", began.strftime("%Y-%m-%d %H:%M:%S")))
     if record.started_ns and record.ended_ns:
-        facts.append(KeyFigure("Lasted", units.duration(record.lasted_s())))
+        facts.append(KeyFigure("Duration", units.duration(record.lasted_s())))
     elif record.started_ns and subject.is_live:
-        facts.append(KeyFigure("Lasts", units.duration(record.lasted_s(time.time_ns()))))
+        facts.append(KeyFigure("Running for", units.duration(record.lasted_s(time.time_ns()))))
     if not record.is_from_mlflow:
         collocation = "" if record.collocation == "-" else f" · {record.collocation}"
         facts.append(KeyFigure("Devices", device_name(record.devices) + collocation))

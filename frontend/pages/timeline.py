@@ -123,7 +123,7 @@ def _facts(timeline: MachineTimeline) -> list[KeyFigure]:
         "Machines": f"{len({place.host for place in timeline.places}):,}",
         "Workloads": f"{len({run.record.workload_id for run in runs}):,}",
         "Runs": f"{len(runs):,}: {counts}",
-        "Began": f"{began.day} {began:%b %Y, %H:%M:%S}",
+        "Started": f"{began.day} {began:%b %Y, %H:%M:%S}",
         "First start to last end": units.duration(whole.end - whole.start),
         "At the same time": f"at most {units.plural(timeline.most_at_once, 'run')}",
     }

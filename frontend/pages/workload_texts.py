@@ -52,8 +52,8 @@ def key_figures(
     began = datetime.fromtimestamp(subject.origin_ns / 1e9).astimezone()
     facts = [
         KeyFigure("Status", _status_text(subject), status=status),
-        KeyFigure("Began", began.strftime("%Y-%m-%d %H:%M:%S"), took),
-        KeyFigure("Lasted", took),
+        KeyFigure("Started", began.strftime("%Y-%m-%d %H:%M:%S"), took),
+        KeyFigure("Duration", took),
     ]
     imported = subject.is_from_mlflow
     if not imported:  # MLflow has no devices, barriers or ledgers

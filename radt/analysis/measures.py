@@ -37,7 +37,7 @@ from radt.usage import lower_bound
 _GPU_ENERGY, _RUN_ENERGY = (metric for metric, _ in ENERGY_SERIES)
 #: Counters read as totals, not as rates.
 _TOTALS = (_GPU_ENERGY, _RUN_ENERGY, *CARBON_METRICS)
-#: Statistics read of each metric, with True for those of whole runs.
+#: Statistics to read per metric, each with whether it covers the whole run.
 _WANTED: dict[str, set[tuple[Statistic, bool]]] = {}
 for _info in (quantity.info for quantity in Quantity):
     for _metric in _info.metrics:
@@ -81,7 +81,7 @@ class WorkloadMeasures:
         values: Values of its devices, and of all its runs together.
         energy: Energy of its GPUs and runs.
         recordings: How its runs were recorded, by run id.
-        children: The runs within its runs.
+        children: Measures of the child runs.
     """
 
     rows: Rows
@@ -104,7 +104,7 @@ def measure(
 ) -> list[WorkloadMeasures]:
     """Return the values of workloads, in order. Each workload is given by its repeats.
 
-    They are read together, with few statements. Children are measured regardless of the overlap.
+    They are read together, with few statements. Children are measured in a window of their own.
     `series` are additional quantities of series.
 
     Raises:
@@ -261,7 +261,8 @@ class _Batch:
     def _counted(self, run_id: str, quantity: SeriesQuantity) -> list[SeriesRecord]:
         """Return the series of a run that a quantity uses: those of one listener, one per device.
 
-        Only the kernel's totals cover the whole run, and only from its start to its end.
+        The kernel's totals cover the whole run and have no values in between, so only totals use
+        them.
         """
         records = [record for record in self.series[run_id] if record.metric == quantity.metric]
         listeners = [record.listener for record in records]
@@ -296,9 +297,9 @@ class _Batch:
         )
 
     def _first(self, run_id: str, quantity: Quantity) -> Measured | None:
-        """Return the value of the first series of a quantity that has one in the window.
+        """Return the value of the first of a quantity's series that has one in the window.
 
-        If a run has a series for each device, the first series of each are added.
+        If the quantity adds devices, the first series of each device are added.
         """
         info = quantity.info
         for metric in info.metrics:

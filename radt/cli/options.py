@@ -147,12 +147,12 @@ def experiment_of(text: str, places: Places) -> str:
     end = next((end for end in ends if Path(text[:end]).is_file()), None)
     if end is None:
         return text
+    from radt.experiment.files import table_path
     from radt.experiment.source import experiment_names
     from radt.store.locate import Readers
 
     file = text[:end]
-    # A sweep expands into a CSV file of the same name, which is what runs.
-    table = Path(file).with_suffix(".csv")
+    table = table_path(file)
     names = experiment_names(table) if table.is_file() else [table.stem]
     if len(names) > 1:
         raise UsageError(

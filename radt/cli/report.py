@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -166,9 +167,13 @@ def _draw(content: Content, folder: Path) -> None:
     charts = charts_of(content, single=True).charts
     if not charts:
         click.echo("No figure is written: no quantity has a value", err=True)
+    used: Counter[Path] = Counter()
     for chart in charts:
         quantity = chart.axis.quantity
         words = quantity.words if isinstance(quantity, SeriesQuantity) else quantity.value
         path = folder / file_name((experiment, words), "svg")
+        used[path] += 1
+        if used[path] > 1:  # long names are cut
+            path = path.with_stem(f"{path.stem}-{used[path]}")
         write(path, bars_file(chart, f"{experiment} · {content.window}"))
         click.echo(str(path), err=True)

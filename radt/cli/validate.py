@@ -19,13 +19,13 @@ from radt.units import plural
 @click.command("validate")
 @click.argument("file", type=click.Path(path_type=str))
 @click.option("--rerun", is_flag=True, help="Plan for `radt FILE --rerun`.")
-@click.option("-d", "--devices", default="", help="Override the Devices column, such as cpu.")
+@click.option("-d", "--devices", default="", help="Override the Devices column, e.g. with cpu.")
 @setting_option(settings.ON)
 def command(file: str, rerun: bool, devices: str, on: str | None) -> None:
     """Check an experiment FILE and print what a start would do.
 
     Nothing is started, submitted or written. Every problem is shown at once, with its line and
-    column; the exit code is 2 if there is one. With --on, the cluster is asked about every job.
+    column; the exit code is 2 if there are any. With --on, the cluster is asked about every job.
     """
     values = Settings.of(Path(file).absolute().parent, {settings.ON: on})
     options = StartOptions.of(values, rerun=rerun, devices=devices)
@@ -34,4 +34,6 @@ def command(file: str, rerun: bool, devices: str, on: str | None) -> None:
         click.echo(f"\n  A start adds {plural(source.added, 'row')} to {source.shown}.")
     holder = ExperimentLock(file).holder()
     if holder is not None:
-        click.echo(f"\n  It is being run by {holder}; the next start comes after that.")
+        click.echo(
+            f"\n  {holder} is running this file. The next start has to wait until it has ended."
+        )

@@ -101,7 +101,8 @@ class SubmissionFollower:
         collection: Collects the runs; None if another process does.
         statuses: Writes the experiment file; None if another process does.
         notifier: Notified of workloads that do not finish.
-        stop: Ends the following.
+        stop: Request to stop following.
+        wait_for_file_s: How long to wait at the end for a file that cannot be written.
         on_look: Called about once a second.
         clock: Monotonic seconds.
 
@@ -284,7 +285,7 @@ class SubmissionFollower:
 
     def _outcome(self, job: MonitoredJob, key: WorkloadKey) -> WorkloadProgress:
         outcome = workload_progress(key, job.workloads[key], self._monitor.statuses)
-        # As before the current run, which has ended.
+        # `repeats_done` counts earlier repeats; the status includes the one that has just ended.
         outcome.repeats_done -= outcome.status is RunStatus.FINISHED
         for run in outcome.runs:
             if run.status is RunStatus.SCHEDULED:
@@ -297,7 +298,7 @@ class SubmissionFollower:
         return outcome
 
     def _add_records(self, job: MonitoredJob, outcome: WorkloadProgress) -> None:
-        """Add what was recorded of an ended workload's runs: times, logs, the start skew."""
+        """Add the recorded times, logs and start skew of an ended workload's runs."""
         runs = outcome.runs
         for run in runs:
             record = self._recorded(run.run_id)
@@ -320,10 +321,10 @@ class SubmissionFollower:
                 self._reader = StoreReader(self._home.store_path)
             return self._reader.find_run(run_id)
         except RadtError:
-            return None  # it comes later, or only its status does
+            return None  # not collected yet, or only its status is known
 
     def _skew_s(self, run_id: str) -> float | None:
-        """Return how far apart the rows of a workload began, as measured by its node."""
+        """Return the time from the first to the last start of a workload's rows, by its node."""
         run = self._recorded(run_id)
         if run is None or self._reader is None:
             return None
@@ -345,9 +346,9 @@ class SubmissionFollower:
     def _progress(self) -> ProgressView:
         """Return the progress; the end is estimated from the rate of workloads since the start."""
         ended, total = len(self._ended), len(self._workloads)
-        here = ended - self._ended_before
+        ended_since = ended - self._ended_before
         elapsed_s = self._clock() - self._began_s
-        remaining_s = elapsed_s / here * (total - ended) if here else None
+        remaining_s = elapsed_s / ended_since * (total - ended) if ended_since else None
         return ProgressView(ended, total, elapsed_s, remaining_s)
 
     def _say(self, text: str, style: str = "dim") -> None:

@@ -20,13 +20,13 @@
     │       ├── RUN_ID.4.radt     a bundle with the changes since RUN_ID.3.radt
     │       └── files.5.tar       its output.log and artifacts, once it has ended
     ├── unfit/first, second       made by the first nodes that could not run any job
-    ├── hold                      why no further job may start; ``released`` once they may again
+    ├── hold                      why no further job may start; renamed to ``released`` afterwards
     ├── stopped                   why the rest will not run
-    └── closed                    exists once all of it is settled
+    └── closed                    exists once the submission is settled
 
 A network file system may show a file's old content, but never a new name with old content.
-Therefore files appear atomically under names that were never used before, and are never changed in
-place.
+Therefore files appear atomically, are never changed in place, and those with content that matters
+get names that were never used before.
 """
 
 from __future__ import annotations
@@ -52,10 +52,11 @@ from radt.listeners import registry
 
 #: Maximum number of starts of a job: one that has never ended by then never will.
 MOST_ATTEMPTS = 5
-#: Made by jobs that find no radt, no folder or another version; the second one holds the others.
+#: Made by jobs that find no radt, no folder or another version; the second one holds the
+#: remaining jobs.
 _UNFIT = ("first", "second")
 #: Maximum delay in s until the folder shows that jobs are held.
-_HOLD_COMES_S = 60.0
+_HOLD_VISIBLE_S = 60.0
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")
 MOST_UNFIT = len(_UNFIT)
 _REQUEST = re.compile(r"request\.(\d+)\.json")
@@ -249,7 +250,7 @@ class Spool:
         return max((int(name) for name in names if name.isdecimal()), default=0)
 
     def started_jobs(self) -> set[JobKey]:
-        """Return jobs that have attempts, or are about to.
+        """Return jobs that have an attempt or are about to have one.
 
         Raises:
             OSError: The folder cannot be read.
@@ -259,7 +260,7 @@ class Spool:
             if (key := JobKey.parse(entry.name)) is not None:
                 started.add(key)
             elif not entry.name.startswith("."):  # NFS creates hidden files of its own
-                self.problems[f"{entry.path} is not of a job, and is left alone"] = None
+                self.problems[f"{entry.path} is not a job's folder; radt ignores it"] = None
         return started
 
     def job_log(self, array: int, name: str) -> Path:
@@ -276,8 +277,8 @@ class Spool:
     def unfit(self, reason: str) -> str:
         """Note that a node could not run any job; the second note holds the rest.
 
-        Returns why the job does not run: from the third node on, that the rest is held, which this
-        call waits for.
+        Return why the job does not run. From the third node on, wait until the rest is held, and
+        return the reason of that.
 
         Raises:
             OSError: It cannot be written.
@@ -290,7 +291,7 @@ class Spool:
             if name == _UNFIT[-1]:
                 self.hold(f"two jobs could not begin: {reason}")
             return reason
-        end_s = time.monotonic() + _HOLD_COMES_S
+        end_s = time.monotonic() + _HOLD_VISIBLE_S
         while not (held := self.held) and time.monotonic() < end_s:
             time.sleep(1.0)
         return held or reason
@@ -298,8 +299,8 @@ class Spool:
     def hold(self, reason: str) -> None:
         """Let no further job start.
 
-        The reason is kept in one line: the batch script reads it, too, and jobs report it literally
-        for comparison.
+        The reason is one line: the batch script reads it, and jobs report it verbatim, so that
+        their reports can be compared.
         """
         put(self.path / "hold", " ".join(_CONTROLS.sub(" ", reason).split()))
 
@@ -316,7 +317,7 @@ class Spool:
 
     @property
     def released(self) -> str:
-        """Return why now released jobs were held; "" if none were."""
+        """Return why jobs were held that have since been released; "" if none were."""
         return _text(self.path / "released")
 
     def stop(self, reason: str) -> None:
@@ -329,7 +330,7 @@ class Spool:
         return _text(self.path / "stopped")
 
     def close(self) -> None:
-        """Note that all of it is settled."""
+        """Mark the submission as settled."""
         (self.path / "closed").touch(mode=0o600)
 
     @property
@@ -343,8 +344,8 @@ def _indices(text: str, jobs: range) -> tuple[int, ...] | None:
         found = json.loads(text)
     except ValueError:
         return None
-    is_whole = isinstance(found, list) and all(type(n) is int and n in jobs for n in found)
-    return tuple(found) if is_whole else None
+    is_valid = isinstance(found, list) and all(type(n) is int and n in jobs for n in found)
+    return tuple(found) if is_valid else None
 
 
 def _text(path: Path) -> str:

@@ -24,8 +24,8 @@ from radt.errors import DeviceError
 def pack(wanted: Sequence[InstanceProfile], mig: MigState) -> list[Placement] | None:
     """Return a position for each wanted instance, in order; None if they do not fit together.
 
-    They must fit beside the existing instances; those at unknown positions are ignored. The choice
-    among several solutions depends only on the profiles, not on their order.
+    They must fit beside the existing instances, of which those at unknown positions are ignored.
+    The choice among several solutions depends only on the profiles, not on their order.
     """
     known = [instance for instance in mig.instances if instance.placement is not None]
     existing = [mig.profile(instance.profile) for instance in known]
@@ -50,7 +50,7 @@ def pack_computes(sizes: Sequence[int], gpu_instance_slices: int) -> list[Placem
 def _places(
     wanted: Sequence[tuple[Any, tuple[Placement, ...]]], taken: Sequence[Placement]
 ) -> list[Placement] | None:
-    """Choose one of the possible positions of each, so that none overlap; in order of rank."""
+    """Choose a position for each so that none overlap, searching by rank; keep their order."""
     order = sorted(range(len(wanted)), key=lambda index: (wanted[index][0], index))
     found = _search([wanted[index][1] for index in order], taken)
     if found is None:
@@ -67,7 +67,7 @@ def _search(
     for place in possible[0]:
         if any(place.overlaps(other) for other in taken):
             continue
-        # Equal ones are kept in order: swapping them gives no new solution.
+        # Items with the same positions go from left to right: swapping them gives nothing new.
         later = tuple(other for other in possible[0] if other.start >= place.end)
         rest = _search(
             [later if other == possible[0] else other for other in possible[1:]], [*taken, place]
@@ -171,7 +171,7 @@ def slots_of(gpu: GpuInventory, wanted: Sequence[tuple[str, Collocation]]) -> li
 
 
 def gpu_instances_for(slots: Sequence[ComputeSlot]) -> list[list[ComputeSlot]]:
-    """Return the contents of the fewest GPU instances: one whole compute instance, or several."""
+    """Return the compute instances of each GPU instance, using the fewest GPU instances."""
     contents = [[slot] for slot in slots if slot.is_whole]
     parts: dict[str, list[ComputeSlot]] = {}
     for slot in slots:

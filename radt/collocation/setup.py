@@ -1,4 +1,4 @@
-"""Sets up the devices of a workload's plan, and removes them, also for dead runners."""
+"""Set up and tear down the devices of a workload, also after its runner has died."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class DeviceSetup:
         self.plan = plan
         self.run_ids = run_ids
         self.workload_id = workload_id
-        #: Objects that must be removed.
+        #: Objects that were created here and are not removed yet.
         self._entries: list[LedgerEntry] = []
         self._servers: dict[str, MpsServer] = {}
         #: The plan's compute instances by name, as they are now.
@@ -65,7 +65,8 @@ class DeviceSetup:
 
         Args:
             say: Called with a sentence about each step.
-            cancelled: Checked between steps; if true, everything created is removed.
+            cancelled: Checked between steps; if true, everything created is removed, and the call
+                returns.
 
         Raises:
             DeviceError: A step failed. Everything created before is removed; the message and the
@@ -150,8 +151,8 @@ class DeviceSetup:
     def verify(self, pids: Mapping[str, Sequence[int]]) -> list[Mismatch]:
         """Return runs that are on other devices than planned, each once.
 
-        May be called at any rate: it queries the driver once a second until all runs have been
-        seen. Without a set-up there is nothing to verify.
+        May be called at any rate: it queries the driver every `verify_interval_s` until all runs
+        have been seen. Without a set-up there is nothing to verify.
 
         Args:
             pids: The live processes of each run that has not ended.
@@ -185,7 +186,9 @@ class DeviceSetup:
             try:
                 server.terminate_clients(pids)
             except DeviceError as error:
-                problems.append(f"an MPS client may leave its server undefined: {error}")
+                problems.append(
+                    f"an MPS client may leave its server in an undefined state: {error}"
+                )
         return problems
 
     def tear_down(self) -> list[str]:
@@ -297,7 +300,7 @@ def _in_order(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
 def _remove(entry: LedgerEntry) -> str:
     """Remove an object with its entry; return a sentence if that fails."""
     thing = entry.thing
-    # A reboot ends processes and MIG instances; their ids may be reused since.
+    # A reboot ends processes and MIG instances; their ids may have been reused since.
     rebooted = entry.owner.rebooted
     try:
         match thing:

@@ -169,10 +169,13 @@ class S3Folder:
 
         target = {"Bucket": self.bucket, **_owner()}
         try:
-            answer = client.list_multipart_uploads(**target, Prefix=key)
-            for upload in answer.get("Uploads", ()):
-                if upload["Key"] == key:
-                    client.abort_multipart_upload(**target, Key=key, UploadId=upload["UploadId"])
+            for page in client.get_paginator("list_multipart_uploads").paginate(
+                **target, Prefix=key
+            ):
+                for upload in page.get("Uploads", ()):
+                    if upload["Key"] == key:  # the prefix of others, too
+                        number = upload["UploadId"]
+                        client.abort_multipart_upload(**target, Key=key, UploadId=number)
         except ClientError as error:
             # Some users may write but not list; the bucket's own rules then remove old parts.
             if error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500) >= 500:

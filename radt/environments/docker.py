@@ -277,6 +277,8 @@ LABEL_RUN = "radt.run"
 LABEL_HOME = "radt.home"
 _INSTALL = "https://docs.docker.com/engine/install/"
 _SIGNALLED = 128
+#: Exit code of docker itself, if it could not start the container.
+_NOT_STARTED = 125
 #: Where docker's client writes the container's id, in the run's folder.
 _ID_FILE = "container"
 _FACTS = "facts.json"
@@ -528,4 +530,7 @@ def _probe(
         if mark and answer.code == 0:
             facts = ImageFacts(python.strip(), packages.strip() + "\n" if packages else "", reset)
             break
+    else:
+        if answer.code == _NOT_STARTED:  # the next start tries again
+            raise report.failed(f"docker could not start the image: {answer.complaint}")
     file.write_text(json.dumps(asdict(facts)), encoding="utf-8")

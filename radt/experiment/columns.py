@@ -189,6 +189,11 @@ class ColumnPositions:
             return None
         return self.record.cells[index].value.strip() or None
 
+    def is_short(self, row: Record) -> bool:
+        """Return True if the row lacks a cell of a column with a header."""
+        missing = range(len(row.cells), len(self.record.cells))
+        return any(self.name(index) is not None for index in missing)
+
     def value(self, row: Record, column: Column) -> str:
         """Return the row's cell in this column; "" if the file or the row lacks it."""
         index = self.positions.get(column)

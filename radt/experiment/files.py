@@ -60,7 +60,7 @@ class ChangedError(Exception):
 
 
 def replace_version(path: Path, content: bytes, version: Version) -> None:
-    """Replace a version of the file by ``content``.
+    """Replace the file with ``content`` if it still is ``version``.
 
     Mode, owner, and extended attributes (including access control lists) are kept. ``path`` must
     not be a symbolic link: the link itself would be replaced, not its target.
@@ -124,7 +124,7 @@ def _keep_owner(path: Path, descriptor: int) -> None:
             return
 
 
-#: Maximum number of retries of a write that others' writes interfere with.
+#: Maximum number of attempts to write while others write the file.
 MAX_ATTEMPTS = 50
 
 
@@ -159,7 +159,7 @@ class SharedFile:
         """
         try:
             if not stat.S_ISREG(self._target.stat().st_mode):  # reading a pipe might never end
-                raise self.invalid(" is no longer a file")
+                raise self.invalid(" is not a regular file")
             return read_version(self._target)
         except OSError as error:
             raise StatusError(
@@ -198,7 +198,7 @@ class SharedFile:
         )
 
     def invalid(self, problem: str) -> StatusError:
-        """Return an error that ``change`` raises for invalid content."""
+        """Return the error for an invalid file; ``problem`` follows its path."""
         return StatusError(
             f"{self.path}{problem}",
             "Fix the file. radt did not change it and will retry at the next status change",

@@ -197,8 +197,9 @@ class ExperimentLock:
             if not lock(descriptor):
                 raise self._held(_read_holder(descriptor))
             # Its last holder may have removed it since it was opened; then the lock has no effect.
-            taken = own and is_open_at(descriptor, self.path)
-            if not own:
+            is_current = is_open_at(descriptor, self.path)
+            taken = own and is_current
+            if is_current and not own:
                 self.path.unlink()  # left by another user's killed runner
         finally:
             if not taken:

@@ -59,7 +59,7 @@ class ExperimentFile:
 
     @property
     def note(self) -> str:
-        """Return a note on what `writer` adds to the file; "" for nothing."""
+        """Return a note about rows that `writer` adds to the file; "" if it adds none."""
         return ""
 
     def plan(
@@ -77,7 +77,7 @@ class ExperimentFile:
             registry: The listeners.
             devices: Overrides the Devices column; see `radt.experiment.row.RowTarget`.
             only: Experiments and labels of the workloads that are to run here; None for all.
-            groups: Labels of the workloads of rows that radt has grouped, by line.
+            groups: Workload labels of the rows that radt has grouped, by line.
 
         Raises:
             ExperimentError: Lists every problem of the file.
@@ -152,10 +152,10 @@ def direct_plan(
         arguments: Its arguments.
         machine: This machine.
         registry: The listeners.
-        cells: The cells of other columns, of `PROGRAM_COLUMNS`.
+        cells: Values of other columns, which must be in `PROGRAM_COLUMNS`.
 
     Raises:
-        ExperimentError: Lists every problem of the parameters.
+        ExperimentError: Lists every problem with the arguments.
         UsageError: The settings file that applies here cannot be used.
     """
     given = os.fspath(file)
@@ -190,9 +190,9 @@ def direct_plan(
 
 
 def _called(given: str, arguments: Sequence[str]) -> str:
-    """Name an experiment after a File: ``train`` for train.py, a module by its name.
+    """Return the default experiment name: ``train`` for train.py, the name of a module.
 
-    For a launcher on PATH, it is the name of the script that it launches.
+    For a launcher on PATH, it is the name of the script that it starts.
     """
     if "/" not in given and not given.endswith(".py") and not Path(given).exists():
         launched = launched_script(arguments)

@@ -127,8 +127,12 @@ class StatusWriter:
             nonlocal rows, lost
             table = self._parse(content)
             rows, lost = self._locate(table)
+            header = _header_of(table)
+            for row in rows.values():
+                if header.is_short(row):
+                    raise self._file.invalid(f" has a row with too few cells in line {row.line}")
             edits = [RowEdit(row, _values(self._pending[line])) for line, row in rows.items()]
-            return edited(table, _header_of(table), edits).encode()
+            return edited(table, header, edits).encode()
 
         self._file.rewrite(change)
         for line in rows:
@@ -324,8 +328,8 @@ def _new_columns(
     }
     for row in table.rows:
         count = len(row.cells)
-        if any(header.name(index) is not None for index in range(count, old_width)):
-            continue  # incomplete: the user is editing this row
+        if header.is_short(row):
+            continue  # the user is editing this row
         own = values.get(row.start, {})
         appended: list[str] = ["" for _ in range(count, old_width)]
         for index, column in enumerate(columns, start=old_width):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import shlex
@@ -14,6 +15,7 @@ from radt.errors import Problem, UsageError
 from radt.experiment import sweep_wandb
 from radt.experiment.columns import NEAR_MISS, Column, did_you_mean, parse_params
 from radt.experiment.sweep_expand import (
+    MAX_RUNS,
     Combination,
     Distribution,
     Style,
@@ -307,8 +309,10 @@ class ParameterReader:
         if source is not None:
             parameter = replace(parameter, source=source)
             self.parameters.append(parameter)
-            self._right.update(names)
-            for value in source.values if isinstance(source, SweepChoice) else ():
+            values = list(itertools.islice(source.values, MAX_RUNS + 1))
+            if len(values) <= MAX_RUNS:  # else too many to compare conditions with
+                self._right.update(names)
+            for value in values:
                 for assignment in parameter.assigned(value):
                     self._texts[assignment.name].append(str(assignment.value))
 

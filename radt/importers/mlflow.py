@@ -52,7 +52,7 @@ RUNS_PER_PAGE = 500
 POINTS_PER_PAGE = 25_000
 #: A page of runs or points takes a server longer than requests of other commands.
 _PATIENCE = {**FOR_COMMANDS, "MLFLOW_HTTP_REQUEST_TIMEOUT": "60"}
-#: MLflow's replacement of infinity in its databases (mlflow/store/tracking/sqlalchemy_store.py).
+#: MLflow's replacement for infinity in its databases (mlflow/store/tracking/sqlalchemy_store.py).
 _LARGEST = 1.7976931348623157e308
 NS_PER_MS = 1_000_000
 #: Number of metrics that are read concurrently.
@@ -62,7 +62,8 @@ _THREADS = 8
 _BULK = "/ajax-api/2.0/mlflow/metrics/get-history-bulk"
 _request: Any = http_request
 _page_token: Any = SearchUtils.create_page_token
-#: Some programs log nanoseconds although MLflow expects milliseconds; such times would not fit.
+#: Some programs log nanoseconds although MLflow expects milliseconds; such times would overflow, so
+#: they are clipped.
 _MAX_MS = 2**63 // NS_PER_MS - 1
 _SHORT_ID = 8
 #: Folders of a file store that an import does not read.
@@ -99,7 +100,7 @@ class _Metric:
 
 
 class MlflowSource:
-    """Runs of one MLflow that radt did not record. Connect it before any other call.
+    """The runs of an MLflow store that radt did not record. Call `connect` first.
 
     Args:
         uri: ``http(s)://…``, ``sqlite:///FILE``, ``postgresql://…``, or the folder of a file store.
@@ -140,7 +141,7 @@ class MlflowSource:
         if path is not None and path.is_dir() and (link := first_link(path, _NOT_READ)):
             raise UsageError(
                 f"{link} is a link, which MLflow would follow out of {self.where}",
-                "Replace it by what it leads to, or delete it",
+                "Replace it with its target, or delete it",
             )
         set_client_defaults(_PATIENCE)
         with self._errors():
@@ -152,7 +153,7 @@ class MlflowSource:
         return {str(each.name): str(each.experiment_id) for each in self._all(search)}
 
     def runs(self) -> Sequence[MlflowRun]:
-        """Return all runs that radt did not record, without parameters and metrics."""
+        """Return all runs that radt did not record, without points; others go to `recorded`."""
         foreign: list[MlflowRun] = []
         self.recorded = []
         for name, experiment_id in self.experiments().items():
@@ -350,7 +351,7 @@ class MlflowSource:
         """Translate errors of requests.
 
         Raises:
-            RefusedError: MLflow refuses this request, or no longer has the run.
+            MlflowRefusedError: MLflow refuses this request, or no longer has the run.
             TrackingError: MLflow does not respond.
         """
         try:
@@ -361,12 +362,12 @@ class MlflowSource:
             if error.kind in (ErrorKind.GONE, ErrorKind.REFUSED):
                 raise MlflowRefusedError(message) from error
             raise TrackingError(
-                message, "Check the address, the credentials, and that the server runs"
+                message, "Check the address, the credentials, and that the server is running"
             ) from error
 
 
 def _with_steps(metric: _Metric, samples: Samples) -> Samples:
-    """Remove the steps if all are 0, MLflow's value for points without a step."""
+    """Drop steps that are all 0, MLflow's default, unless a metric begins with a single point."""
     steps = samples.steps
     metric.has_steps |= steps is not None and bool(
         steps.any() or (not metric.first and len(steps) == 1)

@@ -12,12 +12,12 @@ _MLFLOW_LIBRARIES = ("sklearn", "xgboost", "lightgbm", "statsmodels")
 
 
 def autolog() -> None:
-    """Record all training in this process with libraries that are imported now or later.
+    """Record all training in this process with libraries already imported or imported later.
 
-    Lightning, transformers, Keras, Accelerate and TensorBoard's ``SummaryWriter`` then record
-    themselves with their `radt.integrations`, which the script need not name. If the script imports
-    mlflow, MLflow's autologging is switched on for scikit-learn, XGBoost, LightGBM and statsmodels,
-    but without models as artifacts.
+    Lightning, transformers, Keras, Accelerate and TensorBoard's ``SummaryWriter`` are then recorded
+    by `radt.integrations`, without changes to the script. If the script imports mlflow, MLflow's
+    autologging is switched on for scikit-learn, XGBoost, LightGBM and statsmodels, but without
+    models as artifacts.
 
     It opens no run: anything that trains or logs joins the open run (``radt.init()``, ``with
     radt.Run():``, a row of an experiment), or begins one. A run of MLflow becomes a run of radt

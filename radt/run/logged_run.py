@@ -1,4 +1,4 @@
-"""The values and files of a run: the part of `radt.Run` that needs no block."""
+"""The values and files of a run: the part of `radt.Run` that does not open or close one."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class LoggedRun:
         if self._open_run is None:
             warn_once(OUTSIDE)
         elif self._open_run.backend.recorded and not self._open_run.backend.rename(name):
-            warn_once(f"the run cannot be renamed to {name!r}: whoever began it names it")
+            warn_once(f"cannot rename the run to {name!r}: only the process that started it can")
 
     # Values ----------------------------------------------------------------------------------
 
@@ -133,7 +133,7 @@ class LoggedRun:
     # Files -----------------------------------------------------------------------------------
 
     def _files(self) -> RunDir | None:
-        """The folder for the run's files; None if they are not recorded."""
+        """Return the folder for the run's files; None if files are not recorded."""
         if self._open_run is None:
             warn_once(OUTSIDE)
             return None
@@ -155,7 +155,7 @@ class LoggedRun:
         Args:
             path: File or folder to copy, or W&B's ``Artifact`` with several.
             artifact_path: Folder among the run's artifacts; the root if None.
-            name: W&B's name of that folder.
+            name: W&B's name for `artifact_path`; takes precedence over it.
             **others: Other arguments of W&B; a warning says that they are not recorded.
 
         Raises:
@@ -171,7 +171,7 @@ class LoggedRun:
     def log_text(self, text: str, file: str, step: int | None = None) -> None:
         """Record text as an artifact named ``file``, which may contain folders: ``a/b.txt``.
 
-        With a step it is one of a sequence, which the dashboard shows with a slider: step 3 of
+        With a step it belongs to a sequence, which the dashboard shows with a slider: step 3 of
         ``a/b.txt`` is the artifact ``a/b/step-3.txt``. Text of the same file and step replaces an
         earlier one.
 
@@ -185,7 +185,7 @@ class LoggedRun:
             add_content(run_dir, data, path)
 
     def log_image(self, name: str, image: Any, step: int | None = None) -> None:
-        """Record an image, at a step one of a sequence: ``log_image("val/masks", mask, step)``.
+        """Record an image; with a step, one of a sequence: ``log_image("val/masks", mask, step)``.
 
         It becomes an artifact, ``images/val/masks/step-100.png``; without a step
         ``images/val/masks.png``. An image of the same name and step replaces an earlier one.
@@ -220,7 +220,7 @@ class LoggedRun:
             add_content(run_dir, read(), path)
 
     def log_table(self, name: str, table: Any, step: int | None = None) -> None:
-        """Record a table, at a step one of a sequence: ``log_table("errors", frame, step)``.
+        """Record a table; with a step, one of a sequence: ``log_table("errors", frame, step)``.
 
         It becomes an artifact, ``tables/errors/step-100.json``, in the format of MLflow's
         ``log_table``. A table of the same name and step replaces an earlier one.

@@ -43,7 +43,7 @@ class OtherRunError(StoreError):
 
 @dataclass(frozen=True, slots=True)
 class OwnershipTransfer:
-    """How a copied run becomes one of this machine's, which then uploads it as its own.
+    """Makes a copied run belong to this machine, which then uploads it.
 
     ``spool`` is its folder here, ``tracking_uri`` MLflow's address, "" for none.
     """
@@ -111,18 +111,18 @@ class _Applying:
         if pruned is not None and pruned.kept is Keep.SUMMARIES:
             self._make_way(pruned.point_count)
         stored = find(self.connection, RUNS, run_id)
-        rows_count = self._rows_count(stored)
+        rows_take_precedence = self._rows_take_precedence(stored)
         points = self._append()
         self._put_markers()
-        if rows_count or self.is_part:
+        if rows_take_precedence or self.is_part:
             self.writer.put_gaps(batch.gaps)
         if batch.is_last:
             if batch.rows.run.status.ended and chunks.loose_series(self.connection, run_id):
                 self.writer.seal(run_id)
-            if rows_count or self.is_part:
+            if rows_take_precedence or self.is_part:
                 for ledger in batch.rows.ledgers:
                     self.writer.put_ledger(ledger)
-            if rows_count:
+            if rows_take_precedence:
                 self._put_rows(stored)
             if not self.is_part:
                 self._put_cursors()
@@ -187,7 +187,7 @@ class _Applying:
             or stored.values[:1].view(np.int64)[0] != copied.values[:1].view(np.int64)[0]
         ):
             raise OtherRunError(
-                f"run {self.run_id} has other values in the store than in its copy",
+                f"run {self.run_id}: the values in the store differ from those in the copy",
                 _COMPARE,
             )
 
@@ -203,7 +203,7 @@ class _Applying:
 
     # -- rows -------------------------------------------------------------------------------------
 
-    def _rows_count(self, stored: RunRecord | None) -> bool:
+    def _rows_take_precedence(self, stored: RunRecord | None) -> bool:
         """Return whether the batch's rows of the run take precedence over the store's.
 
         They do not if the store has the run's end, or more of its points.
@@ -262,7 +262,7 @@ class _Applying:
         self.writer.put_cursors(self.run_id, further)
 
     def _transferred(self, transfer: OwnershipTransfer, stored: RunRecord | None) -> RunRecord:
-        """Return the run as one of this machine's, which may already have begun to upload it."""
+        """Return the run as owned by this machine, which may have begun to upload it."""
         return replace(
             self.batch.rows.run,
             spool=str(transfer.spool),

@@ -174,7 +174,7 @@ class StoreReader:
         )
 
     def find_run(self, given: str) -> RunRecord:
-        """Return the run with the given id, radt's or MLflow's, or id prefix.
+        """Return the run with this radt id, MLflow id or id prefix.
 
         Raises:
             RunNotFoundError: No run or several match, or fewer than 4 characters were given.
@@ -190,7 +190,7 @@ class StoreReader:
         raise RunNotFoundError(f"several runs match '{given}': {some}…", "Give more characters")
 
     def matching_runs(self, given: str) -> list[RunRecord]:
-        """Return the run with that id, radt's or MLflow's, else some runs with that id prefix.
+        """Return the run with this radt or MLflow id; without one, some runs with this prefix.
 
         Raises:
             RunNotFoundError: Fewer than 4 characters were given.
@@ -229,9 +229,9 @@ class StoreReader:
         return self._texts("param", run_ids)
 
     def revisions(self, experiment: str) -> dict[str, int]:
-        """Return the revisions of an experiment's runs by id. Every change of a run raises its own.
+        """Return the revisions of an experiment's runs by id. A change to a run increases its own.
 
-        Read them before what they stand for, so that later writes are read again, not missed.
+        Read them before the data, so that later writes are read again rather than missed.
         """
         with self.snapshot() as connection:
             rows = connection.execute(REVISIONS, {"experiment": experiment}).all()
@@ -356,11 +356,11 @@ class StoreReader:
             row |= {name: getattr(block[-1], name) for name in keys}
 
     def ledger(self, run_ids: Sequence[str]) -> list[LedgerRecord]:
-        """Return the samples expected and received of every listener of runs."""
+        """Return the numbers of samples expected and received from each listener of the runs."""
         return self._select_of(LEDGERS, run_ids, "run_id, listener")
 
     def gaps(self, run_ids: Sequence[str]) -> list[GapRecord]:
-        """Return the stretches of runs without values, by run and start."""
+        """Return the gaps of runs, intervals without values, by run and start."""
         return self._select_of(GAPS, run_ids, "run_id, start_ns, listener, series_no")
 
     def cursors(self, run_id: str) -> dict[str, JournalCursor]:

@@ -112,7 +112,7 @@ def test_what_is_not_of_a_job_is_left_alone(tmp_path: Path) -> None:
     (jobs / str(JobKey(0, 0)) / "attempts" / "old").mkdir()
     (jobs / str(JobKey(0, 0)) / "attempts" / "1" / "beat.old").touch()
     simulation.finish()
-    assert len(notes(simulation, "my notes is not of a job")) == 1
+    assert len(notes(simulation, "my notes is not a job's folder")) == 1
     assert not notes(simulation, "nfs")
     finished_once(simulation)
     assert not collect(simulation.spool, Home(tmp_path / "home")).problems

@@ -94,9 +94,9 @@ def test_a_login_node_that_does_not_see_the_last_part_waits_for_it(
         seen = []
         for line in iter(follower.stdout.readline, ""):
             seen.append(line)
-            if "does not show all of 1 run yet" in line:
+            if "waiting for the last files of 1 run" in line:
                 break
-        assert "does not show all of 1 run yet" in seen[-1], seen
+        assert "waiting for the last files of 1 run" in seen[-1], seen
         assert study.statuses() == ["FINISHED"]
         login.forgets()
         output, _ = follower.communicate()

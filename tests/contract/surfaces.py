@@ -59,7 +59,7 @@ OF_GROUPS = ("time_per_epoch", "vs_solo", "cpu", "memory_peak", "cpu_time")
 #: Keys of `radt.totals` and of reports by the same quantity.
 TOTALS = {"duration_s": "duration", "cpu_time_s": "cpu_time", "rss_peak_bytes": "rss_peak"}
 #: Titles of facts on the page of a run.
-FACTS = {"Status": "status", "Lasted": "duration"}
+FACTS = {"Status": "status", "Duration": "duration"}
 _FACT = re.compile(r"<dt>(.*?)</dt>\s*<dd[^>]*>(.*?)</dd>", re.DOTALL)
 
 

@@ -281,7 +281,7 @@ def test_another_run_of_the_same_id_is_left_alone(way: Way) -> None:
             writer.add_series([replace(loss, entity="node2")])
         kit.add_points(writer, number, [17.0])
     before = way.contents()
-    with pytest.raises(RadtError, match="other values"):
+    with pytest.raises(RadtError, match="the values in the store differ"):
         way.travel()
     assert way.contents() == before
 

@@ -436,6 +436,19 @@ def test_an_image_without_python_runs_executables_only(bench: Workbench, docker:
     assert run(built, bench.launch("/bin/echo", "here", python=False)) == "here"
 
 
+def test_an_image_that_docker_cannot_start_now_is_started_by_the_next_build(
+    bench: Workbench, docker: Docker
+) -> None:
+    docker.save(problem="Error response from daemon: no space left on device")
+    with pytest.raises(
+        EnvironmentBuildError, match=r"docker could not start the image: .*no space"
+    ):
+        bench.build("docker:python:3.12")
+    docker.save(problem="")
+    built = bench.build("docker:python:3.12")
+    assert run(built, bench.launch("-c", "print('here')")) == "here"
+
+
 def test_an_old_python_is_pointed_out(bench: Workbench, docker: Docker) -> None:
     old = bench.write("../old/python", "#!/bin/sh\necho python==3.8.1\n")
     old.chmod(0o755)

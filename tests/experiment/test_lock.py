@@ -331,3 +331,16 @@ def test_what_another_users_killed_runner_left(open_folder: Path) -> None:
 
     assert (done.returncode, done.stdout) == (0, "held\n"), done.stderr
     assert not lock.path.exists()
+
+
+def test_what_another_user_left_is_removed_only_if_it_is_still_there(tmp_path: Path) -> None:
+    """Meanwhile that user's next runner may have made a new lock file."""
+    file = tmp_path / "experiment.csv"
+    file.write_text("File\ntrain.py\n")
+    late, next_one = ExperimentLock(file), ExperimentLock(file)
+    late.path.write_text("{}")
+    descriptor = os.open(late.path, os.O_RDONLY)
+    late.path.unlink()
+    with next_one:
+        assert not late._try(descriptor, own=False)
+        assert next_one.path.exists()

@@ -47,6 +47,19 @@ def test_edits_made_meanwhile_stay_and_rows_are_found_where_they_went(write: Wri
     )
 
 
+def test_a_row_that_is_cut_short_meanwhile_gets_its_status_when_it_is_whole(write: Write) -> None:
+    path = write("File,Params,Status,Run\ntrain.py,--x 1,,\n")
+    writer = StatusWriter(path)
+
+    path.write_text("File,Params,Status,Run\ntrain.py,--x 1\n")
+    with pytest.raises(StatusError, match="a row with too few cells in line 2"):
+        writer.set(2, "FINISHED", "id-a")
+    path.write_text("File,Params,Status,Run\ntrain.py,--x 1,,\n")
+    writer.flush()
+
+    assert path.read_text() == "File,Params,Status,Run\ntrain.py,--x 1,FINISHED,id-a\n"
+
+
 def test_twins_keep_their_order_when_lines_move(write: Write) -> None:
     path = write(TWINS)
     writer = StatusWriter(path)

@@ -306,14 +306,14 @@ PROBLEMS: list[tuple[str, str, list[tuple[int | None, str | None, str]]]] = [
         "  a: {value: 1, when: {opt: adm}}\n  b: {value: 1, when: {otp: adam}}\n"
         "  c: {value: 1, when: {later: 1}}\n  d: {value: 1, when: adam}\n"
         "  e: {value: 1, when: {wrong: 1}}\n  n: {min: 1, max: 9}\n"
-        "  f: {value: 1, when: {n: 3}}\n  later: [1]\n",
+        "  f: {value: 1, when: {n: 30}}\n  g: {value: 1, when: {n: 3}}\n  later: [1]\n",
         [
             (4, "parameters", "wrong: expected a list of values, got '3'"),
             (5, "parameters", "a: opt is never 'adm'"),
             (6, "parameters", "b: no parameter 'otp' is above it"),
             (7, "parameters", "c: no parameter 'later' is above it"),
             (8, "parameters", "d: expected a parameter and its values in when"),
-            (11, "parameters", "f: n is never '3'"),
+            (11, "parameters", "f: n is never '30'"),
         ],
     ),
     (

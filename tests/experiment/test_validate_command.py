@@ -99,7 +99,8 @@ def test_a_file_that_is_being_run(folder: Path) -> None:
             check=True,
         )
 
-    assert f"It is being run by process {os.getpid()} of " in done.stdout
+    assert f"process {os.getpid()} of " in done.stdout
+    assert "is running this file" in done.stdout
 
 
 @pytest.mark.parametrize("name", ["missing.csv", "."])

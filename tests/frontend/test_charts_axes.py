@@ -363,6 +363,19 @@ def test_groups_are_means_with_the_interval_of_their_runs(demo, source):
     assert [one.short for one in by_seed.lines] == [f"seed {number}" for number in range(4)]
 
 
+@pytest.mark.parametrize("band", [Band.CONFIDENCE, Band.DEVIATION])
+def test_the_band_of_a_sum_of_groups_is_its_range(demo, source, band):
+    for number in range(3):
+        demo.workload(EXPERIMENT, f"w{number}", [demo.run("a", "n", 8.0)])
+        gauge(demo, f"w{number} a", "score", np.arange(40.0), np.full(40, 10.0))
+    board = BoardSpec(band=band)
+    data = draw(source, "score", level=Level.GROUP, board=board, aggregate=Aggregate.SUM)
+    (line,) = data.lines
+    for values in (line.curve.values, line.low, line.high):
+        assert values == pytest.approx(np.full(len(values), 30.0))
+    assert figure(data, Look())["layout"]["meta"]["band"] == "band min–max"
+
+
 # -- smoothing ---------------------------------------------------------------------------------
 
 
@@ -422,6 +435,7 @@ def test_a_logarithmic_axis_says_what_it_leaves_out(demo, source):
         ({"y_min": 1e8, "y_max": 3e8}, [100, 300]),
         ({"y_max": 3e8}, [0, 300]),
         ({"y_min": 9e8}, [900, 1800]),
+        ({"y_max": -1e8}, [-200, -100]),
     ],
 )
 def test_an_axis_by_hand(demo, source, given, expected):
@@ -429,6 +443,23 @@ def test_an_axis_by_hand(demo, source, given, expected):
     gauge(demo, "solo a", "mem", np.arange(6.0), np.full(6, 2e8))
     drawn = figure(draw(source, "mem", **given), Look())
     assert drawn["layout"]["yaxis"]["range"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"y_min": 1e8, "y_max": 3e8}, [100, 300]),
+        ({"y_min": 9e8}, [900, 9000]),
+        ({"y_max": 1e7}, [1, 10]),
+        ({"y_min": 3e8, "y_max": 1e8}, [300, 3000]),
+        ({"y_min": 0, "y_max": 400e6}, [100, 400]),
+    ],
+)
+def test_a_logarithmic_axis_by_hand(demo, source, given, expected):
+    demo.quickstart()
+    gauge(demo, "solo a", "mem", np.arange(6.0), np.full(6, 2e8))
+    drawn = figure(draw(source, "mem", log=True, **given), Look())
+    assert drawn["layout"]["yaxis"]["range"] == pytest.approx(np.log10(expected))
 
 
 # -- levels, marks, looks ----------------------------------------------------------------------
@@ -581,6 +612,14 @@ def test_any_eight_lines_have_eight_hues_and_more_differ_by_dashes(demo, source)
     assert len({hue for hue, _ in drawn(Level.WORKLOAD, *runs[:24])}) == 8
     # The rows of a workload differ on its own page and on all others.
     assert len({tint(catalog, run.run_id) for run in runs[:3]}) == 3
+
+
+def test_more_than_eight_groups_look_different(demo, source):
+    for number in range(10):
+        demo.workload(EXPERIMENT, f"w{number}", [demo.run("a", f"n{number}", 1.0)])
+    drawn = figure(draw(source, level=Level.GROUP), Look())
+    lines = drawn["layout"]["meta"]["lines"]
+    assert len({(line["colour"], line["stroke"]) for line in lines}) == len(lines) == 10
 
 
 def test_devices_of_one_workload_are_told_apart(demo, source):

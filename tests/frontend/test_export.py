@@ -24,7 +24,7 @@ from radt.frontend.answers import content_disposition
 from radt.frontend.auth import DashboardAccess, Guard
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.run.previews import BusyError
-from radt.frontend.data.spec import AxisRange, ChartSpec, Pick, XAxis
+from radt.frontend.data.spec import AxisRange, BoardSpec, ChartSpec, Level, Pick, XAxis
 from radt.frontend.export import routes
 from radt.frontend.export import tables as full
 from radt.frontend.export.request import Turnstile
@@ -224,6 +224,22 @@ def test_workloads_are_given_as_one_line_with_its_band(demo: Demo, exports: Expo
     values = three[three["value"].notna()]
     assert (values["low"] <= values["value"]).all()
     assert (values["high"] >= values["value"]).all()
+
+
+def test_smoothed_groups_say_so(demo: Demo, exports: Exports) -> None:
+    demo.quickstart()
+    charts = (ChartSpec("loss", 0), ChartSpec("accuracy", 1, smoothing_pct=5.0))
+    view = View(charts=charts, board=BoardSpec(level=Level.GROUP, ema=0.6))
+    found = exports.frame("shown", "parquet", view)
+    assert set(found["level"]) == {"group"}
+    exponential = found["metric"] == "loss"
+    assert set(found["ema"][exponential]) == {0.6}
+    assert set(found["smoothed_over"][exponential]) == {0.0}
+    assert set(found["ema"][~exponential]) == {0.0}
+    assert (found["smoothed_over"][~exponential] > 0).all()
+    code = exports.prepare("python", view, slot=0)["text"]
+    assert "# Charts draw several runs as one line; these are the runs." in code
+    assert "# Charts smooth them; these are the samples." in code
 
 
 def test_texts_do_nothing_in_spreadsheets(demo: Demo, exports: Exports) -> None:

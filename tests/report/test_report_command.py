@@ -44,6 +44,12 @@ def times(study: Study, *arguments: str) -> dict[str, float]:
     }
 
 
+def test_a_file_is_named_as_it_is_written(study: Study, tmp_path: Path) -> None:
+    file = tmp_path / "Mine.CSV"
+    file.write_text("Experiment,File\nstudy,train.py\n")
+    assert report(study, experiment=str(file)).stdout == report(study).stdout
+
+
 def test_a_window_is_chosen(study: Study) -> None:
     assert times(study) == pytest.approx({"solo": 2.0, "pair": 3.5})
     assert times(study, "--window", "epoch:1") == pytest.approx({"solo": 9.0, "pair": 9.0})

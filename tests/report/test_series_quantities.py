@@ -399,6 +399,21 @@ def test_figures_are_those_of_the_named_quantities(study: Study, tmp_path: Path)
     assert "#0072b2" in style and "var(" not in style
 
 
+def test_figures_whose_names_are_cut_to_the_same_are_all_kept(
+    study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("radt.render.files._NAME_CHARS", 25)
+    repeats(study, "solo", [[0.5, 0.61], [0.5, 0.63]])
+    named = ("time_to(accuracy>=0.6)", "time_to(accuracy>=0.5)")
+    said(study, "--figures", str(tmp_path), *(w for name in named for w in ("--quantity", name)))
+    drawn = sorted(tmp_path.glob("*.svg"))
+    assert [path.name for path in drawn] == [
+        "radt-study-time_to-accura-2.svg",
+        "radt-study-time_to-accura.svg",
+    ]
+    assert drawn[0].read_text() != drawn[1].read_text()
+
+
 def test_a_single_bar_is_drawn_into_a_file(study: Study, tmp_path: Path) -> None:
     repeats(study, "solo", [[0.5, 0.61]])
     said(study, "--figures", str(tmp_path))

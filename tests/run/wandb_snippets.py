@@ -165,7 +165,7 @@ ATTRIBUTES = (
     Snippet("assert run.resumed is False and not wandb.run.resumed and run.starting_step == 0"),
     Snippet("assert run.offline and not run.disabled and run.sweep_id is None and not run.entity"),
     Snippet("assert run.job_type is None"),
-    Snippet("run.name = 'mine'; assert run.name == 'row a'", ("the run cannot be renamed",)),
+    Snippet("run.name = 'mine'; assert run.name == 'row a'", ("cannot rename the run",)),
     Snippet("run.settings", raises=f"neither radt.Run nor mlflow has 'settings'. {PAGE}"),
     Snippet("run.project_url", raises=PAGE),
     Snippet("assert not hasattr(run, 'anything') and getattr(run, 'viewer', 7) == 7"),

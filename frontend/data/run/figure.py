@@ -1,4 +1,4 @@
-"""Read a plotly figure from an HTML file of ``write_html``, which MLflow's ``log_figure`` uses.
+"""Read a plotly figure from an HTML file of plotly's ``write_html``, which MLflow uses, too.
 
 The file ends with ``Plotly.newPlot("id", [traces], {layout}, …)``, whose arguments are JSON: they
 are parsed, and nothing in the file is executed. The content sent to the browser is limited

@@ -1,4 +1,4 @@
-"""Compute the extent of a figure's numbers. With the distance of ticks, it gives their count."""
+"""Compute the extent of a figure's numbers, which limits the number of its ticks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Extents:
         layout: The layout.
 
     Raises:
-        NotDrawnError: There are too many values.
+        NotDrawnError: There are too many values, or numbers of an unknown type.
     """
 
     def __init__(self, traces: list[dict[str, Any]], layout: dict[str, Any]) -> None:
@@ -83,7 +83,7 @@ class Extents:
 
 
 def _numbers_in(text: str) -> list[float]:
-    """Return the numbers that Plotly may read in a text: a number, or both ends of a date."""
+    """Return the numbers that Plotly may read from a text: a number, or both ends of a date."""
     numbers = []
     with suppress(ValueError):
         numbers.append(float(text))
@@ -131,7 +131,7 @@ def _numbers(value: object, along: str = "", depth: int = 0) -> Iterator[tuple[s
 
 
 def _reached(key: str, value: object) -> object:
-    """Return the coordinate that an attribute stands for; None if it is not one."""
+    """Return the farthest coordinate that an attribute can produce; None if it sets none."""
     if key in _COORDINATES:
         return value
     if key == "rangemode":  # may extend from zero

@@ -83,7 +83,7 @@ class ShownWorkload:
 
 
 def find_subject(source: CachedStore, view: View) -> ShownWorkload:
-    """Return the workload of a view, by default the newest of the experiment in focus.
+    """Return the workload of a view, by default the newest that has begun.
 
     Raises:
         RunNotFoundError: There is no such workload.
@@ -116,10 +116,10 @@ def offered(subject: ShownWorkload, search: str) -> list[dict[str, str]]:
 
 
 def option_label(workload: WorkloadEntry) -> str:
-    """Return ``three · 3 runs · cnn-small · finished``, with a number for repeated labels."""
-    whole = [run for run in workload.runs if run.parent is None]
-    names = list(dict.fromkeys(run.record.name for run in whole if run.record.name))
-    count = len(whole)
+    """Return ``three · 3 runs · cnn-small · #4``: label, number of runs, names and ordinal."""
+    top_level = [run for run in workload.runs if run.parent is None]
+    names = list(dict.fromkeys(run.record.name for run in top_level if run.record.name))
+    count = len(top_level)
     parts = [
         workload.record.label or workload.record.workload_id[:8],
         f"{count} run" if count == 1 else f"{count} runs",
@@ -174,7 +174,7 @@ def _subject(
 
 
 def _place(source: CachedStore, beginning: str) -> tuple[str, str] | None:
-    """Return experiment and id of the workload whose id has this prefix."""
+    """Return experiment and id of the newest workload whose id has this prefix."""
 
     def read(reader: StoreReader) -> tuple[str, str] | None:
         last = beginning + chr(0x10FFFF)

@@ -66,7 +66,7 @@ class Location(Protocol):
         """Return a subfolder."""
 
     def paths(self) -> Iterator[str]:
-        """Yield the paths of all files below it; none in MLflow, where archives have one place.
+        """Yield the paths of all files below it; none in MLflow, where archives are in one folder.
 
         Raises:
             ArchiveError: The folder cannot be listed.

@@ -169,7 +169,7 @@ def deliverable_tags(
     texts = {tag_keys[name]: value for name, value in tags.items()}
     for name, key in keys.items():
         if key != name:
-            texts[f"{METRIC_PREFIX}{key}"[:MAX_KEY_LENGTH]] = name
+            texts[shortened(f"{METRIC_PREFIX}{key}", MAX_KEY_LENGTH)] = name
     if run.status.ended:
         texts[STATUS] = run.status.value  # MLflow has fewer statuses
         if run.end_reason:

@@ -1,4 +1,4 @@
-"""Create the MLflow runs of runs and workloads."""
+"""Create an MLflow run for each run and workload."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class RunCreator:
             above_id = self._mlflow_id(tags.get(PARENT))
             label = "" if above_id is not None else run.workload if workload.label else ""
             own = self._run_tags(run, tags, above_id or parent_id)
-            mlflow_id = known.get(run.run_id) or self._adopted(tags.get(MLFLOW_RUN), own)
+            mlflow_id = known.get(run.run_id) or self._adopt(tags.get(MLFLOW_RUN), own)
             mlflow_id = mlflow_id or self.target.create_run(
                 experiment_id,
                 run_name(label, run.letter, run.name),
@@ -113,14 +113,14 @@ class RunCreator:
             )
             self.writer.update_run(run.run_id, mlflow_run_id=mlflow_id)
 
-    def _adopted(self, mlflow_id: str | None, tags: Mapping[str, str]) -> str | None:
-        """Return the id of the MLflow run that the script created; None if it was deleted."""
+    def _adopt(self, mlflow_id: str | None, tags: Mapping[str, str]) -> str | None:
+        """Add tags to the MLflow run that the script created; return its id, None if it is gone."""
         if mlflow_id is None:
             return None
         kept = (MLFLOW_USER, MLFLOW_SOURCE_TYPE, MLFLOW_SOURCE_NAME)
         try:
-            there = self.target.tags(mlflow_id)
-            missing = [(k, v) for k, v in tags.items() if k not in kept or k not in there]
+            present = self.target.tags(mlflow_id)
+            missing = [(k, v) for k, v in tags.items() if k not in kept or k not in present]
             for first in range(0, len(missing), MAX_TEXTS):
                 self.target.set_tags(mlflow_id, missing[first : first + MAX_TEXTS])
         except DeliveryError as error:
@@ -141,7 +141,7 @@ class RunCreator:
         return experiment_id
 
     def _created_before(self, experiment_id: str, workload_id: str) -> dict[str, str]:
-        """Return MLflow run ids of an earlier attempt by run id, the parent's by workload id."""
+        """Return the MLflow runs created earlier, by run id (the parent: by workload id)."""
         runs = self.target.runs_with_tag(experiment_id, WORKLOAD_ID, workload_id, ViewType.ALL)
         return {run.data.tags.get(RUN_ID, workload_id): run.info.run_id for run in runs}
 

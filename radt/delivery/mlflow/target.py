@@ -10,7 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +31,7 @@ from radt.delivery.mlflow.errors import DeliveryError as DeliveryError
 from radt.delivery.mlflow.errors import ErrorKind as ErrorKind
 from radt.delivery.mlflow.errors import check_responses
 from radt.delivery.mlflow.errors import translated_errors as translated_errors
+from radt.delivery.mlflow.limits import pages
 from radt.delivery.mlflow.variables import DESTINATION, direct_uri, set_client_defaults
 from radt.delivery.s3 import FINAL, S3Error, S3Folder
 from radt.errors import ArchiveError
@@ -232,15 +233,15 @@ class MlflowTarget:
     ) -> list[Run]:
         """Return the runs of an experiment that have the tag ``key``."""
         quoted = value.replace("'", "''")
+        search = partial(
+            self.client.search_runs,
+            [experiment_id],
+            filter_string=f"tags.`{key}` = '{quoted}'",
+            run_view_type=view,
+            max_results=1000,
+        )
         with self._request():
-            return list(
-                self.client.search_runs(
-                    [experiment_id],
-                    filter_string=f"tags.`{key}` = '{quoted}'",
-                    run_view_type=view,
-                    max_results=1000,
-                )
-            )
+            return [run for page in pages(search) for run in page]
 
     def delete_run(self, run_id: str) -> None:
         """Move a run to MLflow's trash, from which it can be restored."""

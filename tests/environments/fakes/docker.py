@@ -123,6 +123,8 @@ def run(state: dict, words: list[str]) -> None:
         fail(f"Unable to find image '{image_id}' locally", 125)
     (image,) = found
     refuse_what_docker_would(state, options)
+    if problem := state.get("problem"):
+        fail(problem, 125)
     name = options.get("--name", [f"unnamed-{os.getpid()}"])[0]
     user = options["--user"][0]
     visible = mounts(options)
