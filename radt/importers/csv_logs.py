@@ -161,6 +161,7 @@ class _Log:
         self._time_at = _column(keys, ("t",) if is_monitor else _TIMES)
         self._length_at = _column(keys, ("l",) if is_monitor else ())
         self._steps_so_far = 0
+        self._has_odd_times = False
         named = [place for place, name in enumerate(self._names) if name]
         self._width = max(named, default=-1) + 1
         # pandas writes its index as a first column without a name.
@@ -189,6 +190,10 @@ class _Log:
                 self._facts.left_out.append(f"{self._file}: column {self._names[kind]!r} is text")
             else:
                 self._facts.problems.append(problem)
+        if self._has_odd_times and self._time_at is not None:
+            name = self._names[self._time_at]
+            text = f"{self._file}: numbers in column {name!r} that are not seconds since 1970"
+            self._facts.left_out.append(text)
         if not (is_empty or self._numeric):
             self._facts.problems.append(f"{self._file}: expected columns of numbers, got none")
 
@@ -274,7 +279,10 @@ class _Log:
         if seconds is None:
             return None
         seconds += self._start_s or 0.0
-        return int(seconds * NS_PER_S) if _EARLIEST_S <= seconds < _LATEST_S else None
+        if _EARLIEST_S <= seconds < _LATEST_S:
+            return int(seconds * NS_PER_S)
+        self._has_odd_times = True
+        return None
 
 
 def _column(keys: Sequence[str], names: Sequence[str]) -> int | None:

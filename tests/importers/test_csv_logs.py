@@ -77,6 +77,14 @@ def test_the_last_row_of_a_file_at_rest_needs_no_line_end(tmp_path: Path, store:
     assert [point[1:] for point in loss] == [("1.5", 0), ("0.5", 1)]
 
 
+def test_times_that_are_not_times_of_day_are_named(tmp_path: Path, store: Path) -> None:
+    path = tmp_path / "results.csv"
+    path.write_text("epoch,time,loss\n1,9.5,0.5\n2,19.0,0.25\n")
+    result = import_csv(path, store)
+    expected = f"{path}: numbers in column 'time' that are not seconds since 1970"
+    assert (result.damaged, result.left_out) == ([], [expected])
+
+
 def test_a_log_that_grew_and_a_row_half_written(
     tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
