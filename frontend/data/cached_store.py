@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
@@ -37,6 +37,8 @@ ResultT = TypeVar("ResultT")
 
 #: Reading may take at most one part in this many of the time between two revisions.
 _READ_SHARE = 10
+#: Maximum number of answers in memory.
+_MAX_ANSWERS = 2_000
 #: The revision before the store has answered.
 _UNKNOWN = "!"
 #: Samples of ended runs are also read again after this time, as late ones may have arrived.
@@ -127,13 +129,22 @@ class CachedStore:
         with self._lock:
             memory, key_lock = self._memory, self._key_locks.setdefault(key, threading.Lock())
         with key_lock:
-            if key not in memory:
-                reader = self.reader
-                began = time.monotonic()
-                with self._suspecting():
-                    memory[key] = read(reader)
-                self._hold(began)
-            return cast(ResultT, memory[key])
+            with suppress(KeyError):
+                return cast(ResultT, memory[key])
+            reader = self.reader
+            began = time.monotonic()
+            with self._suspecting():
+                memory[key] = result = read(reader)
+            self._hold(began)
+            self._forget_oldest(memory)
+            return result
+
+    def _forget_oldest(self, memory: dict[Hashable, object]) -> None:
+        """Bound the memory while the store does not change: visitors choose what is asked."""
+        with self._lock:
+            for key in list(memory)[:-_MAX_ANSWERS]:
+                memory.pop(key)
+                self._key_locks.pop(key, None)
 
     def cells(self, ask: Ask, *, ended: bool, revision: int) -> Cells:
         """Return a series for a chart, over seconds: its points, or a digest of them.

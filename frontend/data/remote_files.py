@@ -39,6 +39,8 @@ class _Run:
     problem: ArchiveError | None = None
     listed_at: float = 0.0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    #: Held during a download, which may take minutes; the list can be read meanwhile.
+    fetching: threading.Lock = field(default_factory=threading.Lock)
 
 
 class RemoteFiles:
@@ -46,7 +48,7 @@ class RemoteFiles:
 
     def __init__(self) -> None:
         self._runs: dict[str, _Run] = {}
-        self._fetched: OrderedDict[tuple[str, str], Path] = OrderedDict()
+        self._fetched: OrderedDict[tuple[str, str, int], Path] = OrderedDict()
         self._lock = threading.Lock()
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._count = 0
@@ -92,12 +94,11 @@ class RemoteFiles:
             raise RunNotFoundError(
                 f"the file has {units.size(size)}, too much to copy", "Download it from MLflow"
             )
-        key = (record.run_id, path)
-        with self._runs[record.run_id].lock:
+        key = (record.run_id, path, size)
+        with self._runs[record.run_id].fetching:
             with self._lock:
-                known = self._fetched.get(key)
-            if known is not None:
-                return known.open("rb")
+                if key in self._fetched:
+                    return self._fetched[key].open("rb")
             target = self._place()
             location.fetch(path, target)
             file = target.open("rb")

@@ -88,16 +88,16 @@ class ProcessTable:
         for tree in self._trees.values():
             for pid, started_ticks in list(tree.members.items()):
                 stat = process_stat(pid) if pid in present else None
+                if pid in present and stat is None:
+                    continue  # it has just ended, or this process is out of descriptors
                 if stat is None or stat.started_ticks != started_ticks:
                     del tree.members[pid]
-        if self._trees:
-            fresh = (process_stat(pid) for pid in present - self._seen)
-            for stat in sorted(
-                (stat for stat in fresh if stat is not None), key=lambda stat: stat.started_ticks
-            ):  # parents before their children
-                if _KTHREADD not in (stat.pid, stat.parent):
-                    self._classify(stat)
-        self._seen = present
+        fresh = {pid: process_stat(pid) for pid in present - self._seen} if self._trees else {}
+        known = [stat for stat in fresh.values() if stat is not None]
+        for stat in sorted(known, key=lambda stat: stat.started_ticks):  # parents first
+            if _KTHREADD not in (stat.pid, stat.parent):
+                self._classify(stat)
+        self._seen = present - {pid for pid, stat in fresh.items() if stat is None}
 
     def _classify(self, stat: ProcessStat) -> None:
         for tree in self._trees.values():

@@ -203,8 +203,9 @@ class RunRecorder:
             self._last_reading.read()
         if self._pending is not None:
             return self._pending
+        journal = self._read_journal(final=final)  # first: it may fail, and what is taken is lost
         samples = self.run.take() if with_samples else PendingSamples()
-        pending = self._numbered(samples, self._read_journal(final=final))
+        pending = self._numbered(samples, journal)
         self._pending = None if pending.empty else pending
         return pending
 

@@ -160,6 +160,7 @@ class StoreSink:
             return self._failed(error)
         # Whatever the error, sampling continues and writing is retried.
         except Exception as error:
+            self._left += left
             log.exception("writing %s", self.path)
             return self._failed(StoreError(f"{type(error).__name__}: {error}"))
         if self.problem:
@@ -320,6 +321,8 @@ class StoreSink:
             recorder = RunRecorder(run, self._writer, self._reader, self._clock(), self._table)
         except RunNotFoundError as error:
             self._give_up(run, str(error))
+            return None
+        except ClaimedError:  # another collector records it; ask again with the next turn
             return None
         self._recorders[run.run_id] = recorder
         return recorder

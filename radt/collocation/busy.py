@@ -59,7 +59,8 @@ def wait_until_free(
             if unknown and announced is None:
                 for device, reason in unknown.items():
                     say(f"cannot list the processes on {device_text(device)} ({reason})")
-            if not processes:
+            may_be_left = announced is not None and bool(unknown)
+            if not processes and not may_be_left:
                 if announced:
                     devices = ", ".join(dict.fromkeys(device_text(gpu) for gpu in gpus))
                     say(f"{devices}: free")
@@ -72,7 +73,7 @@ def wait_until_free(
             if policy is BusyPolicy.IGNORE:
                 say(f"{facts}: starting anyway")
                 return processes
-            if facts != announced:
+            if processes and facts != announced:
                 announced = facts
                 say(f"{facts}: waiting; --busy ignore starts anyway")
             if wait(POLL_S):

@@ -14,6 +14,7 @@ from radt.errors import UsageError
 #: Computes a statistic from its previous value, a new value, and the number of values.
 _Fold = Callable[[float, float, int], float]
 _FOLDS: dict[str, _Fold] = {
+    "first": lambda known, _, __: known,
     "last": lambda _, value, __: value,
     "max": lambda known, value, _: value if math.isnan(known) or value > known else known,
     "mean": lambda known, value, count: known + (value - known) / count,
@@ -51,7 +52,7 @@ class History:
         kinds = [kind.strip() for kind in summary.split(",")]
         if "best" in kinds and goal not in ("minimize", "maximize"):
             raise UsageError(f"Expected goal='minimize' or 'maximize' with 'best', got {goal!r}")
-        if unknown := set(kinds) - known.keys() - {"copy", "first", "none"}:
+        if unknown := set(kinds) - known.keys() - {"copy", "none"}:
             raise UsageError(f"Expected summary={'|'.join(known)}, got {unknown.pop()!r}")
         self.statistics[pattern] = {kind: known[kind] for kind in kinds if kind in known}
 
@@ -62,7 +63,9 @@ class History:
             self.summary[name] = value
             return
         self.counts[name] += 1
-        known = self.summary[name] if self.counts[name] > 1 else {}
+        known = self.summary.get(name)
+        if self.counts[name] == 1 or not isinstance(known, dict):  # the script may have set it
+            known = {}
         self.summary[name] = {
             kind: fold(known.get(kind, value), value, self.counts[name])
             for kind, fold in self.statistics[patterns[-1]].items()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from collector_kit import wait_for
 
+from radt.collector import processes
 from radt.collector.processes import ProcessTable
 from radt.processes import stop_run
 from radt.procfs import ProcessId
@@ -94,6 +95,23 @@ def test_members_stay_and_dead_ones_go(tree) -> None:
     wait_for(lambda: _pids(table) == pids - {process.pid}, "the orphans to stay the run's")
     table.forget(RUN)
     assert _pids(table) == set()
+
+
+def test_members_that_cannot_be_read_for_a_moment_stay(
+    tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector may be out of descriptors for milliseconds."""
+    process, pids = tree
+    table = ProcessTable()
+    table.watch(RUN, process.pid, owns_group=True)
+    assert _pids(table) == pids
+    with monkeypatch.context() as patch:
+        patch.setattr(processes, "process_stat", lambda _pid: None)
+        assert _pids(table) == pids
+        late = ProcessTable()
+        late.watch(RUN, process.pid, owns_group=True)
+        _pids(late)
+    assert _pids(table) == _pids(late) == pids
 
 
 def test_a_later_process_of_the_same_number_is_none_of_the_runs(bystander: int) -> None:

@@ -178,6 +178,25 @@ def test_a_run_does_not_end_while_no_descriptor_is_free_to_read_its_journal(
     reader.close()
 
 
+def test_samples_wait_while_no_descriptor_is_free_to_read_the_journal(
+    tmp_path: Path, recorder_of: Callable[[RegisteredRun], RunRecorder]
+) -> None:
+    run = _run(tmp_path, "top")
+    run.started(1, 10 * S)
+    recorder = recorder_of(run)
+    journal = JournalWriter(tmp_path / "spool" / "journal", rank=None, warn=pytest.fail)
+    journal.scalar("loss", 1.0, 0)
+    run.note("noted", "while nothing could be read")
+    with no_descriptors():
+        try:
+            recorder.prepare()
+        except StoreError as error:
+            refused = str(error)
+    journal.close()
+    assert "Too many open files" in refused
+    assert [event.name for event in run.take().events] == ["noted"]
+
+
 def test_totals_of_a_run_without_a_start_span_it_from_its_creation(
     tmp_path: Path, recorder_of: Callable[[RegisteredRun], RunRecorder]
 ) -> None:

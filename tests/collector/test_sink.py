@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
+from radt.collector.manifest import MANIFEST_FILE
 from radt.collector.processes import ProcessTable
 from radt.collector.protocol import Registration
 from radt.collector.recorder import Pending, RunRecorder
@@ -103,6 +105,24 @@ def test_one_whose_journals_another_process_has_read_ends_as_do_the_others(
     for run in (good, bad):
         assert run.done.wait(180)
         assert not run.failure
+
+
+def test_one_that_another_collector_records_does_not_keep_the_others(
+    sink: StoreSink, path: Path
+) -> None:
+    folder = path.parent / BAD
+    folder.mkdir()
+    (folder / MANIFEST_FILE).touch()
+    with (folder / MANIFEST_FILE).open() as manifest:
+        fcntl.flock(manifest, fcntl.LOCK_EX)
+        bad, good = _started(sink, BAD), _started(sink, GOOD)
+        assert good.recorded.wait(180)
+        good.end(RunEnding(10**12, RunStatus.FINISHED))
+        sink.wake()
+        assert good.done.wait(180)
+        assert not bad.recorded.is_set()
+    sink.wake()
+    assert bad.recorded.wait(180)
 
 
 def test_a_store_that_was_opened_on_a_read_only_disk_is_written_once_the_disk_can_be(

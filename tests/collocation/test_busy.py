@@ -153,6 +153,31 @@ def test_waiting_says_who_is_there_once_and_again_when_that_changes(
     assert (left, looks) == ([], 6)
 
 
+def test_a_gpu_in_use_is_not_free_because_its_processes_cannot_be_listed_for_a_moment(
+    nvml_here: FakeNvml,
+) -> None:
+    failure = "fail nvmlDeviceGetComputeRunningProcesses_v3 3"
+    with process() as other:
+        line = f"process 0 {other.pid} 1000"
+        nvml_here.add(line)
+        changes = iter(
+            [
+                lambda: nvml_here.add(failure),
+                lambda: None,
+                lambda: nvml_here.remove(failure),
+                lambda: nvml_here.remove(line),
+            ]
+        )
+        said: list[str] = []
+        left = wait_until_free([0], BusyPolicy.WAIT, said.append, lambda _: bool(next(changes)()))
+    assert left == []
+    assert next(changes, None) is None
+    assert [text.rpartition(": ")[2] for text in said] == [
+        "waiting; --busy ignore starts anyway",
+        "free",
+    ]
+
+
 def test_waiting_ends_when_cancelled(nvml_here: FakeNvml) -> None:
     with process() as other:
         nvml_here.add(f"process 0 {other.pid} 1000")

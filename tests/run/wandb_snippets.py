@@ -53,6 +53,9 @@ VALUES = (
     Snippet("run.log({'o': wandb.Object3D([[1, 2, 3]])})", (f"Object3D. {PAGE}",)),
     Snippet("run.log({'m': wandb.Molecule('a.pdb')})", (f"Molecule. {PAGE}",)),
     Snippet("run.log({'c': [wandb.Video('a'), wandb.Video('b')]})", ("'c' is not recorded",)),
+    Snippet("run.define_metric('a', summary='first,max'); run.log({'a': 2}); run.log({'a': 3})\n"
+            "assert run.summary['a'] == {'first': 2, 'max': 3}; run.summary['a'] = 9\n"
+            "run.log({'a': 1}); assert run.summary['a'] == {'first': 1, 'max': 1}"),
     Snippet("run.define_metric('a', summary='min')\nfor v in 3, 1, 2: run.log({'a': v})\n"
             "assert run.summary['a'] == {'min': 1} and run.summary['a']['min'] == 1",
             values={"a": [3, 1, 2]}),
