@@ -70,7 +70,7 @@ class Method(StrEnum):
 
     PAIRED = "paired"  # Student's t of B against A in each repeat
     WELCH = "unpaired"  # Welch's t: A and B have different variances
-    NONE = "none"  # no interval: A or B has only one value
+    NONE = "none"  # no interval: A or B has only one value, or one that is not finite
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,11 @@ class Effect:
         value: B / A or B - A.
         method: How the interval is computed.
         counts: Number of values of A and B.
-        interval: None if A or B has only one value.
+        interval: None if A or B has only one value, or one that is not finite.
         p_value: Two-sided; None without an interval.
         variances: Variance of one repeat on the scale (for ratios, of logarithms): of the pairs; or
             of A and of B, then of their references.
+        is_finite: Whether all values of A and B are finite.
     """
 
     scale: EffectScale
@@ -95,6 +96,7 @@ class Effect:
     interval: Interval | None = None
     p_value: float | None = None
     variances: tuple[float, ...] = ()
+    is_finite: bool = True
 
     @property
     def none(self) -> float:
@@ -122,7 +124,9 @@ def effect(
     """
     if paired and len(a) != len(b):
         raise ValueError(f"{len(a)} and {len(b)} values cannot be paired")
-    scale = EffectScale.RATIO if min(*a, *b) > 0 else EffectScale.DIFFERENCE
+    is_finite = all(map(math.isfinite, (*a, *b)))
+    is_ratio = all(value > 0 for value in (*a, *b))  # False for NaN
+    scale = EffectScale.RATIO if is_ratio else EffectScale.DIFFERENCE
     if scale is EffectScale.RATIO:
         a, b = [math.log(value) for value in a], [math.log(value) for value in b]
         noise = _ROUNDING
@@ -135,8 +139,8 @@ def effect(
     if scale is EffectScale.RATIO and tuple(references[0]) != tuple(references[1]):
         others = [[math.log(value) for value in values] for values in references if values]
         paired = paired and not others
-    if min(len(values) for values in (a, b, *others)) < 2:
-        return Effect(scale, back(change), Method.NONE, counts)
+    if not is_finite or min(len(values) for values in (a, b, *others)) < 2:
+        return Effect(scale, back(change), Method.NONE, counts, is_finite=is_finite)
     variances: tuple[float, ...]
     if paired:
         method = Method.PAIRED

@@ -76,7 +76,7 @@ class Condition:
 class CheckedCondition:
     """A condition, and the findings on its quantity by outcome.
 
-    ``missing`` names the workloads whose quantity is missing in A or B.
+    ``missing`` names the workloads or like runs whose quantity is missing in A or B.
     """
 
     condition: Condition
@@ -111,7 +111,9 @@ def check(
             if finding.quantity == condition.quantity:
                 outcome = _outcome(condition, finding, comparison.confidence, strict)
                 by_outcome[outcome].append(finding)
-        missing = [each.name for each in comparison.workloads if condition.quantity in each.missing]
+        missing = [
+            name for each in comparison.workloads for name in each.without(condition.quantity)
+        ]
         checked.append(CheckedCondition(condition, by_outcome, [*missing, *comparison.only_a]))
     return checked
 
@@ -127,10 +129,11 @@ def exit_code(checked: Iterable[CheckedCondition], *, fail_if_unknown: bool = Fa
 
 
 def _outcome(condition: Condition, finding: Finding, confidence: float, strict: bool) -> Outcome:
-    if finding.shortfall is not None:
+    shortfall = finding.shortfall
+    if shortfall is not None and (condition.limit is not Limit.VALUE or shortfall.is_in_b):
         return Outcome.INCONCLUSIVE
     mean, interval = _compared_value(condition, finding, confidence)
-    if mean is None:
+    if mean is None or math.isnan(mean):
         return Outcome.INCONCLUSIVE
     if strict:
         return Outcome.MET if condition.beyond(mean) else Outcome.NOT_MET

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -74,6 +74,11 @@ class Shortfall:
     b: Reached | None
 
     @property
+    def is_in_b(self) -> bool:
+        """Return whether a run of B never met it."""
+        return self.b is None or not self.b.is_all
+
+    @property
     def text(self) -> str:
         """Return ``reached by 5 of 5 runs of A, 3 of 5 runs of B``."""
         sides = (("A", self.a), ("B", self.b))
@@ -121,7 +126,8 @@ class Finding:
 class ComparedWorkload:
     """A workload of A and B: findings and other differences.
 
-    ``missing`` are quantities that only A or only B has. ``shortfalls`` are conditions of
+    ``missing`` are quantities that only A or only B has. ``missing_runs`` names, for the other
+    quantities, like runs that only A or only B has a value of. ``shortfalls`` are conditions of
     ``time_to`` that some runs never met.
     """
 
@@ -130,6 +136,13 @@ class ComparedWorkload:
     differences: Sequence[Difference] = ()
     missing: Sequence[AnyQuantity] = ()
     shortfalls: Sequence[Shortfall] = ()
+    missing_runs: Mapping[AnyQuantity, Sequence[str]] = field(default_factory=dict)
+
+    def without(self, quantity: AnyQuantity) -> list[str]:
+        """Return the names of the workload or its like runs whose quantity is missing."""
+        if quantity in self.missing:
+            return [self.name]
+        return [f"{self.name}, {runs}" for runs in self.missing_runs.get(quantity, ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +232,27 @@ def _compared(
             )
         )
     ]
-    return ComparedWorkload(matched.name, findings, differences(a, b, matched), missing, shortfalls)
+    return ComparedWorkload(
+        matched.name,
+        findings,
+        differences(a, b, matched),
+        missing,
+        shortfalls,
+        {quantity: _missing_runs(matched, quantity) for quantity in measured},
+    )
+
+
+def _missing_runs(matched: MatchedWorkload, quantity: AnyQuantity) -> list[str]:
+    """Return the names of like runs without a value in A or B."""
+    if quantity.info.subject is not Subject.RUNS:
+        return []
+    pairs = [
+        pair[0].name
+        for pair in matched.groups
+        if any(quantity in group.values or quantity in group.reached for group in pair)
+        and not all(quantity in group.values for group in pair)
+    ]
+    return [*pairs, *(group.name for group in matched.unpaired if quantity in group.values)]
 
 
 def _shortfall(

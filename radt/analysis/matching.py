@@ -21,12 +21,17 @@ Key = tuple[Hashable, ...]
 
 @dataclass(frozen=True, slots=True)
 class MatchedWorkload:
-    """A workload of A and one of B, and their groups of like runs to compare."""
+    """A workload of A and one of B, and their groups of like runs to compare.
+
+    ``unpaired`` are finished groups that are missing or did not finish on the other side, except
+    those that only B has.
+    """
 
     name: str
     a: WorkloadSummary
     b: WorkloadSummary
     groups: Sequence[tuple[GroupSummary, GroupSummary]]
+    unpaired: Sequence[GroupSummary] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,22 +130,30 @@ def _name_text(workload: WorkloadSummary, *, with_host: bool) -> str:
 def _matched(a: WorkloadSummary, b: WorkloadSummary, *, with_host: bool = False) -> MatchedWorkload:
     of_a, of_b = _name_text(a, with_host=with_host), _name_text(b, with_host=with_host)
     name = of_b if of_a == of_b else f"{of_b} vs {of_a}"
-    return MatchedWorkload(name, a, b, _groups(a, b))
+    return MatchedWorkload(name, a, b, *_groups(a, b))
 
 
 def _groups(
     workload_a: WorkloadSummary, workload_b: WorkloadSummary
-) -> list[tuple[GroupSummary, GroupSummary]]:
-    """Return pairs of finished groups by name. If one of each remains, they are a pair, too."""
+) -> tuple[list[tuple[GroupSummary, GroupSummary]], list[GroupSummary]]:
+    """Return pairs of finished groups by name, and the unpaired groups of `MatchedWorkload`.
+
+    If one of each remains and neither name is on the other side, they are a pair, too.
+    """
     a, b = (
         [group for group in workload.trained if group.status is RunStatus.FINISHED]
         for workload in (workload_a, workload_b)
     )
     left_a, left_b, pairs = _joined(a, b, lambda group: (group.name,))
-    if len(left_a) == len(left_b) == 1:
-        pairs.append((left_a[0], left_b[0]))
+    names_a, names_b = (
+        {group.name for group in workload.trained} for workload in (workload_a, workload_b)
+    )
+    of_both = [group for group in left_b if group.name in names_a]
+    is_in_b = any(group.name in names_b for group in left_a)
+    if len(left_a) == len(left_b) == 1 and not of_both and not is_in_b:
+        pairs.append((left_a.pop(), left_b.pop()))
     place = {id(group): number for number, group in enumerate(a)}
-    return sorted(pairs, key=lambda pair: place[id(pair[0])])
+    return sorted(pairs, key=lambda pair: place[id(pair[0])]), [*left_a, *of_both]
 
 
 #: Maximum number of names listed; the rest is counted.

@@ -14,7 +14,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -289,7 +289,8 @@ class NodeRunner:
                 self._hand_over(scratch, shipper, heartbeat, statuses, reason, multi_node)
                 if multi_node is not None:
                     multi_node.close()
-        return 1 if self._superseded_by else _exit_code(statuses.rows)
+        lines = [run.line for workload in work.pending for run in workload.plan.runs]
+        return 1 if self._superseded_by else _exit_code(statuses.rows, lines)
 
     def _set_environment(self, scratch: ScratchFolder) -> None:
         """Make this process and its children use the job's scratch folder."""
@@ -390,8 +391,10 @@ class NodeRunner:
         return lambda: min(at_most_s, self._stop.deadline_s)
 
 
-def _exit_code(rows: Mapping[int, RowStatus]) -> int:
-    return int(any(parse_status(row.text) is not RunStatus.FINISHED for row in rows.values()))
+def _exit_code(rows: Mapping[int, RowStatus], lines: Iterable[int] = ()) -> int:
+    """Return 0 if all repeats of all rows have finished, also of those with these lines."""
+    texts = (rows[line].text if line in rows else "" for line in {*rows, *lines})
+    return int(any(parse_repeats(text) < parse_repeats_asked(text) for text in texts))
 
 
 def _cut_off(row: RowStatus, attempt: int) -> RowStatus | None:

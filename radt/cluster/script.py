@@ -31,6 +31,18 @@ job={array}-${{{index}}}
 step=
 stopping=
 
+# Escape a text for JSON.
+escaped() {{
+    printf %s "$1" | tr '\\001-\\037\\177' ' ' | sed 's/[\\\\"]/\\\\&/g'
+}}
+
+# Write a file of the attempt atomically: put NAME FORMAT VALUE...
+put() {{
+    file=$attempts/$number/$1
+    shift
+    printf "$@" >"$attempts/$number/.new" && mv "$attempts/$number/.new" "$file"
+}}
+
 # Record as the job's next attempt why it runs nothing.
 leave() {{
     umask 077
@@ -42,9 +54,11 @@ leave() {{
         [ -d "$attempts/$number" ] || exit 1
         number=$((number + 1))
     done
-    reason=$(printf %s "$1" | tr '\\001-\\037\\177' ' ' | sed 's/[\\\\"]/\\\\&/g')
-    printf '{{"rows": {{}}, "ended": true, "reason": "%s"}}' "$reason" >"$attempts/$number/.new" &&
-        mv "$attempts/$number/.new" "$attempts/$number/statuses.1.json"
+    put start.json \\
+        '{{"host": "%s", "job_id": "%s", "pid": %d, "radt_version": "", "restarts": %d}}' \\
+        "$(escaped "${{SLURMD_NODENAME:-$(uname -n)}}")" \\
+        "${{SLURM_ARRAY_JOB_ID:-}}_${{{index}}}" "$$" "${{SLURM_RESTART_COUNT:-0}}"
+    put statuses.1.json '{{"rows": {{}}, "ended": true, "reason": "%s"}}' "$(escaped "$1")"
     exit 1
 }}
 

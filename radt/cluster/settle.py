@@ -45,6 +45,8 @@ _ENDS: Mapping[JobEnd, str] = {
     JobEnd.DEADLINE: "the job's deadline",
     JobEnd.CANCELLED: "the job was cancelled",
 }
+#: Ends of jobs that ended by themselves.
+_BY_ITSELF = (JobEnd.COMPLETED, JobEnd.FAILED)
 #: Ends without preemption, whatever signal the job got: such jobs are not submitted again.
 _BY_ORDER = (JobEnd.CANCELLED, JobEnd.DEADLINE, JobEnd.TIMEOUT)
 
@@ -169,13 +171,20 @@ class _Case:
 
     def _ended(self, end: JobEnd) -> Settlement:
         """Settle an ended job with unfinished rows."""
-        if (report := self._final_report) is not None:
+        report = self._final_report
+        if report is not None and report.reason in self._job.holds:
+            if end in _BY_ITSELF:
+                if self._may_start_again:
+                    return self._queued("held", Next.SUBMIT)
+                return self._killed(STARTED_TOO_OFTEN)
+            report = None  # a held job ends by itself: the report is of an earlier start
+        if report is not None:
             return self._after_final_report(report, end)
         if self._job.stopped:
             return self._killed(self._job.stopped)
         if end is JobEnd.OUT_OF_MEMORY or OVER_MEMORY.search(self._job.log_line):
             return self._all_left(RunStatus.OOM, "the job's memory")
-        if end in (JobEnd.COMPLETED, JobEnd.FAILED):
+        if end in _BY_ITSELF:
             if self._has_lost_a_node and self._may_start_again:
                 return self._queued("ended with the node that it had lost", Next.SUBMIT)
             line = f": {self._job.log_line}" if self._job.log_line else ""
@@ -186,8 +195,6 @@ class _Case:
 
     def _after_final_report(self, newest: AttemptView, end: JobEnd) -> Settlement:
         """Settle a job whose attempt reported its end without finishing all of its rows."""
-        if newest.reason in self._job.holds:
-            return self._queued("held", Next.SUBMIT)
         if not newest.statuses and newest.reason not in ("", PREEMPTED, self._job.stopped):
             return self._all_left(RunStatus.FAILED, newest.reason, never_began=newest.reason)
         if self._job.stopped:

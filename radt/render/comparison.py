@@ -29,6 +29,7 @@ _SIGNS = {
 }
 #: Marks a difference that may be a false positive, given the number of comparisons.
 _DOUBT = "†"
+_NOT_FINITE = "a value is not finite"
 _DIFFER = (Verdict.BETTER, Verdict.WORSE, Verdict.DIFFERENT)
 _TONES = {Verdict.BETTER: Tone.GOOD, Verdict.WORSE: Tone.WARNING}
 _CONDITION_NOTES = {
@@ -139,8 +140,9 @@ def _verdict_text(finding: Finding) -> str:
 
 
 def _is_single(finding: Finding) -> bool:
-    """Return True if A or B has only one value, and no run lacks one."""
-    return finding.effect.method is Method.NONE and finding.shortfall is None
+    """Return True if A or B has only one value, no run lacks one, and all are finite."""
+    effect = finding.effect
+    return effect.method is Method.NONE and effect.is_finite and finding.shortfall is None
 
 
 def _interval_text(finding: Finding) -> str:
@@ -171,6 +173,8 @@ def _repeats_needed_text(finding: Finding) -> str:
         return ""
     if finding.shortfall is not None:
         return finding.shortfall.text
+    if not finding.effect.is_finite:
+        return _NOT_FINITE
     if finding.effect.method is Method.NONE:
         return "one repeat, no interval"
     if finding.repeats_wanted is None:
@@ -315,7 +319,9 @@ def _notes(comparison: Comparison) -> Iterator[str]:
                 name = ", ".join(filter(None, (workload.name, shortfall.runs)))
                 yield f"{name}: {shortfall.quantity.value} {shortfall.text}, so there is no value"
     methods = {
-        finding.effect.method for finding in comparison.findings if finding.shortfall is None
+        finding.effect.method
+        for finding in comparison.findings
+        if finding.shortfall is None and finding.effect.is_finite
     }
     if Method.NONE in methods:
         yield "One repeat gives no confidence interval. Run `radt FILE --repeat 5`."
@@ -359,5 +365,7 @@ def _short_text(finding: Finding) -> str:
     alone = finding.effect.interval is None
     if finding.shortfall is not None:
         return f"{finding.name} ({a} → {b}, {finding.shortfall.text})"
+    if not finding.effect.is_finite:
+        return f"{finding.name} ({a} → {b}, {_NOT_FINITE})"
     interval = "one repeat" if alone else f"CI {_interval_text(finding)}"
     return f"{finding.name} ({a} → {b}, {_change_text(finding)}, {interval})"

@@ -130,6 +130,8 @@ class RunnerContext:
 
     def __exit__(self, *_: object) -> None:
         self.client.close()
+        if "_reader" in vars(self):
+            self._reader.close()
         if "_writer" in vars(self):
             self._writer.close()
 

@@ -293,12 +293,7 @@ class LocalWatcher(Watcher):
             log.relay()
             if time.monotonic() >= next_look_s:
                 next_look_s = time.monotonic() + LOOK_S
-                progress = self.look()
-                console.experiment = progress.progress
-                if progress.running is None:
-                    console.hide_live()
-                else:
-                    console.show_live(progress.running)
+                self._show(console)
             stop.wait(POLL_S)
         console.hide_live()
         end_s = time.monotonic() + _LAST_LINE_S
@@ -311,6 +306,17 @@ class LocalWatcher(Watcher):
         resumed = call(self.file, options=holder.options)
         console.say(f"ended; exit code unknown; {resumed} resumes it", "dim")
         return 0 if self.look().has_finished else 1
+
+    def _show(self, console: RunConsole) -> None:
+        try:
+            progress = self.look()
+        except ExperimentError:
+            return  # the file is being saved: keep the last table
+        console.experiment = progress.progress
+        if progress.running is None:
+            console.hide_live()
+        else:
+            console.show_live(progress.running)
 
     def _not_running(self) -> UsageError:
         if not self.file.exists():

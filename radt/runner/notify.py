@@ -132,14 +132,15 @@ class Notifier:
             return
         self._waiting.put(None)
         self._thread.join(CLOSE_TIMEOUT_S)
-        if self._thread.is_alive():
+        late, self._thread = self._thread.is_alive(), None
+        if late:
             self._complain(f"no answer within {CLOSE_TIMEOUT_S:.0f} s")
             self._kill_command()
-        self._thread = None
 
     def _work(self) -> None:
         assert self._send is not None
-        while (notification := self._waiting.get()) is not None:
+        me = threading.current_thread()
+        while (notification := self._waiting.get()) is not None and self._thread is me:
             try:
                 reason = self._send(notification)
             except Exception as error:  # noqa: BLE001 - later notifications must still be sent

@@ -164,7 +164,11 @@ def wait_for_mlflow(context: RunnerContext, workload: RecordedWorkload) -> tuple
         # In a database backend radt chooses the ids (`MlflowTarget.create_run`).
         chosen = run_ids if is_database(context.tracking_uri) else []
         return MlflowIds(dict(zip(chosen, chosen, strict=True)), pending=True), ""
-    context.client.flush(context.home.store_path)
+    try:
+        context.client.flush(context.home.store_path)
+    except CollectorError as error:
+        context.notices.note(error, refused=context.client.away is None)
+        return MlflowIds({}), ""
     since_ns, began_s = time.time_ns(), time.monotonic()
     known = _known_to_mlflow(context, run_ids)
     trouble = ""

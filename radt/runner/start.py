@@ -133,7 +133,8 @@ def print_closing(
             console.say(f"  {loss}", "yellow", indent=2)
         if report.selection.reasons:
             console.say(f"  {counts_text([report.selection])}", "dim")
-    home = "" if context.home.path == Path.cwd() / "radt-data" else f" --home {context.home.path}"
+    path = context.home.path
+    home = "" if path == Path.cwd() / "radt-data" else f" --home {shlex.quote(str(path))}"
     program = _program()
     console.say("")
     hints = {}

@@ -73,6 +73,8 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
         multi_node = workload.context.multi_node
         opens_ns = None if multi_node is None else multi_node.meet()
         is_off = multi_node is not None and opens_ns is None
+        if multi_node is not None and is_off and not workload.stop:
+            _end_with_failed(workload, multi_node.failed)
         if is_off or workload.stop or any(row.verdict is not None for row in workload.rows):
             workload.kill_all()
             return {}
@@ -91,6 +93,15 @@ def _through_the_barrier(workload: ActiveWorkload) -> dict[str, int]:
     finally:
         barrier.close()
     return {run_id: stamp for run_id, stamp in stamps.items() if stamp is not None}
+
+
+def _end_with_failed(workload: ActiveWorkload, failed: Mapping[str, RunEnd]) -> None:
+    """Note why rows end behind the barrier: a part of a run failed, here or on another node."""
+    culprit = next((f"row {letter}" for letter in failed), "another row")
+    for row in workload.rows:
+        own = failed.get(row.letter)
+        reason = f"{culprit} did not start" if own is None else own.reason
+        row.stop(RunEnd(RunStatus.KILLED, reason))
 
 
 def _spawn(workload: ActiveWorkload, barrier: Barrier, row: ActiveRun) -> None:

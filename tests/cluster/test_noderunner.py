@@ -16,7 +16,7 @@ import pytest
 from radt.cluster.attempt import PREEMPTED, TIME_LIMIT, AttemptStart
 from radt.cluster.collecting import Collection
 from radt.cluster.node import NodeStop, ScratchFolder
-from radt.cluster.noderunner import NodeRunner
+from radt.cluster.noderunner import NodeRunner, _exit_code
 from radt.cluster.spool import MOST_ATTEMPTS
 from radt.cluster.submission import JobKey
 from radt.collector.client import CollectorClient
@@ -488,6 +488,42 @@ def test_a_script_that_the_node_does_not_see_is_named(nodes: Nodes) -> None:
     code, reason = refused(nodes)
     assert code == 1
     assert "train.py" in reason
+
+
+#: Asks the node runner to end before it runs anything.
+EARLY_SIGNAL = """\
+import signal, sys
+if "radt.cluster.noderunner" in sys.orig_argv:
+    from radt.cluster.node import NodeStop
+    take_signals = NodeStop.take_signals
+    def taken(stop):
+        take_signals(stop)
+        signal.raise_signal(signal.SIGTERM)
+    NodeStop.take_signals = taken
+"""
+
+
+def test_a_job_that_is_asked_to_end_before_its_first_row_has_not_finished(nodes: Nodes) -> None:
+    nodes.bench.script("early/sitecustomize.py", EARLY_SIGNAL)
+    spool = nodes.submit(nodes.bench.experiment(WAITS), ["1"])
+    nodes.run(spool, code=1, PYTHONPATH=str(nodes.bench.folder / "early"))
+    assert texts(spool) == []
+    assert view(spool).reason == PREEMPTED
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        (("FINISHED", "FINISHED 2/2"), 0),
+        (("FINISHED",), 1),  # the second workload of a bundle never began
+        (("FINISHED", "FINISHED 1/2"), 1),
+        (("FINISHED", "KILLED: preempted"), 1),
+        ((), 1),
+    ],
+)
+def test_the_exit_code_is_0_if_all_rows_have_finished(statuses: tuple[str, ...], code: int) -> None:
+    rows = {line: RowStatus(text) for line, text in enumerate(statuses, 2)}
+    assert _exit_code(rows, [2, 3]) == code
 
 
 @pytest.mark.long

@@ -68,7 +68,9 @@ class Bench:
             | {
                 "PATH": f"{self.programs}:{os.environ['PATH']}",
                 "NOTES": str(self.notes),
+                "SLURM_ARRAY_JOB_ID": "12",
                 "SLURM_ARRAY_TASK_ID": str(index),
+                "SLURM_RESTART_COUNT": "1",
                 "SLURM_CPUS_ON_NODE": "4",
                 "SLURMD_NODENAME": 'gpu-"7"',
             }
@@ -102,7 +104,10 @@ class Bench:
     def reasons(self, index: int) -> list[str]:
         """Why the attempts of a job ended, of which none has any row."""
         views = [attempt.view() for attempt in self.spool.attempts(JobKey(0, index))]
-        assert all(view.ended and not view.statuses and view.start is None for view in views)
+        for view in views:
+            assert view.ended and not view.statuses and view.start is not None
+            start = (view.start.host, view.start.job_id, view.start.restarts)
+            assert start == ('gpu-"7"', f"12_{index}", 1)
         return [view.reason for view in views]
 
 

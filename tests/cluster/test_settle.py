@@ -343,6 +343,47 @@ def test_a_job_that_was_told_to_wait_is_submitted_again() -> None:
     assert not settled.never_began
 
 
+HELD = said(reason="two jobs could not begin")
+
+
+@pytest.mark.parametrize(
+    ("end", "text"),
+    [
+        (JobEnd.CANCELLED, "KILLED: the job was cancelled"),
+        (JobEnd.BOOT_FAIL, "KILLED: its node did not start"),
+        (JobEnd.TIMEOUT, "KILLED: the job's time limit"),
+        (JobEnd.OUT_OF_MEMORY, "OOM: the job's memory"),
+    ],
+)
+def test_after_a_release_a_job_that_was_ended_is_not_submitted_again(
+    end: JobEnd, text: str
+) -> None:
+    """Attempts of earlier versions of radt do not say which job was held."""
+    unknown = replace(HELD, start=None)
+    facts = JobFacts("12_3", ended(end), (unknown,), LONG_S, 2, [HELD.reason])
+    settled = settle(facts, ROWS, OUTCOME_S)
+    assert (settled.next, texts(settled)) == (Next.DONE, (text,) * 2)
+
+
+def test_a_held_job_is_not_submitted_for_ever() -> None:
+    for submissions, following, text in (
+        (4, Next.SUBMIT, "QUEUED: held"),
+        (5, Next.DONE, "KILLED: started 5 times"),
+    ):
+        state = ended(JobEnd.FAILED)
+        facts = JobFacts("12_3", state, (HELD,), LONG_S, submissions, [HELD.reason])
+        settled = settle(facts, ROWS, OUTCOME_S)
+        assert (settled.next, texts(settled)) == (following, (text,) * 2)
+
+
+def test_a_job_that_fails_after_a_release_is_not_held() -> None:
+    before = replace(HELD, start=AttemptStart("gpu-07", "11_3", 1, ""))
+    facts = JobFacts("12_3", ended(JobEnd.FAILED), (before,), LONG_S, 2, [HELD.reason])
+    settled = settle(facts, ROWS, OUTCOME_S)
+    assert settled.next is Next.DONE
+    assert texts(settled) == ("FAILED: the job ended without reporting a result",) * 2
+
+
 def test_a_job_that_the_engine_lost_before_it_began_is_submitted_again() -> None:
     facts = JobFacts("12_3", None, (), 59.0, is_forgotten=True)
     assert settle(facts, ROWS, OUTCOME_S).next is Next.WAIT

@@ -62,6 +62,17 @@ if os.environ.get("SLURM_NODEID") == "1":
         return real() + 1_000_000_000_000
     time.time_ns = ahead
 """
+#: The second node's first process cannot be started.
+NO_PROCESS = """\
+import errno, os, sys
+if os.environ.get("SLURM_NODEID") == "1" and "radt.cluster.noderunner" in sys.orig_argv:
+    from radt.runner import process
+    start = process._start_keeper
+    def cannot(*_):
+        process._start_keeper = start
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    process._start_keeper = cannot
+"""
 
 
 @pytest.fixture
@@ -193,6 +204,17 @@ def test_a_part_that_fails_ends_the_others(nodes: Nodes, failing: int) -> None:
             "",
             "node2",
         }
+    nodes.wait_gone()
+
+
+def test_a_row_that_cannot_start_on_one_node_ends_the_others_with_its_name(nodes: Nodes) -> None:
+    nodes.bench.script("skew/sitecustomize.py", NO_PROCESS)
+    spool = submitted(nodes, ROW * 2)
+    assert codes(started(nodes, spool)) == [1, 1], nodes.log(spool)
+    first, other = texts(spool)
+    assert first.startswith("FAILED: ") and "could not be started in" in first
+    assert first.endswith("(on node2)")
+    assert other.removesuffix(" (on node2)") == "KILLED: row a did not start"
     nodes.wait_gone()
 
 

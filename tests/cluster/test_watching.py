@@ -30,6 +30,7 @@ from radt.home import Home
 from radt.model import RunStatus
 from radt.runner.active import StopRequest
 from radt.runner.console import RunConsole
+from radt.runner.local_watch import LocalWatcher
 from radt.runner.progress import ExperimentProgress, WorkloadState
 from tests.cluster.kit import Simulation, make_spool, monitor_of
 from tests.cluster.study import TRAIN, study_on
@@ -183,6 +184,37 @@ def test_attach_ends_with_the_experiment(held: Held) -> None:
     assert follower.join() == 0
     assert held.statuses() == ["FINISHED"] * 2
     assert not held.look().is_running
+
+
+def test_attach_waits_while_the_file_is_being_saved(
+    local: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[bool] = []
+    look = LocalWatcher.look
+
+    def look_and_note(watcher: LocalWatcher) -> ExperimentProgress:
+        looks.append(False)
+        progress = look(watcher)
+        looks[-1] = True
+        return progress
+
+    def next_look() -> bool:
+        number = len(looks)
+        wait_until(lambda: len(looks) > number + 1, "the end of the next look")
+        return looks[number]
+
+    monkeypatch.setattr(LocalWatcher, "look", look_and_note)
+    follower = Follower(local, StopRequest())
+    away = local.file.with_suffix(".saving")
+    local.file.rename(away)
+    assert not next_look()
+    local.file.write_text("half of it", encoding="utf-16")
+    assert not next_look()
+    away.rename(local.file)
+    assert next_look()
+    local.go()
+    assert follower.join() == 0
+    assert local.statuses() == ["FINISHED"] * 2
 
 
 def test_who_stops_watching_stops_nothing(held: Held) -> None:

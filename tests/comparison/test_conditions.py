@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -10,13 +12,19 @@ from radt.analysis.fail_if import ExitCode, Limit, Outcome, check, exit_code, pa
 from radt.analysis.findings import Comparison, compare
 from radt.analysis.operands import OperandFinder
 from radt.analysis.quantities import Quantity
+from radt.analysis.series_quantities import parse_series_quantity
 from radt.analysis.window_spec import DEFAULT_WINDOW
 from radt.errors import UsageError
+from radt.model import RunStatus
+from radt.render.comparison import comparison_document
 from radt.store.locate import Places
 from tests.comparison.planted import rounds, store_of
-from tests.frontend.report_support import Study
+from tests.frontend.report_support import Planted, Study
+from tests.report.series_support import add_metric
 
 TIME, RATE = Quantity.TIME_PER_EPOCH, Quantity.SAMPLES_PER_S
+REACHED = parse_series_quantity("time_to(accuracy>=0.65)")
+SERIES = (parse_series_quantity("last(accuracy)"), REACHED)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +157,102 @@ def test_what_b_does_not_have_cannot_be_told(tmp_path: Path) -> None:
     assert (checked.outcome, checked.missing) == (Outcome.INCONCLUSIVE, ["gone"])
     assert exit_code([checked]) is ExitCode.FINE
     assert exit_code([checked], fail_if_unknown=True) is ExitCode.UNKNOWN
+
+
+@dataclass
+class Model(Planted):
+    """A run of a model, and its last accuracy."""
+
+    accuracy: float | None = 0.7
+
+
+RESNET, VIT, NEW = (
+    Model(letter, 2.0, name=name, params={"model": name})
+    for letter, name in (("a", "resnet"), ("b", "vit"), ("c", "new"))
+)
+FAILED = replace(VIT, status=RunStatus.OOM)
+WITHOUT_METRIC, LOW = replace(VIT, accuracy=None), replace(VIT, accuracy=0.6)
+
+
+def mixed(tmp_path: Path, a: Sequence[Model], b: Sequence[Model]) -> Comparison:
+    """Two repeats of a workload of several models."""
+    store = store_of(tmp_path)
+    for number, (experiment, runs) in enumerate((("before", a), ("after", b))):
+        study = Study(store, experiment)
+        study.now_ns += number * 10**15
+        for repeat in ("1/2", "2/2"):
+            tags = {"radt.series": experiment, "radt.repeat": repeat}
+            workload_id = study.workload("mix", runs, tags=tags)
+            for run in runs:
+                if run.accuracy is not None:
+                    run_id = study.run_id(workload_id, run.letter)
+                    add_metric(study, run_id, "accuracy", [run.accuracy])
+    with OperandFinder(Places.of(store.parent), DEFAULT_WINDOW, tmp_path, SERIES) as finder:
+        return compare(finder.find("before"), finder.find("after"), (TIME, *SERIES))
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ([RESNET, VIT], [RESNET, FAILED]),
+        ([RESNET, VIT], [RESNET]),
+        ([RESNET, VIT], [RESNET, FAILED, NEW]),
+        ([RESNET, FAILED], [RESNET, VIT]),
+    ],
+    ids=["failed in B", "only in A", "failed in B, with a new one", "failed in A"],
+)
+def test_models_of_a_workload_that_one_side_lacks_are_missing(
+    tmp_path: Path, a: Sequence[Model], b: Sequence[Model]
+) -> None:
+    comparison = mixed(tmp_path, a, b)
+    checked = check(comparison, map(parse, ("time_per_epoch > +5%", "last(accuracy) < 0.5")))
+    assert [each.missing for each in checked] == [["mix, vit"]] * 2
+    assert [len(each.findings[Outcome.NOT_MET]) for each in checked] == [1, 1]
+    assert exit_code(checked) is ExitCode.FINE
+    assert exit_code(checked, fail_if_unknown=True) is ExitCode.UNKNOWN
+    document = str(comparison_document(comparison, checked))
+    assert "inconclusive: not measured on both sides of mix, vit" in document
+    met = check(comparison, [parse("time_per_epoch < +5%")])
+    assert exit_code(met, fail_if_unknown=True) is ExitCode.FAILED
+
+
+@pytest.mark.parametrize("side", ["A", "B"])
+def test_a_metric_that_one_model_lacks_on_one_side_is_missing(tmp_path: Path, side: str) -> None:
+    whole, partial = [RESNET, VIT], [RESNET, WITHOUT_METRIC]
+    comparison = mixed(tmp_path, *((partial, whole) if side == "A" else (whole, partial)))
+    time, *others = check(
+        comparison,
+        map(parse, ("time_per_epoch > +5%", "last(accuracy) < 0.5", f"{REACHED.value} > 1 h")),
+    )
+    assert (time.outcome, time.missing) == (Outcome.NOT_MET, [])
+    for checked in others:
+        assert (checked.outcome, checked.missing) == (Outcome.INCONCLUSIVE, ["mix, vit"])
+
+
+@pytest.mark.parametrize("side", ["A", "B", "both"])
+def test_a_condition_that_one_model_never_reaches_is_missing(tmp_path: Path, side: str) -> None:
+    a, b = ([RESNET, VIT if side == other else LOW] for other in "BA")
+    (checked,) = check(mixed(tmp_path, a, b), [parse(f"{REACHED.value} > 1 h")])
+    assert len(checked.findings[Outcome.NOT_MET]) == 1
+    assert (checked.outcome, checked.missing) == (Outcome.INCONCLUSIVE, ["mix, vit"])
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ([RESNET], [RESNET, VIT]),
+        ([RESNET, FAILED], [RESNET, FAILED]),
+        ([RESNET, WITHOUT_METRIC], [RESNET, WITHOUT_METRIC]),
+    ],
+    ids=["only in B", "failed in both", "metric in neither"],
+)
+def test_models_that_only_b_has_or_no_side_measured_are_not_missing(
+    tmp_path: Path, a: Sequence[Model], b: Sequence[Model]
+) -> None:
+    conditions = map(parse, ("time_per_epoch > +5%", "last(accuracy) < 0.5"))
+    checked = check(mixed(tmp_path, a, b), conditions)
+    assert checked[1].missing == checked[0].missing == []
+    assert [each.outcome for each in checked] == [Outcome.NOT_MET] * 2
 
 
 def test_a_failure_is_more_than_what_cannot_be_told(ten_per_cent: Comparison) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     repeats(study, "fast", FAST)
     repeats(study, "twice", [FAST[0], FAST[0], NEVER[0]])
     repeats(study, "never", NEVER)
+    for label, end in (("nan", math.nan), ("inf", math.inf)):
+        repeats(study, label, [FAST[0], [0.1, end], FAST[0]])
+    repeats(study, "one", FAST[:1])
+    repeats(study, "one nan", [[0.1, math.nan]])
     plain = study.workload("plain", [Planted("a", 2.0)])
     add_metric(study, study.run_id(plain, "a"), "power", [1e3], unit="W", listener="smi")
     other = Study(folder / "radt.db", "other")
@@ -117,6 +122,56 @@ def test_neither_side_gets_there(store: Path) -> None:
     assert workload["not_comparable"] == [TIME]
     done = call(store, "study/never", "study/never", *limit)
     assert "inconclusive: not reached by all runs of never" in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        ("fast", "nan", "(last(accuracy) 0.660 → NaN, n = 3)"),
+        ("fast", "inf", "(last(accuracy) 0.660 → inf, n = 3)"),
+        ("inf", "fast", "(last(accuracy) inf → 0.660, n = 3)"),
+        ("one", "one nan", "(last(accuracy) 0.660 → NaN, n = 1)"),
+    ],
+)
+def test_a_value_that_is_not_finite_makes_it_inconclusive(
+    store: Path, a: str, b: str, text: str
+) -> None:
+    found = finding(store, f"study/{a}", f"study/{b}", "last(accuracy)")
+    assert (found["verdict"], found["interval"]) == ("inconclusive", None)
+    assert found["sentence"] == f"{b} vs {a}: inconclusive {text}; a value is not finite"
+    arguments = ("--quantity", "last(accuracy)", "--fail-if", "last(accuracy) < -5%")
+    output = " ".join(call(store, f"study/{a}", f"study/{b}", *arguments).output.split())
+    assert "× higher" not in output
+    assert "ne repeat" not in output
+    assert "a value is not finite)" in output
+
+
+@pytest.mark.parametrize("limit", ["< 0.65", "> 0.65", "< 0.9x", "> +5%", "< -0.1"])
+@pytest.mark.parametrize(("a", "b"), [("fast", "nan"), ("one", "one nan")])
+def test_a_mean_that_is_nan_decides_nothing(store: Path, a: str, b: str, limit: str) -> None:
+    sides = (store, f"study/{a}", f"study/{b}", "--fail-if", f"last(accuracy) {limit}")
+    for strictness in ((), ("--strict",)):
+        assert code(*sides, *strictness) == ExitCode.FINE
+        assert code(*sides, *strictness, "--fail-if-unknown") == ExitCode.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("a", "condition", "wanted"),
+    [
+        ("twice", f"{TIME} > 1 s", ExitCode.FAILED),
+        ("twice", f"{TIME} > 90 s", ExitCode.FINE),
+        ("twice", f"{TIME} > 1.1x", ExitCode.UNKNOWN),
+        ("twice", f"{TIME} > +1 s", ExitCode.UNKNOWN),
+        ("nan", "last(accuracy) < 0.7", ExitCode.FAILED),
+        ("nan", "last(accuracy) < 0.7x", ExitCode.UNKNOWN),
+    ],
+)
+def test_a_limit_of_b_alone_does_not_depend_on_a(
+    store: Path, a: str, condition: str, wanted: ExitCode
+) -> None:
+    for strictness in ((), ("--strict",)):
+        arguments = ("--fail-if", condition, "--fail-if-unknown", *strictness)
+        assert code(store, f"study/{a}", "study/fast", *arguments) == wanted
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,17 @@ def test_values_that_are_worlds_apart() -> None:
     assert high == math.inf
 
 
+@pytest.mark.parametrize("paired", [True, False])
+@pytest.mark.parametrize("b", [[math.nan, 2.0], [2.0, math.nan], [2.0, math.inf], [-math.inf, 2.0]])
+def test_a_value_that_is_not_finite_leaves_no_interval(b: list[float], paired: bool) -> None:
+    for found in (effect([1.0, 2.0], b, paired=paired), effect(b, [1.0, 2.0], paired=paired)):
+        assert (found.method, found.interval, found.p_value) == (Method.NONE, None, None)
+        assert not found.is_finite
+        has_ratio = all(value > 0 for value in b)
+        assert found.scale is (EffectScale.RATIO if has_ratio else EffectScale.DIFFERENCE)
+        assert repeats_to_detect(found, 0.05) is None
+
+
 def test_pairs_need_each_other() -> None:
     with pytest.raises(ValueError, match="5 and 3 values cannot be paired"):
         effect(A, B[:3], paired=True)

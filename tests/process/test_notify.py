@@ -205,6 +205,32 @@ def test_command_that_hangs_is_ended_with_its_children(
     wait_until(lambda: not any(alive(pid) for pid in pids), "the command and its child are gone")
 
 
+def test_after_a_command_that_hangs_at_the_end_no_other_starts(
+    tmp_path: Path,
+    complaints: Complaints,
+    script: Callable[[str], str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(notify, "CLOSE_TIMEOUT_S", 0.2)
+    os.mkfifo(tmp_path / "begun")
+    notifier = Notifier(
+        script(
+            'echo "$RADT_NOTIFY_EVENT" >> tries\n'
+            '[ "$RADT_NOTIFY_EVENT" = ended ] && exit\n'
+            "echo > begun\nexec sleep 600"
+        ),
+        complaints,
+    )
+    notifier.send(NOTIFICATION)
+    notifier.send(replace(NOTIFICATION, event=NotificationEvent.ENDED))
+    assert notifier._thread is not None
+    thread = notifier._thread
+    (tmp_path / "begun").read_bytes()
+    notifier.close()
+    wait_until(lambda: not thread.is_alive(), "the end of the thread")
+    assert (tmp_path / "tries").read_text(encoding="utf-8") == "failed\n"
+
+
 def test_command_that_takes_too_long_makes_way_for_the_next(
     tmp_path: Path,
     complaints: Complaints,

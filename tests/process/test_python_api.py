@@ -296,3 +296,19 @@ def test_after_a_kill_the_next_call_goes_on(notebook: Notebook) -> None:
     out, err = process.communicate(timeout=TIMEOUT_S)
     assert out.splitlines()[-1] == "FINISHED FINISHED FINISHED", err
     assert notebook.bench.rows(path)[0]["Run"] == before[0]["Run"], "what was done is done"
+
+
+def test_a_call_leaves_no_file_of_its_store_open(notebook: Notebook) -> None:
+    done = notebook.run(
+        TABLE + "import os\n"
+        "radt.run_experiment(frame, quiet=True)\n"
+        "names = [os.path.realpath(f'/proc/self/fd/{fd}') for fd in os.listdir('/proc/self/fd')]\n"
+        "print('open:', [name for name in names if 'radt.db' in name])\n"
+    )
+    assert "open: []" in done.stdout
+
+
+def test_the_last_lines_quote_the_data_folder(notebook: Notebook) -> None:
+    home = notebook.bench.folder / "my data"
+    done = notebook.run(TABLE + f"radt.run_experiment(frame, quiet=True, home={str(home)!r})\n")
+    assert f"radt dashboard --home {shlex.quote(str(home))}\n" in done.stdout

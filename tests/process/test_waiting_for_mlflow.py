@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from radt.errors import CollectorError
 from radt.home import Home
 from radt.runner.active import StopRequest
+from radt.runner.context import CollectorNotices
 from radt.runner.preparation import wait_for_mlflow
 
 WORKLOAD: Any = SimpleNamespace(
@@ -59,3 +61,22 @@ def test_who_stops_does_not_wait(context: Any) -> None:
     context.stop.request()
     ids, warning = wait_for_mlflow(context, WORKLOAD)
     assert (ids.runs, warning) == ({}, "")
+
+
+@pytest.mark.parametrize("away", [CollectorError("the collector is gone"), None])
+def test_a_collector_that_fails_meanwhile_is_reported_and_runs_start(
+    context: Any, away: CollectorError | None
+) -> None:
+    def flush(_store: Path) -> None:
+        context.client.away = away
+        raise CollectorError("the collector does not answer")
+
+    said: list[str] = []
+    console: Any = SimpleNamespace(say=lambda text, style="", indent=0: said.append(text))
+    context.notices = CollectorNotices(console)
+    context.client.flush = flush
+    ids, warning = wait_for_mlflow(context, WORKLOAD)
+    assert (ids.runs, ids.pending, warning) == ({}, False, "")
+    (line,) = said
+    assert line.startswith("  the collector does not answer")
+    assert ("runs continue without hardware samples" in line) == (away is not None)
