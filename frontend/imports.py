@@ -52,7 +52,7 @@ class MlflowImports:
     def pid(self) -> int | None:
         """The id of the importing process; None if it is not running."""
         process = self._process
-        return None if process is None else process.pid
+        return None if process is None or process.poll() is not None else process.pid
 
     def news(self) -> ImportNews:
         """Return the progress of the import."""

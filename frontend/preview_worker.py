@@ -15,9 +15,8 @@ from typing import BinaryIO
 from radt.frontend.charts.logged import TEMPLATES
 from radt.frontend.data.run.kinds import FileKind
 from radt.frontend.data.run.preview import Preview, preview
-from radt.frontend.data.run.previews import LIMIT_S, MEMORY_BYTES
+from radt.frontend.data.run.previews import LIMIT_S, MEMORY_BYTES, OUT_OF_MEMORY
 
-_OUT_OF_MEMORY = 3
 #: Maximum size of a request: more than a path and its JSON.
 _ORDER_BYTES = 1 << 16
 
@@ -51,7 +50,7 @@ def _answer(file: BinaryIO, path: str) -> bytes:
         return json.dumps(asdict(read) | templates).encode()
     except MemoryError:
         # Memory may be inconsistent, so the next file gets a new process.
-        os._exit(_OUT_OF_MEMORY)
+        os._exit(OUT_OF_MEMORY)
     except Exception as error:  # noqa: BLE001 - any library's error about one file
         traceback.print_exc(file=sys.stderr)
         reason = f"{type(error).__name__}: {error!s:.200}"

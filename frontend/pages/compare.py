@@ -232,12 +232,15 @@ def facts(source: CachedStore, view: View, selection: SelectedRuns) -> dict[str,
 
 
 def fingerprint(runs: Iterable[RunEntry], revision: str) -> str:
-    """Return a hash that changes when a chart of these runs may. Ended runs get no new points."""
+    """Return a hash that changes when a chart of these runs may.
+
+    An ended run has its own revision, so that other runs do not change the hash: late points,
+    pruning and renaming raise it. Its title also depends on other runs.
+    """
     state = hashlib.blake2b(digest_size=12)
     for run in runs:
-        record = run.record
-        live = "" if record.status.ended else revision
-        state.update(f"{record.run_id} {record.status} {record.ended_ns} {live};".encode())
+        version = run.revision if run.record.status.ended else revision
+        state.update(f"{run.run_id} {version} {run.title!r};".encode())
     return state.hexdigest()
 
 

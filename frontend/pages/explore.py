@@ -141,8 +141,9 @@ def data_answer(source: CachedStore, asked: Answer) -> Answer:
         StoreError: The store cannot be read.
     """
     view = asked_view(asked)
+    revision = source.revision()  # before all reads: the stamp may not be newer than the data
     here = explored(source, view)
-    stamp = [source.revision(), here.experiment, view.search]
+    stamp = [revision, here.experiment, view.search]
     has = asked.get("have") if asked.get("stamp") == stamp else None
     have = set(has) if isinstance(has, list) else set()
     shown = Shown.of(view.options, here)

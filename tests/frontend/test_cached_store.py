@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 
 from radt.errors import StoreError
+from radt.frontend.app import create_app
+from radt.frontend.auth import DashboardAccess
 from radt.frontend.data import cached_store
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.catalog import read_catalog
 from radt.frontend.data.connections import NothingRecordedError
 from radt.frontend.data.series_cache import Ask
+from radt.frontend.view import View
 from radt.store import points
 from radt.store.records import Samples, SeriesBatch
 
@@ -36,6 +39,18 @@ def test_nothing_is_read_again_until_something_was_written(demo, source):
     assert source.revision() != revision
     assert set(ask()) == {"quickstart", "second"}
     assert len(reads) == 2
+
+
+def test_of_many_answers_the_oldest_are_forgotten(demo, source, monkeypatch):
+    """Visitors choose what is asked, and the store of a finished study never changes."""
+    monkeypatch.setattr(cached_store, "_MAX_ANSWERS", 3)
+    demo.quickstart()
+    source.revision()
+    reads = []
+    for key in (0, 1, 2, 3, 3, 1, 0):
+        assert source.remember(key, lambda _, key=key: reads.append(key) or key) == key
+    assert reads == [0, 1, 2, 3, 0]
+    assert len(source._memory) == len(source._key_locks) == 3
 
 
 def test_dear_reads_put_the_next_revision_off(demo, source):
@@ -82,6 +97,25 @@ def test_late_samples_of_an_ended_run_are_read_with_its_next_revision(demo, sour
     source._hold_until = 0.0
     source.revision()
     assert len(shown()) == len(before) + 1
+
+
+def test_a_run_that_the_catalog_in_memory_does_not_have_comes_with_the_next_revision(demo, source):
+    demo.quickstart()
+    client = create_app(source, DashboardAccess()).server.test_client()
+    source.revision()
+    read_catalog(source, "quickstart")
+    demo.workload("quickstart", "late", [demo.run("a", "n", 1.0)])
+    run_id = demo.run_ids["late a"]
+
+    def answer():
+        return client.post("/run/data", json={"view": View(run=run_id).to_json()})
+
+    early = answer()
+    assert early.status_code == 200
+    assert early.json["problem"]["cause"].endswith("has just been added or deleted.")
+    source._hold_until = 0.0
+    source.revision()
+    assert answer().json["id"] == run_id
 
 
 def test_a_missing_store_is_an_empty_dashboard_until_it_appears(store_path, source, request):

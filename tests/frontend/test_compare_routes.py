@@ -12,6 +12,8 @@ from radt.frontend.pages.compare import FACTS_PATH, FIGURE_PATH, facts_answer, f
 from radt.frontend.selection import read_selection
 from radt.frontend.view import View
 from radt.model import RunStatus
+from radt.store.pruning import Keep, prune_run
+from radt.store.reader import StoreReader
 
 
 def asked(metric="loss", **view):
@@ -62,6 +64,36 @@ def test_a_run_that_runs_is_drawn_again_with_every_news(demo, source, wait_until
     again = {**asked(), "fingerprint": before}
     wait_until(lambda: figure_answer(source, again) is not None, "the news")
     assert facts_answer(source, {"view": {}})["facts"]["live"]
+
+
+def test_an_ended_run_is_drawn_again_when_it_changed_and_only_then(demo, source):
+    demo.quickstart()
+    run_id = demo.run_ids["solo a"]
+    running = demo.run("a", "n", 1.0, status=RunStatus.RUNNING)
+    demo.workload("live", "now", [running])
+    request = asked(picks=[f"quickstart:r{run_id[:12]}"])
+
+    def is_drawn_again():
+        source._hold_until = 0.0  # reading was slow or not; here the next revision is due
+        source.revision()
+        found = figure_answer(source, request)
+        request["fingerprint"] = found["fingerprint"] if found else request["fingerprint"]
+        return found is not None
+
+    assert is_drawn_again()
+    demo.append(running.run_id, demo.origin_ns(running.run_id), 0, [90.0], [0.1], [7])
+    assert not is_drawn_again()
+    demo.append(run_id, demo.origin_ns(run_id), 0, [90.0], [0.1], [999])  # late points
+    assert is_drawn_again()
+    with StoreReader(demo.store) as reader:
+        prune_run(reader, demo.writer, run_id, Keep.SUMMARIES)
+    assert is_drawn_again()
+    demo.writer.update_run(run_id, name="renamed")
+    assert is_drawn_again()
+    demo.host = "bench-2"  # the same label on another machine: the name gets the host
+    demo.workload("quickstart", "solo", [demo.run("a", "cnn-small", 1.0)])
+    assert is_drawn_again()
+    assert not is_drawn_again()
 
 
 def test_what_is_hidden_in_all_charts_is_named_by_its_lines(demo, source):

@@ -19,6 +19,7 @@ from radt.frontend.app import PAGES
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.explore import Shown, explored
 from radt.frontend.data.run_facts import time_per_epoch_s
+from radt.frontend.pages.explore import data_answer
 from radt.frontend.view import View
 from radt.model import SOFTWARE, RunStatus, Scope, SeriesKind
 from radt.store.reader import StoreReader
@@ -347,3 +348,22 @@ def test_importance_is_that_of_a_forest_and_needs_twenty_runs(study, truth, serv
         f"Importance needs at least 20 runs with this metric, got {count}."
     )
     assert watched.errors == []
+
+
+def test_runs_added_while_the_page_is_read_come_with_the_next_request(demo, source, monkeypatch):
+    demo.sweep()
+
+    def explored_before_a_write(source, view):
+        here = explored(source, view)
+        demo.workload("sweep", "003", [demo.run("a", "train", 4.0, params={"lr": "1"})])
+        source._hold_until = 0.0  # reading was slow or not; here the next revision is due
+        source.revision()
+        return here
+
+    with monkeypatch.context() as patch:
+        patch.setattr("radt.frontend.pages.explore.explored", explored_before_a_write)
+        answer = data_answer(source, {})
+    assert len(answer["ids"]) == 6
+    for sent in (7, None):  # then the page has them
+        answer = data_answer(source, {"stamp": answer["stamp"], "have": ["param:lr"]})
+        assert (len(answer["ids"]) if sent else answer.get("ids")) == sent

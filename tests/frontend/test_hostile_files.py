@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -249,6 +250,25 @@ def test_a_preview_that_takes_too_long_is_ended(
         found = json.loads(made.read(file, path.name))
     assert found["note"] == f"Not shown: reading it takes longer than {previews.LIMIT_S} s"
     assert all(helper.running is None for helper in made.helpers)
+
+
+def test_a_helper_that_crashes_is_not_said_to_need_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchange = previews._exchange
+
+    def crash(running: previews._Running, *given: Any) -> bytes | None:
+        running.process.send_signal(signal.SIGSEGV)
+        return exchange(running, *given)
+
+    monkeypatch.setattr(previews, "_exchange", crash)
+    made = Previews()
+    path = tmp_path / "a.csv"
+    path.write_text("x\n1\n")
+    with path.open("rb") as file:
+        found = json.loads(made.read(file, path.name))
+    note = f"Not shown: the process that reads it ended (exit code {-signal.SIGSEGV})"
+    assert found["note"] == note
 
 
 def test_an_idle_helper_is_ended(

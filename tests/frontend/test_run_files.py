@@ -8,6 +8,8 @@ import platform
 import shutil
 import socket
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +36,7 @@ from radt.frontend.data.run_files import shown_line
 from radt.store.reader import StoreReader
 from tests.frontend.workload_support import Bench, Planted
 from tests.support.bench import mlflow_database
+from tests.support.waiting import TIMEOUT_S
 
 LINE = st.binary(max_size=60).map(lambda line: line.replace(b"\n", b""))
 
@@ -94,6 +97,20 @@ def test_a_line_longer_than_a_part_and_many_matches(scratch: Path) -> None:
         rest = log.search(file, "needle", found.scanned, found.lines)
         assert rest.matches[0].number == log.MAX_MATCHES + 2
         assert log.search(file, "").matches == ()
+
+
+@pytest.mark.parametrize("end", [b"\nshort\n" * 100, b""], ids=["whole", "incomplete"])
+def test_a_line_longer_than_a_part_is_read_backwards_up_to_its_beginning(
+    scratch: Path, end: bytes
+) -> None:
+    scratch.write_bytes(b"short\nHEAD" + b"x" * 100_000 + b"TAIL" + end)
+    with scratch.open("rb") as file:
+        parts = [log.part_before(file, None)]
+        while parts[-1].start:
+            parts.append(log.part_before(file, parts[-1].start))
+            assert parts[-1].end == parts[-2].start
+    assert parts[-1].lines[0] == "short"
+    assert parts[-1].lines[1].startswith("HEADxxx")
 
 
 # -- names with steps ----------------------------------------------------------------------------
@@ -289,6 +306,26 @@ def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
     assert [each["name"] for each in listing["sequences"]] == ["odd name+", "t"]
     assert listing["place"] == f"from MLflow at {uri}"
     assert get(client, f"{base}/log").json["lines"] == ["printed"]
+
+    # A long download keeps nobody else waiting, and a file that was replaced is fetched again.
+    mlflow.log_text(mlflow_id, "printed more\n", "output.log")
+    record = source.reader.run(run.run_id)
+    begun, go_on, fetch = threading.Event(), threading.Event(), MlflowLocation.fetch
+
+    def slow(location: MlflowLocation, path: str, target: Path) -> None:
+        begun.set()
+        assert go_on.wait(TIMEOUT_S)
+        fetch(location, path, target)
+
+    monkeypatch.setattr(MlflowLocation, "fetch", slow)
+    source.remote._runs[run.run_id].listed_at = 0.0
+    with ThreadPoolExecutor() as pool:
+        log = pool.submit(lambda: source.remote.open(record, "output.log").read())
+        assert begun.wait(TIMEOUT_S)
+        meanwhile = get(client, f"{base}/files").json
+        go_on.set()
+        assert [path for path, *_ in meanwhile["files"]] == [path for path, *_ in listing["files"]]
+        assert log.result() == b"printed more\n"
     table = get(client, f"{base}/preview?path=tables/t/step-3.json").json
     assert table["rows"] == [["1"]]
     for _ in range(2):
@@ -298,7 +335,7 @@ def test_mlflow_is_asked_for_files_only_if_the_settings_name_it(
         assert get(client, f"{base}/preview?path={path}").status_code == 404, path
     mlflow.delete_run(mlflow_id)
     (tmp_path / "far.db").unlink()
-    assert get(client, f"{base}/log").json["lines"] == ["printed"]  # the copy
+    assert get(client, f"{base}/log").json["lines"] == ["printed more"]  # the copy
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -18,11 +19,12 @@ from radt.errors import RadtError, StoreError
 from radt.frontend.data import probe as probes
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.data.probe import COMMAND_LATE_S, Probe, ProbeResult, ask_radt
-from radt.frontend.imports import ImportNews
+from radt.frontend.imports import ImportNews, MlflowImports
 from radt.frontend.pages import system as system_page
 from radt.frontend.pages.parts import template
 from radt.importers.importing import ImportStatus
 from radt.model import RunStatus
+from radt.store.backend import StoreAddress
 from tests.cluster.kit import make_spool
 from tests.support.nvml import FakeNvml, mig_gpu, nvml, nvml_library
 
@@ -287,6 +289,15 @@ def test_where_nothing_is_recorded_the_machine_is_shown(serve, watched):
     expect(card(watched, "devices")).to_contain_text("CPUs")
     expect(check(watched, "store")).to_contain_text("the first run creates it")
     expect(check(watched, "store")).to_have_attribute("data-state", "absent")
+
+
+def test_an_importing_process_that_ended_has_no_id(demo, wait_until):
+    imports = MlflowImports("http://127.0.0.1:1", StoreAddress.of(demo.store))
+    try:
+        os.kill(wait_until(lambda: imports.pid, "its start"), signal.SIGKILL)
+        wait_until(lambda: imports.pid is None, "its end")
+    finally:
+        imports.close()
 
 
 def test_an_import_says_how_far_it_is():

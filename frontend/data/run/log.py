@@ -1,6 +1,6 @@
 """Read parts of a log by byte offset, so that a log of any length is never read as a whole.
 
-Parts consist of whole lines.
+Parts consist of whole lines; lines longer than a part are split.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def part_before(file: BinaryIO, end: int | None) -> LogPart:
         first = data.find(b"\n") + 1
         if 0 < first < len(data):  # otherwise the part is within one line
             data, start = data[first:], start + first
-    return _part(data, start, size)
+    # Before an offset, the last line may be the beginning of a split one.
+    return _part(data, start, size, keeps_last=end < size)
 
 
 def part_after(file: BinaryIO, start: int) -> LogPart:
@@ -58,8 +59,9 @@ def _read(file: BinaryIO, start: int, end: int) -> bytes:
     return file.read(max(0, end - start))
 
 
-def _part(data: bytes, start: int, size: int) -> LogPart:
-    length = data.rfind(b"\n") + 1
+def _part(data: bytes, start: int, size: int, *, keeps_last: bool = False) -> LogPart:
+    """Return the lines of data. The last one, if incomplete, is left out or ``keeps_last``."""
+    length = len(data) if keeps_last else data.rfind(b"\n") + 1
     at_end = start + len(data) >= size
     rest = data[length:] if at_end else b""
     if not length and not at_end:

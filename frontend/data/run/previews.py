@@ -25,6 +25,8 @@ from radt.processes import command, stop_child
 
 #: Maximum memory of a helper for data; its libraries take 110 MB of it.
 MEMORY_BYTES = 400 * 2**20
+#: Exit code of a helper that needs more.
+OUT_OF_MEMORY = 3
 #: Timeout of one preview in seconds. A helper that nobody ended ends itself a little later.
 LIMIT_S = 20
 _COUNT = 2
@@ -40,11 +42,22 @@ class BusyError(RadtError):
 
 
 class _EndedError(Exception):
-    """A helper ended without an answer, by itself or because it ``took_too_long``."""
+    """A helper ended without an answer, by itself or because it ``took_too_long``.
 
-    def __init__(self, *, took_too_long: bool) -> None:
+    ``exit_code`` is negative for a signal.
+    """
+
+    def __init__(self, *, took_too_long: bool, exit_code: int | None) -> None:
         super().__init__()
-        self.took_too_long = took_too_long
+        self.took_too_long, self.exit_code = took_too_long, exit_code
+
+    @property
+    def reason(self) -> str:
+        if self.took_too_long:
+            return f"reading it takes longer than {LIMIT_S} s"
+        if self.exit_code == OUT_OF_MEMORY:
+            return f"reading it takes more than {units.size(MEMORY_BYTES)} of memory"
+        return f"the process that reads it ended (exit code {self.exit_code})"
 
 
 @dataclass
@@ -95,7 +108,8 @@ class Helper:
                 alarm.join()
             if content is None:
                 self._end()
-                raise _EndedError(took_too_long=given_up.is_set())
+                exit_code = running.process.returncode
+                raise _EndedError(took_too_long=given_up.is_set(), exit_code=exit_code)
             self._timer = threading.Timer(self.idle_s, self.close)
             self._timer.daemon = True
             self._timer.start()
@@ -181,13 +195,7 @@ class Previews:
         try:
             return helper.ask(path, file)
         except _EndedError as error:
-            limit = (
-                f"longer than {LIMIT_S} s"
-                if error.took_too_long
-                else f"more than {units.size(MEMORY_BYTES)} of memory"
-            )
-            note = f"Not shown: reading it takes {limit}"
-            return json.dumps(asdict(Preview(None, note=note))).encode()
+            return json.dumps(asdict(Preview(None, note=f"Not shown: {error.reason}"))).encode()
         finally:
             self._free.put(helper)
 

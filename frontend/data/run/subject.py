@@ -43,7 +43,7 @@ def find_run(source: CachedStore, view: View) -> RunSubject:
     It is compared with the run that the view names, by default the previous one.
 
     Raises:
-        RunNotFoundError: There is no such run.
+        RunNotFoundError: There is no such run, or it was added or deleted during the call.
         NothingRecordedError: No experiment is stored.
         StoreError: The store cannot be read.
     """
@@ -59,6 +59,11 @@ def find_run(source: CachedStore, view: View) -> RunSubject:
         wanted = view.run
         record = source.remember(("run", wanted), lambda reader: reader.find_run(wanted))
         catalog = read_catalog(source, record.experiment)
+        if record.run_id not in catalog.runs:  # the catalog in memory may be older
+            raise RunNotFoundError(
+                f"run {record.run_id[:12]} has just been added or deleted",
+                "The page retries by itself. If the run is gone, choose another on the Runs page",
+            )
         run = catalog.runs[record.run_id]
     return RunSubject(catalog, run, _other(catalog, run, view), automatic=view.run is None)
 
