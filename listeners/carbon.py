@@ -146,6 +146,7 @@ class CarbonListener(Listener):
         self._devices: DeviceHandles | None = None
         self._meters: dict[str, Meter] = {}
         self._grams: dict[str, float] = {}
+        self._sampled: set[str] = set()
 
     @classmethod
     def probe(cls) -> Availability:
@@ -181,6 +182,12 @@ class CarbonListener(Listener):
             self._devices = None
 
     def sample(self, targets: Sequence[Target]) -> Iterator[Reading]:
+        return self._read(targets, is_sample=True)
+
+    def counters(self, targets: Sequence[Target]) -> Iterator[Reading]:
+        return self._read(targets, is_sample=False)
+
+    def _read(self, targets: Sequence[Target], *, is_sample: bool) -> Iterator[Reading]:
         yield Reading(_CPU, self._cpu(), method=self._cpu_method)
         names = dict.fromkeys(gpu for target in targets for gpu in target.gpus)
         if self._devices is None:
@@ -196,7 +203,7 @@ class CarbonListener(Listener):
                 continue
             card = named.card
             if card.uuid not in read:
-                read[card.uuid] = self._gpu(self._devices, card)
+                read[card.uuid] = self._gpu(self._devices, card, is_sample=is_sample)
             yield Reading(_GPU, read[card.uuid], card.entity, gpu=name, method=self._gpu_method)
 
     def _cpu(self) -> float | MissingReason:
@@ -214,17 +221,22 @@ class CarbonListener(Listener):
             grown_j += meter.grown(value)
         return self._counted("cpu", grown_j)
 
-    def _gpu(self, devices: DeviceHandles, card: GpuHandle) -> float | MissingReason:
+    def _gpu(
+        self, devices: DeviceHandles, card: GpuHandle, *, is_sample: bool
+    ) -> float | MissingReason:
         energy_j = self._counters.read(card)
         if isinstance(energy_j, MissingReason):
             if energy_j is MissingReason.LOST:
                 devices.forget(card)  # it may come back with another handle
             return energy_j
-        first = card.uuid not in self._meters
         grown_j = self._meters.setdefault(card.uuid, Meter()).grown(energy_j)
         grams = self._counted(card.uuid, grown_j)
-        # A card always draws power, so a counter that has never moved is invalid.
-        return grams if first or grams else MissingReason.UNSUPPORTED
+        if grams or not is_sample:
+            return grams
+        # A card always draws power, so a counter that has not moved between samples is invalid.
+        is_first = card.uuid not in self._sampled
+        self._sampled.add(card.uuid)
+        return grams if is_first else MissingReason.UNSUPPORTED
 
     def _counted(self, key: str, grown_j: float) -> float:
         grams = self._grams.get(key, 0.0) + grown_j * self._grid.g_per_j
