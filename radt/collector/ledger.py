@@ -76,6 +76,11 @@ class Account:
             self.changed = True
             self._miss_before()
 
+    def started_by(self, end_ns: int) -> None:
+        """Expect no readings from a worker that was started after the run's end."""
+        if self.start_ns is not None and self.start_ns > end_ns:
+            self.start_ns = self.last_ns = end_ns
+
     def resume(self, before: LedgerRecord, last_ns: int | None) -> None:
         """Continue the counts of an earlier collector from its last reading, if any."""
         self.received += before.received

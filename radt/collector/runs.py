@@ -188,6 +188,8 @@ class RegisteredRun:
             if self.ending is not None:
                 return False
             self.ending = ending
+            for account in self._accounts.values():
+                account.started_by(ending.ended_ns)
             # Readings taken while the end was being reported count, but do not prolong the run.
             last_ns = max((account.last_ns for account in self._accounts.values()), default=0)
             until_ns = max(ending.ended_ns, last_ns)

@@ -133,6 +133,26 @@ def test_a_listener_without_values_keeps_its_account_over_a_restart(
     assert ledgers["smi"].missed == ledgers["top"].missed == 1 + 4
 
 
+def test_a_run_that_ended_before_a_restart_misses_nothing_after_its_end(
+    tmp_path: Path,
+    writer: StoreWriter,
+    clock: Clock,
+    recorder_of: Callable[[RegisteredRun], RunRecorder],
+) -> None:
+    run = _run(tmp_path, "top")
+    run.started(1, 10 * S)
+    start_ns = run._accounts["top"].start_ns
+    assert start_ns is not None
+    writer.add_series([SeriesRecord(RUN, 0, "top", "m", "1", Scope.HOST, SeriesKind.GAUGE)])
+    points = Samples(np.array([clock.to_wall_ns(start_ns - 1000 * S)]), np.array([1.0]))
+    writer.append(RUN, [SeriesBatch(0, points)])
+    writer.put_ledger(LedgerRecord(RUN, "top", 1.0, 5, 5, 0, 7))
+    run.end(RunEnding(start_ns - 998 * S, RunStatus.FINISHED))
+    recorder_of(run)
+    (ledger,) = run.take().ledgers
+    assert (ledger.received, ledger.missed) == (5, 2)
+
+
 def test_what_the_script_said_counts_although_its_reader_died_before_it_acted(
     tmp_path: Path, recorder_of: Callable[[RegisteredRun], RunRecorder], writer: StoreWriter
 ) -> None:
