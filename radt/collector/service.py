@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -13,7 +14,7 @@ from typing import BinaryIO
 from radt.clock import Clock
 from radt.collector.delivery import Deliverers
 from radt.collector.guardian import Heartbeat
-from radt.collector.manifest import Manifest, RunnersEnd
+from radt.collector.manifest import Manifest, RunnersEnd, ask_for_collection
 from radt.collector.processes import ProcessTable, own_cpu_s
 from radt.collector.protocol import (
     Begun,
@@ -224,22 +225,35 @@ class Service:
             log.warning("looking for runs: %s", error)
 
     def _take_up_all(self, manifests: Iterable[Manifest]) -> None:
-        # Parents first: a workload must begin with its own runs, not with their children.
-        for manifest in sorted(manifests, key=lambda manifest: bool(manifest.run.parent_id)):
-            registration = manifest.run.registration
-            with self._lock:
-                known = self._runs.get(registration.run_id)
-            if known is not None:
-                self._end_as_noted(known)
-            else:
-                log.info("run %s was found in %s", registration.run_id, registration.spool)
-                try:
-                    self._take_up_one(manifest)
-                except Exception as error:
-                    if is_shortage(error):
-                        raise  # the next search retries it
-                    # One run that cannot be recorded must not prevent the recording of others.
-                    log.exception("run %s", registration.run_id)
+        left: list[Manifest] = []
+        try:
+            left.extend(manifests)
+            # Parents first: a workload must begin with its own runs, not with their children.
+            left.sort(key=lambda manifest: bool(manifest.run.parent_id))
+            while left:
+                self._take_up_or_end(left[0])
+                del left[0]
+        except OSError:  # out of descriptors or memory; the next search finds them again
+            for manifest in left:
+                with suppress(FileExistsError):
+                    ask_for_collection(Path(manifest.run.registration.spool))
+            raise
+
+    def _take_up_or_end(self, manifest: Manifest) -> None:
+        registration = manifest.run.registration
+        with self._lock:
+            known = self._runs.get(registration.run_id)
+        if known is not None:
+            self._end_as_noted(known)
+            return
+        log.info("run %s was found in %s", registration.run_id, registration.spool)
+        try:
+            self._take_up_one(manifest)
+        except Exception as error:
+            if is_shortage(error):
+                raise
+            # One run that cannot be recorded must not prevent the recording of others.
+            log.exception("run %s", registration.run_id)
 
     def _end_as_noted(self, run: RegisteredRun) -> bool:
         """End a run if its runner noted an end because it could not reach this collector."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import text
 
 from radt.delivery.archive import FileMissingError
 from radt.delivery.archive.locations import MlflowLocation
@@ -12,6 +14,9 @@ from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
 from radt.store.writer import StoreWriter
 from radt.tags import EDITED, YES
+
+#: Other edits of the tag wait until the end of the transaction.
+_LOCKED_TAG = text("SELECT value FROM tag WHERE run_id = :run_id AND key = :key FOR UPDATE")
 
 
 def send_notes(store: StoreAddress, run_ids: Sequence[str]) -> None:
@@ -46,8 +51,7 @@ def send_notes(store: StoreAddress, run_ids: Sequence[str]) -> None:
             if not isinstance(error, FileMissingError):
                 break  # the notes of other runs would fail, too
         else:
-            with StoreWriter(store) as writer:
-                writer.put_tags(run_id, {f"{EDITED}{key}": YES for key in tags})
+            _mark_sent(store, run_id, tags)
             del unsent[run_id]
     if problem is not None:
         raise ArchiveError(
@@ -55,3 +59,13 @@ def send_notes(store: StoreAddress, run_ids: Sequence[str]) -> None:
             "When MLflow answers and has the runs, send it with: "
             f"radt note {' '.join(run_id[:SHORT_ID_CHARS] for run_id in unsent)}",
         ) from problem
+
+
+def _mark_sent(store: StoreAddress, run_id: str, tags: Mapping[str, str]) -> None:
+    """Mark the tags that are still as they were sent."""
+    with StoreWriter(store) as writer:
+        for key, value in tags.items():
+            with writer.adding(run_id) as connection:
+                row = {"run_id": run_id, "key": key}
+                if connection.execute(_LOCKED_TAG, row).scalar() == value:
+                    writer.put_tags(run_id, {f"{EDITED}{key}": YES})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from radt.delivery.archive import FileMissingError
 from radt.delivery.archive.read import Archive, find_archive, import_archive
@@ -30,8 +30,6 @@ class MlflowImport:
     source: MlflowSource
     writer: StoreWriter
     progress: Progress = ignore
-    #: Digests of ended runs without an archive: it is uploaded before a run ends in MLflow.
-    _without_archive: dict[str, str] = field(default_factory=dict)
 
     def run(self) -> ImportResult:
         """Import new data, the newest runs first and archives last.
@@ -62,9 +60,6 @@ class MlflowImport:
         if ended and before == run.digest:
             result.unchanged += 1
             return
-        if ended and self._without_archive.get(run.run_id) == run.digest:
-            result.without_archive += 1
-            return
         try:
             archive = find_archive(f"runs:/{run.run_id}", self.source.uri)
             _check_is_of(run_id, archive)
@@ -77,7 +72,6 @@ class MlflowImport:
             imported = import_archive(archive, self.writer)
             self.writer.put_tags(run_id, {IMPORTED: run.digest if imported.is_complete else state})
         except FileMissingError:
-            self._without_archive[run.run_id] = run.digest
             result.without_archive += 1
         except ArchiveError as error:
             result.failed.append((f"run {run_id}", error))

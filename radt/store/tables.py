@@ -332,16 +332,19 @@ FORGET_VIEW = text("DELETE FROM saved_view WHERE name = :name")
 
 NOT_DELIVERED = text("UPDATE run SET delivery_done_ns = NULL WHERE run_id = :run_id")
 WORKLOAD_NOT_DELIVERED = text(
-    "UPDATE workload SET delivery_done_ns = NULL "
+    "UPDATE workload SET delivery_done_ns = NULL, revision = revision + 1 "
     "WHERE workload_id = (SELECT workload_id FROM run WHERE run_id = :run_id)"
 )
 
 
 def mark_done(table: RecordTable[Any]) -> TextClause:
-    """Return the statement that marks a run or workload as completely delivered."""
+    """Return the statement that marks a run or workload as completely delivered.
+
+    With a revision that is not NULL, only if it is still at that revision.
+    """
     return text(
         f"UPDATE {table.name} SET delivery_done_ns = :now_ns, delivery_note = :note "  # noqa: S608
-        f"WHERE {table.keys[0]} = :key"
+        f"WHERE {table.keys[0]} = :key AND revision = COALESCE(:revision, revision)"
     )
 
 

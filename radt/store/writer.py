@@ -471,17 +471,33 @@ class StoreWriter:
             tables.PUT_ARTIFACT, [{"run_id": run_id, "path": to_column(p)} for p in paths]
         )
 
-    def mark_run_delivered(self, run_id: str, note: str = "") -> None:
-        """Record that MLflow has all of an ended run, or in ``note`` why it never will."""
-        self._mark_done(RUNS, run_id, note)
+    def mark_run_delivered(self, run_id: str, note: str = "", revision: int | None = None) -> bool:
+        """Record that MLflow has all of an ended run, or in ``note`` why it never will.
 
-    def mark_workload_delivered(self, workload_id: str, note: str = "") -> None:
-        """Record that MLflow has all of an ended workload, or in ``note`` why it never will."""
-        self._mark_done(WORKLOADS, workload_id, note)
+        Return False, without doing so, if the run is no longer at ``revision``.
+        """
+        return self._mark_done(RUNS, run_id, note, revision)
 
-    def _mark_done(self, table: RecordTable[Any], key: str, note: str) -> None:
-        row = {"now_ns": time.time_ns(), "note": to_column(note), "key": key}
-        self._execute(tables.mark_done(table), [row])
+    def mark_workload_delivered(
+        self, workload_id: str, note: str = "", revision: int | None = None
+    ) -> bool:
+        """Record that MLflow has all of an ended workload, or in ``note`` why it never will.
+
+        Return False, without doing so, if the workload is no longer at ``revision``.
+        """
+        return self._mark_done(WORKLOADS, workload_id, note, revision)
+
+    def _mark_done(
+        self, table: RecordTable[Any], key: str, note: str, revision: int | None
+    ) -> bool:
+        row = {
+            "now_ns": time.time_ns(),
+            "note": to_column(note),
+            "key": key,
+            "revision": revision,
+        }
+        with self._writing() as connection:
+            return bool(connection.execute(tables.mark_done(table), row).rowcount)
 
     def deliver_again(self, run_id: str) -> None:
         """Upload a run's new data, and its workload, to MLflow even if it is marked as uploaded."""

@@ -23,10 +23,12 @@ from radt.delivery.archive.spool import ArchiveSpool
 from radt.frontend.data.cached_store import CachedStore
 from radt.frontend.imports import MlflowImports
 from radt.importers import mlflow
+from radt.importers.mlflow_import import MlflowImport
 from radt.masking import with_driver
 from radt.model import RunStatus
 from radt.store.backend import StoreAddress
 from radt.store.reader import StoreReader
+from radt.store.writer import StoreWriter
 from tests.frontend.conftest import Demo, Watched
 from tests.frontend.conftest import browser as browser
 from tests.frontend.conftest import front as front
@@ -158,6 +160,31 @@ def test_archives_come_in_full_resolution(on_server: Study, tmp_path: Path, stor
     assert import_all(on_server.uri, store, on_server.name).unchanged == 2
     assert revisions(store) == before
     demo.writer.close()
+
+
+def test_an_archive_that_arrives_after_the_end_of_its_run(
+    on_server: Study, tmp_path: Path, store: Path
+) -> None:
+    """The archive could not be uploaded at once; one process imports all the time."""
+    demo = Demo(tmp_path / "bench" / "radt.db", "gpu-01")
+    demo.workload(on_server.name, "solo", [demo.run("a", "cnn", 2.0)])
+    run_id = demo.run_ids["solo a"]
+    demo.writer.close()
+    tags = {"radt.run_id": run_id, "radt.workload_id": "w"}
+    mlflow_id = on_server.run("solo a", tags=tags, loss=[7.0])
+    source = mlflow.MlflowSource(on_server.uri, [on_server.name])
+    with StoreWriter(store) as writer:
+        importing = MlflowImport(source, writer)
+        source.connect()
+        assert importing.run().without_archive == 1
+        spool = ArchiveSpool(tmp_path / "spool" / "radt")
+        with StoreReader(demo.store) as reader:
+            spool.write_bundle(reader, run_id)
+        for file in spool.waiting(run_id):
+            on_server.client.log_artifact(mlflow_id, str(file), "radt")
+        source.connect()
+        result = importing.run()
+    assert (result.imported, result.without_archive, result.failed) == (1, 0, [])
 
 
 def test_the_command(

@@ -12,31 +12,31 @@ ROOT = Path(__file__).parents[2]
 #: Lines that hold code: no docstrings, comments or blank lines, so documentation costs nothing.
 #: A change that needs more says why in its commit message; one that removes code lowers the limit.
 LIMITS = {
-    "frontend": 13_500,
+    "frontend": 13_430,
     "frontend (js, css)": 6_520,
     "listeners": 4_200,
     "radt (top level)": 3_040,
-    "radt/analysis": 6_460,
+    "radt/analysis": 6_500,
     "radt/cli": 4_200,
-    "radt/cluster": 5_050,
+    "radt/cluster": 5_080,
     "radt/collector": 4_370,
     "radt/collocation": 2_510,
     "radt/compose": 320,
-    "radt/delivery": 4_450,
+    "radt/delivery": 4_520,
     "radt/devices": 1_000,
     "radt/environments": 1_550,
-    "radt/experiment": 3_600,
+    "radt/experiment": 3_620,
     "radt/importers": 2_020,
     "radt/integrations": 900,
     "radt/journal": 1_400,
     "radt/loaders": 4_020,
     "radt/render": 1_990,
     "radt/run": 3_730,
-    "radt/runner": 5_790,
+    "radt/runner": 5_810,
     "radt/store": 5_290,
     "radt/trace": 790,
     "radt/training": 6_410,
-    "tests": 88_700,
+    "tests": 89_500,
 }
 
 

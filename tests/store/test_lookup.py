@@ -214,8 +214,13 @@ def test_delivery_is_remembered(
     assert reader.delivered_artifacts(run.run_id) == {"a/b.txt", "c"}
     assert reader.runs_to_deliver("http://a") == [run]
     assert [one.workload_id for one in reader.workloads_to_deliver("http://a")] == ["w"]
-    writer.mark_run_delivered(run.run_id)
-    writer.mark_workload_delivered("w", "deleted in MLflow")
+    revision = reader.revisions(run.experiment)[run.run_id]
+    assert not writer.mark_run_delivered(run.run_id, revision=revision - 1)
+    assert not writer.mark_workload_delivered("w", revision=0)
+    assert reader.runs_to_deliver("http://a") == [run]
+    assert [one.workload_id for one in reader.workloads_to_deliver("http://a")] == ["w"]
+    assert writer.mark_run_delivered(run.run_id, revision=revision)
+    assert writer.mark_workload_delivered("w", "deleted in MLflow")
     assert reader.runs_to_deliver("http://a") == []
     assert reader.workloads_to_deliver("http://a") == []
     assert [one.run_id for one in reader.runs_to_deliver("http://b")] == ["other"]

@@ -10,6 +10,7 @@ so that MLflow stores points only once even if they are sent twice after a crash
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,6 +20,7 @@ import numpy as np
 
 from radt.delivery.mlflow.limits import MAX_POINTS, BatchSender, Notes, unique_keys
 from radt.delivery.mlflow.target import NS_PER_MS, MlflowPoint, MlflowTarget
+from radt.errors import CodecError
 from radt.model import NO_STEP, SOFTWARE, THROUGH_MLFLOW, MarkerKind, SeriesKind
 from radt.store.cells import of_samples
 from radt.store.counters import rate_unit
@@ -35,6 +37,8 @@ from radt.store.summaries import SeriesSummary
 from radt.store.totals import KERNEL_KEYS, Extent, extents_of, key_of, total_value
 from radt.store.writer import StoreWriter
 from radt.usage import KERNEL, lower_bound
+
+log = logging.getLogger(__name__)
 
 #: Hardware series are averaged over this interval, as in MLflow's own sampler.
 MEAN_INTERVAL_S = 10
@@ -289,7 +293,7 @@ class PointUploader:
         """Send all new points, several series per request; record progress after each request.
 
         `key_of` is MLflow's key of each series, by number; `notes` collects the points that MLflow
-        refused.
+        refused, and the series that are damaged in the store.
 
         Raises:
             DeliveryError: MLflow failed.
@@ -307,7 +311,7 @@ class PointUploader:
         def room() -> int:
             return max(1, self._batches.limit - len(points))
 
-        for series_no, piece, until in self._pieces(run, series, key_of, room):
+        for series_no, piece, until in self._pieces(run, series, key_of, room, notes):
             points += piece
             marks[series_no] = until
             if len(points) >= self._batches.limit:
@@ -321,6 +325,7 @@ class PointUploader:
         series: Sequence[SeriesRecord],
         key_of: Mapping[int, str],
         room: Callable[[], int],
+        notes: Notes,
     ) -> Iterator[tuple[int, list[MlflowPoint], int]]:
         """Yield new points by series, as many as fit: number, points, position."""
         delivered = self._reader.delivered(run.run_id)
@@ -330,17 +335,34 @@ class PointUploader:
                 continue
             number, key = record.series_no, key_of[record.series_no]
             done = delivered.get(number, 0)
-            if record.listener != SOFTWARE:
-                for piece, until_ns in self._new_means(run, record, key, done, room):
-                    yield number, piece, until_ns
-                continue
-            while done < counts.get(number, 0):
-                samples = self._reader.points_after(run.run_id, number, done, room())
-                if not len(samples):
-                    break  # pruned meanwhile
-                piece = software_points(key, samples, done)
-                done += len(samples)
-                yield number, piece, done
+            pieces = (
+                self._new_points(record, key, done, counts.get(number, 0), room)
+                if record.listener == SOFTWARE
+                else self._new_means(run, record, key, done, room)
+            )
+            try:
+                for piece, until in pieces:
+                    yield number, piece, until
+            except CodecError as error:
+                note = f"series {key}: {error.message}"
+                if note not in notes:
+                    log.warning("run %s: %s", run.run_id, note)
+                notes[note] = None
+
+    def _new_points(
+        self, series: SeriesRecord, key: str, done: int, count: int, room: Callable[[], int]
+    ) -> Iterator[tuple[list[MlflowPoint], int]]:
+        """Yield as many points of a script's metric as fit, and the number of points up to there.
+
+        ``count`` is the number of all points, of which the first ``done`` are not new.
+        """
+        while done < count:
+            samples = self._reader.points_after(series.run_id, series.series_no, done, room())
+            if not len(samples):
+                break  # pruned meanwhile
+            piece = software_points(key, samples, done)
+            done += len(samples)
+            yield piece, done
 
     def _new_means(
         self,

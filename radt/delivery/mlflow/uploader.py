@@ -16,6 +16,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from sqlalchemy import text
+
+from radt.delivery.archive.spool import progress_of
 from radt.delivery.mlflow.archives import ArchiveUploader, archive_spool
 from radt.delivery.mlflow.artifacts import ArtifactFile, artifact_files, clean_spool
 from radt.delivery.mlflow.errors import DeliveryError, ErrorKind
@@ -41,6 +44,8 @@ from radt.usage import KERNEL
 
 log = logging.getLogger(__name__)
 
+_WORKLOAD_REVISION = text("SELECT revision FROM workload WHERE workload_id = :workload_id")
+
 
 @dataclass(slots=True)
 class _Sent:
@@ -49,7 +54,10 @@ class _Sent:
     params: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
     notes: Notes = field(default_factory=dict)
-    #: Summary values, once the run has ended and MLflow has those that are metrics.
+    #: The run's revision in the store when its data was last read.
+    revision: int = -1
+    #: Summary values of that revision, once the run has ended and MLflow has those that are
+    #: metrics.
     summary: dict[str, float] | None = None
     #: Artifacts that MLflow will never have. Not recorded in the store: the next uploader must not
     #: treat them as uploaded and remove them.
@@ -78,12 +86,18 @@ class Uploader:
         """Send the new data of a run; if the run has ended, send the rest and end it in MLflow.
 
         Raises:
-            DeliveryError: MLflow failed; the progress is recorded. A run that was deleted in MLflow
-                does not raise: the run is given up, which is recorded.
+            DeliveryError: MLflow failed, or the run was written meanwhile; the progress is
+                recorded. A run that was deleted in MLflow does not raise: the run is given up,
+                which is recorded.
             StoreError: The store failed.
         """
-        assert run.mlflow_run_id is not None
         sent = self._sent.setdefault(run.run_id, _Sent())
+        # Read before the data, so that later writes are uploaded again rather than missed.
+        revision = progress_of(self._reader, run.run_id).revision
+        if revision != sent.revision:
+            sent.revision, sent.summary = revision, None
+        run = self._reader.run(run.run_id)
+        assert run.mlflow_run_id is not None
         try:
             self._send_content(run, run.mlflow_run_id, sent)
         except DeliveryError as error:
@@ -94,11 +108,14 @@ class Uploader:
         else:
             if not run.status.ended:
                 return
+        if progress_of(self._reader, run.run_id).revision != revision:
+            raise _written_meanwhile()  # the spool is still needed
         if run.spool and not sent.notes:
             clean_spool(RunDir(Path(run.spool)), self._reader.delivered_artifacts(run.run_id))
             # Before the mark, after which the run would not be checked again.
             archive_spool(run).remove()
-        self._writer.mark_run_delivered(run.run_id, "; ".join(sent.notes))
+        if not self._writer.mark_run_delivered(run.run_id, "; ".join(sent.notes), revision):
+            raise _written_meanwhile()
         del self._sent[run.run_id]
 
     def _note_of_loss(self, workload_id: str, error: DeliveryError) -> str:
@@ -131,21 +148,21 @@ class Uploader:
             return
         if sent.summary is None:
             sent.summary = self._points.send_summary(run, mlflow_id, sent.notes)
-        artifact_error: DeliveryError | None = None
+        file_error: DeliveryError | None = None
         try:
             self._send_artifacts(run, mlflow_id, sent)
+            # Importers look for the archive of a run that has ended in MLflow.
+            if self.archives is not None and (note := self.archives.complete(run, mlflow_id)):
+                sent.notes[note] = None
         except DeliveryError as error:
             if error.kind is not ErrorKind.BUSY:
                 raise
-            artifact_error = error  # raised later, so that the run does not stay RUNNING in MLflow
+            file_error = error  # raised later, so that the run does not stay RUNNING in MLflow
         if self._is_superseded(run, mlflow_id):
-            run = self._reader.run(run.run_id)
-            self._send_texts(run, mlflow_id, sent, keys)
+            raise _written_meanwhile()  # its tags and archive have changed
         self._target.terminate(mlflow_id, run.status, (run.ended_ns or 0) // NS_PER_MS)
-        if artifact_error is not None:
-            raise artifact_error
-        if self.archives is not None and (note := self.archives.complete(run, mlflow_id)):
-            sent.notes[note] = None
+        if file_error is not None:
+            raise file_error
 
     def _is_superseded(self, run: RunRecord, mlflow_id: str) -> bool:
         """Return whether MLflow knows, but not the store, that a newer attempt superseded the run.
@@ -234,9 +251,12 @@ class Uploader:
         """End a workload's MLflow run if all of its runs have ended; return whether it is done.
 
         Raises:
-            DeliveryError: MLflow failed.
+            DeliveryError: MLflow failed, or the workload was written meanwhile.
             StoreError: The store failed.
         """
+        with self._reader.snapshot() as connection:
+            row = {"workload_id": workload_id}
+            revision = connection.execute(_WORKLOAD_REVISION, row).scalar()
         runs = self._reader.runs(workload_id=workload_id)
         if not runs or not all(run.status.ended and run.mlflow_run_id for run in runs):
             return False
@@ -251,7 +271,8 @@ class Uploader:
                 if error.kind is not ErrorKind.GONE:
                     raise
                 note = self._note_of_loss(workload_id, error)
-        self._writer.mark_workload_delivered(workload_id, note)
+        if not self._writer.mark_workload_delivered(workload_id, note, revision):
+            raise _written_meanwhile()
         return True
 
     def _end_parent(
@@ -267,3 +288,7 @@ class Uploader:
             self._target.log_points(mlflow_id, [skew])
         self._target.set_tags(mlflow_id, [(STATUS, status.value)])  # MLflow has fewer statuses
         self._target.terminate(mlflow_id, status, ended_ms)
+
+
+def _written_meanwhile() -> DeliveryError:
+    return DeliveryError(ErrorKind.BUSY, "it was written during its upload")

@@ -141,6 +141,22 @@ def test_an_ended_run_is_archived_and_its_spool_emptied(
     assert_same_when_imported(lab, run, other)
 
 
+def test_a_run_has_its_archive_before_it_ends_in_mlflow(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = started(lab)
+    lab.end(run)
+    terminate, present = MlflowTarget.terminate, list[str]()
+
+    def noted(target: MlflowTarget, run_id: str, status: RunStatus, ended_ms: int) -> None:
+        present.extend(names(artifacts(lab, run) / "radt"))
+        terminate(target, run_id, status, ended_ms)
+
+    monkeypatch.setattr(MlflowTarget, "terminate", noted)
+    uploader(lab).deliver(lab.record(run))
+    assert present == [f"{run.run_id}.1.radt", "run.json", "samples.parquet"]
+
+
 def test_a_refused_file_stays_whoever_delivers_the_rest(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -301,6 +301,10 @@ def test_an_attempt_that_another_one_superseded_does_not_finish_its_run(
             lab.end(run)
         with monkeypatch.context() as patch:
             patch.setattr(Uploader, "_send_artifacts", meanwhile)
+            for run in (early, late):
+                with pytest.raises(DeliveryError, match="written during its upload"):
+                    lab.deliver_all()
+                assert lab.mlflow_run(run).info.status == "KILLED"
             lab.deliver_all()
     for run in (early, late):
         found = lab.mlflow_run(run)
@@ -512,7 +516,9 @@ def test_a_run_that_is_pruned_meanwhile_comes_to_an_end(
         prune_run(lab.reader, lab.writer, run_id, Keep.SUMMARIES)
         return counts
 
-    monkeypatch.setattr(lab.reader, "point_counts", and_pruned)
+    with monkeypatch.context() as patch, pytest.raises(DeliveryError, match="written"):
+        patch.setattr(lab.reader, "point_counts", and_pruned)
+        lab.uploader().deliver(lab.record(run))
     lab.uploader().deliver(lab.record(run))
     assert 0 < len(lab.history(run, "loss")) < 3000
     assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
@@ -588,6 +594,27 @@ def test_a_refused_item_does_not_take_the_others_down(
     kept = [value for _, value, _ in lab.history(run, "loss")]
     assert kept == [float(i) for i in range(100) if i != 42]
     assert "refused: MlflowPoint(key='loss', value=42.0" in note_of(lab, run)
+
+
+def test_a_damaged_series_does_not_take_the_others_down(lab: Lab) -> None:
+    (run,) = lab.add_workload()
+    lab.start(run)
+    (RunDir(Path(run.spool)).artifacts / "model.pt").write_text("weights")
+    lab.log(run, "loss", [1.0] * 100)
+    lab.log(run, "power", [100.0] * 100, series_no=1, listener="smi")
+    lab.log(run, "accuracy", [0.5] * 100, series_no=2)
+    lab.end(run)
+    lab.writer.seal(run.run_id)
+    with lab.writer._engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE chunk SET value_data = X'00' WHERE series_no < 2")
+    lab.deliver_all()
+    assert len(lab.history(run, "accuracy")) == 100
+    assert lab.mlflow_run(run).info.status == "FINISHED"
+    assert "model.pt" in lab.reader.delivered_artifacts(run.run_id)
+    assert lab.reader.runs_to_deliver(lab.tracking_uri) == []
+    first, second = note_of(lab, run).split("; ")
+    assert first.startswith("series loss: a chunk of samples is damaged")
+    assert second.startswith("series system/power: a chunk of samples is damaged")
 
 
 def test_requests_to_a_database_take_turns(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
