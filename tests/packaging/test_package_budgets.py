@@ -19,7 +19,7 @@ LIMITS = {
     "radt/analysis": 6_500,
     "radt/cli": 4_200,
     "radt/cluster": 5_080,
-    "radt/collector": 4_370,
+    "radt/collector": 4_390,
     "radt/collocation": 2_510,
     "radt/compose": 320,
     "radt/delivery": 4_520,
@@ -36,7 +36,7 @@ LIMITS = {
     "radt/store": 5_290,
     "radt/trace": 790,
     "radt/training": 6_410,
-    "tests": 89_500,
+    "tests": 89_600,
 }
 
 
