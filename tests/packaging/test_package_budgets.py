@@ -33,7 +33,7 @@ LIMITS = {
     "radt/render": 1_990,
     "radt/run": 3_730,
     "radt/runner": 5_810,
-    "radt/store": 5_290,
+    "radt/store": 5_300,
     "radt/trace": 790,
     "radt/training": 6_410,
     "tests": 89_600,
