@@ -238,6 +238,7 @@ def test_boxes_have_three_states_and_compare_takes_what_is_ticked(site, watched,
     wait_until(lambda: page.evaluate("location.pathname") == "/compare", "Compare")
     assert query(watched)["s"] == [wanted]
     page.go_back()
+    expect(box(watched, "three")).to_have_attribute("aria-checked", "mixed")
     page.get_by_role("button", name="Clear").click()
     wait_until(lambda: "s" not in query(watched), "nothing in the address")
     # Without a tick, what is found.
