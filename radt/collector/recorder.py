@@ -203,7 +203,7 @@ class RunRecorder:
             self._last_reading.read()
         if self._pending is not None:
             return self._pending
-        journal = self._read_journal(final=final)  # first: it may fail, and what is taken is lost
+        journal = self._read_journal(final=final)  # before `take`: it may fail
         samples = self.run.take() if with_samples else PendingSamples()
         pending = self._numbered(samples, journal)
         self._pending = None if pending.empty else pending

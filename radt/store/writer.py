@@ -474,7 +474,7 @@ class StoreWriter:
     def mark_run_delivered(self, run_id: str, note: str = "", revision: int | None = None) -> bool:
         """Record that MLflow has all of an ended run, or in ``note`` why it never will.
 
-        Return False, without doing so, if the run is no longer at ``revision``.
+        Return False and record nothing if the run is no longer at ``revision``.
         """
         return self._mark_done(RUNS, run_id, note, revision)
 
@@ -483,7 +483,7 @@ class StoreWriter:
     ) -> bool:
         """Record that MLflow has all of an ended workload, or in ``note`` why it never will.
 
-        Return False, without doing so, if the workload is no longer at ``revision``.
+        Return False and record nothing if the workload is no longer at ``revision``.
         """
         return self._mark_done(WORKLOADS, workload_id, note, revision)
 

@@ -29,7 +29,7 @@ _UNNAMED = re.compile(r"arg\d+")
 
 
 def pages(search: Callable[..., Any]) -> Iterator[Any]:
-    """Yield all pages of a search of MLflow's client: one page has at most 1,000 results or so.
+    """Yield all pages of a search by MLflow's client, which returns one page per call.
 
     Args:
         search: Called with ``page_token``.
